@@ -88,6 +88,7 @@ func raisers() map[string][]happening {
 		"MillraceRoomDrawFailing":        {grows(`millrace_room_draw_failures_total{event="42"}`, 0.01)},
 		"MillraceEventServiceFailing":    {grows(`millrace_room_event_service_calls_total{result="not_sent"}`, 0.1)},
 		"MillraceRoomWithoutCapacity":    {is(`millrace_room_capacity_unknown`, 1)},
+		"MillraceRoomSoldOut":            {is(`millrace_room_sold_out`, 1)},
 		"MillraceRoomReplicasMissing":    {is(`millrace_room_replicas_missing`, 1)},
 		"MillraceRoomOverCapacity":       {is(`millrace_room_excess`, 1)},
 		"MillraceRoomSalesRefused":       {grows(`millrace_room_late_finish_total{event="42",answer="conflict"}`, 0.01)},

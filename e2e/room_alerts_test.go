@@ -234,6 +234,20 @@ func roomTroubles() []roomTrouble {
 			},
 		},
 		{
+			alert: "MillraceRoomSoldOut",
+			begin: func(w *roomWatch) {
+				w.opened(`,"capacity":1`)
+				w.token = w.admitted("ann", 0)
+				w.visitor("ben", 0)
+			},
+			step: func(w *roomWatch) { require.NoError(w.t, w.gate(0).Finish(w.t.Context(), w.event, w.token, true)) },
+			end: func(w *roomWatch) {
+				require.Contains(w.t, w.run(0, "status"), "open, sold out")
+				w.run(0, "set", w.event, "--capacity", "2", "--why", "returned")
+				w.admitted("ben", 0)
+			},
+		},
+		{
 			alert: "MillraceRoomOverCapacity",
 			begin: func(w *roomWatch) {
 				w.opened(`,"capacity":2`)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
@@ -116,4 +117,34 @@ func pageSaysThatATurnIsOver(t *testing.T, b *browser, rooms *roomsOf) {
 	v.click("again")
 	v.says("You are next.")
 	v.matches(fmt.Sprintf("document.getElementById(%q).innerText", "position"), "^1$")
+}
+
+// Ann holds the last ticket, and Bob waits. She buys it, and Eve comes too late. A ticket is returned:
+// Bob is next.
+func theLastTicketIsSold(t *testing.T, b *browser, rooms *roomsOf, shared *roomProcess) {
+	const event = "sold-out"
+	seats := func(verb string, n int64) { rooms.change(event, room.Change{Verb: verb, Capacity: &n}) }
+	seats(room.Open, 1)
+	ann := visit(t, b, shared, event, "ann")
+	ann.says("It is your turn.")
+	bob := visit(t, b, shared, event, "bob")
+	unknown := func() {
+		t.Helper()
+		bob.matches(`String(document.getElementById("wait").checkVisibility())`, "^false$")
+	}
+	bob.says("All tickets are sold or held by users in the shop.")
+	unknown()
+	_, err := rooms.rooms.Finish(t.Context(), event, "ann", rooms.place(event, "ann").JTI, true)
+	require.NoError(t, err)
+	bob.says("All tickets are sold. Your place is kept in case more become available.")
+	unknown()
+	bob.text("position", "1")
+	bob.readable()
+	eve := visit(t, b, shared, event, "eve")
+	eve.says("All tickets are sold.")
+	require.Empty(t, rooms.place(event, "eve").State)
+	seats(room.Set, 2)
+	bob.says("It is your turn.")
+	eve.click("again")
+	eve.says("All tickets are sold or held by users in the shop.")
 }

@@ -35,13 +35,14 @@ func TestThePageOfAWaitingRoomInABrowser(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, b *browser, rooms *roomsOf, shared *roomProcess){
 		"two users and one slot": twoUsersAndOneSlot,
 		"pages of other origins": foreignPagesQueueNobody,
+		"sold out":               theLastTicketIsSold,
 		"an opening":             twoTabsFromTheOpeningToTheEnd,
 		"a screen reader":        roomSpeaksToAScreenReader,
 		"ends":                   pageNamesTheEnd,
 		"a proxy without server": pageReturnsAfterAProxyWithoutServer,
 	} {
 		t.Run(name, func(t *testing.T) {
-			defaultBut(t, name, "ends", "a proxy without server")
+			defaultBut(t, name, "sold out", "ends", "a proxy without server")
 			t.Parallel()
 			test(t, b, rooms, shared)
 		})

@@ -55,6 +55,8 @@ type Config struct {
 	// Absent says what happens to a promoted user without a connection: keep waits for the end of
 	// the lease, release frees the slot unless a shop has verified the lease.
 	Absent string `yaml:"absent"`
+	// CloseSoldOut closes a room when its last seat was sold: its waiting users have no place then.
+	CloseSoldOut bool `yaml:"close_sold_out"`
 	// UnknownEvents says what happens to an event without a room. The value "refuse" answers 404,
 	// and the default queries the Event Service.
 	UnknownEvents string `yaml:"unknown_events"`
@@ -97,7 +99,7 @@ func (c *Config) has(role string) bool { return slices.Contains(c.Roles, role) }
 func (c *Config) rooms() room.Options {
 	return room.Options{
 		PromoteInterval: c.Dispatcher.PromoteInterval, PromoteBatch: c.PromoteBatch, TokenTTL: c.TokenTTL, ReadyTTL: c.ReadyTTL,
-		Grace: c.Grace, SeenInterval: c.SeenInterval, ClearAfter: c.ClearAfter, Release: c.Absent == absentRelease, MaxEvents: c.MaxEvents,
+		Grace: c.Grace, SeenInterval: c.SeenInterval, ClearAfter: c.ClearAfter, Release: c.Absent == absentRelease, CloseSoldOut: c.CloseSoldOut, MaxEvents: c.MaxEvents,
 		Replicas: c.Replicas, ReplicaWait: c.ReplicaWait,
 	}
 }

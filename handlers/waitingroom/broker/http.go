@@ -218,6 +218,8 @@ func (b *Broker) refuse(w http.ResponseWriter, r *http.Request, p room.Place, er
 		refusal = web.Refusal{Status: http.StatusNotFound, Word: "unknown_event", Message: "there is no such event"}
 	case errors.Is(err, room.ErrRejected) && p.Reason == "room_closed":
 		refusal = web.Refusal{Status: http.StatusGone, Word: p.Reason, Message: "the waiting room is closed"}
+	case errors.Is(err, room.ErrRejected) && p.Reason == "sold_out":
+		refusal = web.Refusal{Status: http.StatusConflict, Word: p.Reason, Message: "all seats of the event are sold"}
 	case errors.Is(err, room.ErrRejected):
 		refusal = web.Refusal{Status: http.StatusConflict, Word: p.Reason, Message: "the waiting room takes no new users"}
 	case errors.Is(err, room.ErrVerified):

@@ -98,6 +98,10 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, w.send("DELETE", w.path(), "u").status)
 
 		w.open(10, 10)
+		w.control(room.Change{Verb: room.Set, Capacity: new(int64(0))})
+		require.Equal(t, "409 sold_out", w.send("GET", w.path(), "u", "Accept", asStream).word())
+		require.Equal(t, "409 sold_out", w.send("GET", w.path(), "u", "Accept", "application/json").word())
+		w.control(room.Change{Verb: room.Set, Capacity: new(int64(10))})
 		w.control(room.Change{Verb: room.Drain})
 		require.Equal(t, "409 draining", w.send("GET", w.path(), "u", "Accept", asStream).word())
 		w.control(room.Change{Verb: room.Close})

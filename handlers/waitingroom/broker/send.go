@@ -79,7 +79,7 @@ func (b *Broker) cursor(event, user, id string) int64 {
 
 // reasons returns the reasons of the event closed, which are labels of a metric.
 func reasons() []string {
-	return []string{"left", "kicked", "grace", "sold", "abandoned", "lease_over", "room_closed"}
+	return []string{"left", "kicked", "grace", "sold", "abandoned", "lease_over", "room_closed", "sold_out"}
 }
 
 // send sends a step to a connection. The caller has the lock of the event.

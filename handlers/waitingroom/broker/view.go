@@ -41,7 +41,9 @@ type position struct {
 	OpensAt     *int64    `json:"opensAt"`
 	AsOf        int64     `json:"asOf"`
 	RoomState   string    `json:"roomState"`
-	Commitment  string    `json:"commitment,omitempty"` // hash of the secret, before the draw
+	// Halted says why no user is promoted. Then there is no expected wait.
+	Halted     room.Halt `json:"halted,omitempty"`
+	Commitment string    `json:"commitment,omitempty"` // hash of the secret, before the draw
 }
 
 // ahead returns how many users wait before one, or a number that stands for it.
@@ -58,7 +60,7 @@ type least struct{ index, ahead int64 }
 // position returns the position of a place. It does not rise. A place that is newer than the table
 // has the number of users ahead that the room counted.
 func (l *least) position(t *room.Table, place room.Place) position {
-	p := position{Waiting: t.Waiting, AsOf: t.AsOf, RoomState: t.State}
+	p := position{Waiting: t.Waiting, AsOf: t.AsOf, RoomState: t.State, Halted: t.Halted()}
 	if t.OpensAt > 0 {
 		p.OpensAt = &t.OpensAt
 	}
@@ -88,6 +90,7 @@ type view struct {
 	ahead    int64 // of the last position; negative: none
 	asOf     int64
 	state    string    // of the room
+	halted   room.Halt // why it promotes no user
 	sent     time.Time // when the last position was
 	signed   time.Time // when the last id was sent
 	jti      string    // of the last promoted event
@@ -129,7 +132,7 @@ func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step)
 	served := p.Index <= t.Served && p.Now < t.AsOf // perhaps the user no longer waits
 	if p.State == room.Waiting && !served && v.isDue(t, now) {
 		shown := v.least.position(t, p)
-		v.ahead, v.asOf, v.state, v.sent = shown.ahead(), shown.AsOf, shown.RoomState, now
+		v.ahead, v.asOf, v.state, v.halted, v.sent = shown.ahead(), shown.AsOf, shown.RoomState, shown.Halted, now
 		renew := now.Sub(v.signed) >= renewID
 		if renew {
 			v.signed = now
@@ -145,7 +148,7 @@ func (v *view) isDue(t *room.Table, now time.Time) bool {
 	if t.AsOf == v.asOf {
 		return passed >= staleInterval
 	}
-	return t.State != v.state || v.ahead < 0 || passed >= interval(v.ahead)
+	return t.State != v.state || t.Halted() != v.halted || v.ahead < 0 || passed >= interval(v.ahead)
 }
 
 // interval is the least time between two positions. It is a little less than whole seconds, so that

@@ -24,7 +24,7 @@ var start = time.UnixMilli(1_700_000_000_000)
 
 // queue returns the table of a room in which the indexes 1 to n wait.
 func queue(n int64, asOf int64) *room.Table {
-	t := &room.Table{AsOf: asOf, State: "open", Waiting: n}
+	t := &room.Table{AsOf: asOf, State: "open", Waiting: n, Capacity: 1_000_000, Concurrency: -1, PerMinute: -1}
 	for i := range min(n, 100) {
 		t.Ranks = append(t.Ranks, [2]int64{i + 1, i})
 	}
@@ -116,6 +116,27 @@ func TestAChangeOfTheRoomIsShownAtOnce(t *testing.T) {
 	paused := queue(9000, 2)
 	paused.State = "paused"
 	require.Equal(t, []string{eventPosition}, names(v.update(waiting(5000), paused, start)))
+}
+
+func TestTheEndOfTheSeatsIsShownAtOnce(t *testing.T) {
+	t.Parallel()
+	v := view{least: &least{}}
+	shown := func(sold, leases int64) []room.Halt {
+		table := queue(9000, v.asOf+1)
+		table.Capacity, table.Sold, table.Admitted = 10, sold, leases
+		var list []room.Halt
+		for _, s := range v.update(waiting(5000), table, start) {
+			if s.name == eventPosition {
+				list = append(list, s.position.Halted)
+			}
+		}
+		return list
+	}
+	require.Len(t, shown(8, 1), 1)
+	require.Equal(t, []room.Halt{room.SeatsHeld}, shown(8, 2))
+	require.Empty(t, shown(9, 1), "nothing new for a user far back")
+	require.Equal(t, []room.Halt{room.SoldOut}, shown(10, 0))
+	require.Equal(t, []room.Halt{""}, shown(9, 0), "the queue moves again")
 }
 
 // The signed id of a connection is renewed before it expires.
@@ -304,7 +325,7 @@ func TestNoPositionBeforeADraw(t *testing.T) {
 	table := queue(5, 1)
 	table.State, table.Commitment, table.PerSecond = room.PreQueue, "abc", 10
 	shown := v.update(waiting(3), table, start)[1].position
-	require.Equal(t, position{Waiting: 5, AsOf: 1, RoomState: room.PreQueue, Commitment: "abc"}, shown)
+	require.Equal(t, position{Waiting: 5, AsOf: 1, RoomState: room.PreQueue, Halted: room.NotOpen, Commitment: "abc"}, shown)
 	for asOf, state := range map[int64]string{2: room.Drawing, 3: "open"} {
 		table := *table
 		table.AsOf, table.State, table.Cut = asOf, state, 4

@@ -152,7 +152,7 @@ func (c commands) set() *cobra.Command {
 		Long: `Change capacity, limits, mode or schedule of a room.
 
 A capacity below the number of admitted users ends no lease: no user is promoted until
-enough leases have ended.`,
+enough leases have ended. A higher one lets the queue of a sold-out room move again.`,
 		Example: `  millrace room set 42 --capacity 450 --why "block C is closed" --profile broker
   millrace room set 42 --per-minute 600 --why "slow shop" --profile broker`,
 	}

@@ -75,10 +75,25 @@ func (l statuses) write(out io.Writer) error {
 	w := app.Table(out)
 	fmt.Fprintln(w, "EVENT\tSTATE\tWAITING\tREADY\tADMITTED\tFREE\tSOLD\tCAPACITY")
 	for _, s := range l.Rooms {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", app.Printable(s.Event), s.State, app.Thousands(s.Waiting), app.Thousands(s.Ready),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", app.Printable(s.Event), shortState(s), app.Thousands(s.Waiting), app.Thousands(s.Ready),
 			app.Thousands(s.Admitted), app.Thousands(s.Free), app.Thousands(s.Sold), limit(s.Capacity, "unknown"))
 	}
 	return w.Flush()
+}
+
+// halts says why a room promotes no user.
+var halts = map[room.Halt]string{
+	room.SoldOut: "sold out", room.SeatsHeld: "admitted users hold the last seats", room.NotOpen: "the room is not open yet",
+	room.OnHold: "the room is on hold", room.CapacityUnknown: "the number of seats is unknown",
+	room.LimitedToNone: "the concurrency or the promotions per minute are 0", room.RoomClosed: "the room is closed",
+}
+
+// shortState is the state of a room in the list of rooms.
+func shortState(s room.Status) string {
+	if s.Halted == room.SoldOut && s.State != "closed" {
+		return s.State + ", sold out"
+	}
+	return s.State
 }
 
 func writeRoom(out io.Writer, s room.Status) error {
@@ -96,6 +111,7 @@ func writeRoom(out io.Writer, s room.Status) error {
 	}
 	row("event", app.Printable(s.Event))
 	row("state", s.State)
+	row("no promotions", halts[s.Halted])
 	row("mode", s.Mode)
 	row("commitment of the shuffle", s.Commitment)
 	if s.Frozen > 0 {

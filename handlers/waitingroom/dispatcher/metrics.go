@@ -25,7 +25,7 @@ type metrics struct {
 	entries                          *prometheus.GaugeVec
 	waiting, leases, slotsFree, sold *prometheus.Desc
 	excess                           *prometheus.Desc
-	noCapacity, noReplicas           *prometheus.Desc
+	noCapacity, noReplicas, soldOut  *prometheus.Desc
 }
 
 func newMetrics(d *Dispatcher) *metrics {
@@ -62,6 +62,7 @@ func newMetrics(d *Dispatcher) *metrics {
 		excess:    gauge("excess", "Leases and sold seats above the capacity, by event. Use max over the instances."),
 		noCapacity: prometheus.NewDesc(name("capacity_unknown"),
 			"Rooms with waiting users whose number of seats is unknown, so that none is promoted.", nil, nil),
+		soldOut: prometheus.NewDesc(name("sold_out"), "Rooms with waiting users whose seats are all sold.", nil, nil),
 		noReplicas: prometheus.NewDesc(name("replicas_missing"),
 			"Rooms whose last tick here too few replicas of Redis have. None of their users is promoted.", nil, nil),
 	}
@@ -104,7 +105,7 @@ func (m *metrics) drew(event string, drawn room.Drawn, failed bool) {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{m.waiting, m.leases, m.slotsFree, m.sold, m.excess, m.noCapacity, m.noReplicas} {
+	for _, desc := range []*prometheus.Desc{m.waiting, m.leases, m.slotsFree, m.sold, m.excess, m.noCapacity, m.noReplicas, m.soldOut} {
 		out <- desc
 	}
 }
@@ -112,7 +113,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	type figures struct{ waiting, ready, admitted, free, sold, excess float64 }
-	sums, unknown, late := map[string]figures{}, 0, 0
+	sums, unknown, late, soldOut := map[string]figures{}, 0, 0, 0
 	m.d.mu.Lock()
 	for name, e := range m.d.events {
 		if e.table == nil || time.Since(e.at) > tableAge {
@@ -132,12 +133,16 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		if e.table.Capacity < 0 && e.table.Waiting > 0 {
 			unknown++
 		}
+		if e.table.Waiting > 0 && e.table.Halted() == room.SoldOut {
+			soldOut++
+		}
 		if e.late {
 			late++
 		}
 	}
 	m.d.mu.Unlock()
 	out <- prometheus.MustNewConstMetric(m.noCapacity, prometheus.GaugeValue, float64(unknown))
+	out <- prometheus.MustNewConstMetric(m.soldOut, prometheus.GaugeValue, float64(soldOut))
 	out <- prometheus.MustNewConstMetric(m.noReplicas, prometheus.GaugeValue, float64(late))
 	for label, f := range sums {
 		gauge := func(desc *prometheus.Desc, value float64, more ...string) {

@@ -61,6 +61,7 @@ func TestTheFiguresOfARoom(t *testing.T) {
 		_, err = r.rooms.Control(t.Context(), "e", room.Change{Verb: room.Set, By: "test", Capacity: &seats})
 		require.NoError(t, err)
 		r.is("excess", 1)
+		r.is("sold_out", 0)
 		require.Positive(t, r.gauge("millrace_room_promotion_script_duration_seconds"))
 	})
 }
@@ -82,6 +83,19 @@ func TestTicksThatWaitAreCounted(t *testing.T) {
 	d := New(Options{Config: DefaultConfig(), Redis: redis.New()})
 	d.queue <- []string{"e"}
 	require.InDelta(t, 1, (&rig{t: t, Dispatcher: d}).gauge("millrace_room_promoter_queue"), 0)
+}
+
+func TestSoldOutRoomsWithUsersAreCounted(t *testing.T) {
+	t.Parallel()
+	d := New(Options{Config: DefaultConfig(), Redis: redis.New()})
+	r := &rig{t: t, Dispatcher: d}
+	full := func(waiting, sold int64) *event {
+		return &event{at: time.Now(), table: &room.Table{State: "open", Waiting: waiting, Capacity: 5, Sold: sold, Concurrency: -1, PerMinute: -1}}
+	}
+	d.events["nobody waits"], d.events["a seat is left"] = full(0, 5), full(3, 4)
+	require.Zero(t, r.gauge("millrace_room_sold_out"))
+	d.events["users wait"] = full(3, 5)
+	require.InDelta(t, 1, r.gauge("millrace_room_sold_out"), 0)
 }
 
 // The figures of an event that another instance ticks now are not reported.

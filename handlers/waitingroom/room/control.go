@@ -113,9 +113,10 @@ type Status struct {
 	Event       string `json:"event"`
 	State       string `json:"state"` // scheduled, pre-queue, open and so on
 	Mode        string `json:"mode"`
-	Capacity    int64  `json:"capacity"`    // -1: unknown
-	Concurrency int64  `json:"concurrency"` // -1: no limit
-	PerMinute   int64  `json:"perMinute"`   // -1: no limit
+	Halted      Halt   `json:"halted,omitempty"` // why no waiting user is promoted
+	Capacity    int64  `json:"capacity"`         // -1: unknown
+	Concurrency int64  `json:"concurrency"`      // -1: no limit
+	PerMinute   int64  `json:"perMinute"`        // -1: no limit
 	Sold        int64  `json:"sold"`
 	Waiting     int64  `json:"waiting"`
 	Ready       int64  `json:"ready"`
@@ -192,6 +193,11 @@ func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status,
 	wrong := integers(texts[:4], &s.Waiting, &leases, &s.Free, &s.Aside)
 	s.Ready = max(0, min(s.Ready, leases))
 	s.Admitted = leases - s.Ready
+	limits := flow{s.State, false, s.Capacity, s.Sold, leases, s.Concurrency, s.PerMinute}
+	if s.Mode == PassThrough {
+		limits.concurrency, limits.perMinute = -1, -1
+	}
+	s.Halted = limits.halt()
 	return s, errors.Join(err, wrong)
 }
 

@@ -69,7 +69,7 @@ func TestLimitsOfARoom(t *testing.T) {
 // A user who was removed as absent has an index to come back to, but not in a closed room.
 func TestAClosedRoomRestoresNoUser(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
-		r := newRig(t, s, 0)
+		r := newRig(t, s, -1)
 		index := r.enter("u").Index
 		r.pass(r.rooms.o.Grace + r.rooms.o.SeenInterval)
 		require.Equal(t, 1, r.tick().Removed)
@@ -283,7 +283,7 @@ func TestDispatchStreams(t *testing.T) {
 // also after the change of another operator.
 func TestAChangeThatIsSentAgainIsAppliedOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
-		r := newRig(t, s, 0)
+		r := newRig(t, s, -1)
 		change := func(id, verb, user string) Status {
 			t.Helper()
 			status, err := r.rooms.control(r.ctx, r.event, verb, "ann", "test", user, "", "", "change", id)

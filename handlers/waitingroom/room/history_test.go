@@ -240,6 +240,7 @@ func (h *history) seats(n int64) {
 func (e *historyEnv) play(t *rapid.T) {
 	h := e.newHistory(t, func(o *Options) {
 		o.Release = rapid.IntRange(0, 3).Draw(t, "absent: release") == 3
+		o.CloseSoldOut = rapid.IntRange(0, 3).Draw(t, "close when sold out") == 3
 		o.Replicas = rapid.IntRange(0, 1).Draw(t, "replicas")
 	})
 	defer h.clear()

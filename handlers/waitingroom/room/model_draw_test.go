@@ -80,7 +80,7 @@ func (m *model) part(start, most int) {
 func (m *model) closeFrozen() (users []string) {
 	for u, index := range m.frozen {
 		if w := m.waiting[u]; w != nil && w.index == index {
-			m.raise(u, index, "room_closed")
+			m.raise(u, index, m.closedFor)
 		}
 		users = append(users, u)
 	}

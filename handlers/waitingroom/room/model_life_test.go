@@ -21,6 +21,8 @@ type life struct {
 	credit            int64 // promotions that perMinute allows now, in parts of share
 	opensAt, closesAt int64 // ms of the server's clock; 0: no schedule
 
+	closedFor string // why the room was closed, for its users
+
 	commitment string // of the shuffle; empty: none
 	lottery
 }
@@ -31,10 +33,12 @@ const share = 10_000
 func newLife() life { return life{state: opened, mode: FIFO, most: math.MaxInt64, perMinute: -1} }
 
 // refusal says why new users are refused.
-func (m *life) refusal() string {
+func (m *model) refusal() string {
 	switch {
 	case m.state == closed:
-		return "room_closed"
+		return m.closedFor
+	case m.soldOut():
+		return "sold_out"
 	case m.state == draining:
 		return "draining"
 	case m.mode == Reject:
@@ -42,6 +46,9 @@ func (m *life) refusal() string {
 	}
 	return ""
 }
+
+// soldOut reports whether no seat is left, not even for the leases that exist.
+func (m *model) soldOut() bool { return m.capacity >= 0 && m.sold >= m.capacity }
 
 // limitOfLeases is the concurrency. A room that lets pass has no limit but the seats.
 func (m *life) limitOfLeases() int64 {
@@ -81,7 +88,10 @@ func (m *model) schedule() {
 		m.state = opened
 	}
 	if m.state != closed && m.closesAt > 0 && clock >= m.closesAt {
-		m.state = closed
+		m.state, m.closedFor = closed, "room_closed"
+	}
+	if m.state != closed && m.o.CloseSoldOut && m.soldOut() && m.sold > 0 {
+		m.state, m.closedFor = closed, "sold_out"
 	}
 }
 
@@ -113,7 +123,7 @@ func (m *model) control(c Change) error {
 		if m.state == closed {
 			return ErrConflict
 		}
-		next = closed
+		next, m.closedFor = closed, "room_closed"
 	}
 	next, err := m.shuffled(c, next)
 	if err != nil {

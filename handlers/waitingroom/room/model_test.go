@@ -129,7 +129,7 @@ func (m *model) place(user, how string) Place {
 	} else {
 		p.Reason = m.gone[user].reason
 		if p.Reason == "" && m.state == closed {
-			p.Reason = "room_closed"
+			p.Reason = m.closedFor
 		} else if p.Reason == "" {
 			p.Reason = "unknown"
 		}
@@ -379,7 +379,7 @@ func (m *model) tick(batch int) turn {
 		m.more = true
 	case m.state == closed:
 		for u, w := range m.waiting {
-			m.raise(u, w.index, "room_closed")
+			m.raise(u, w.index, m.closedFor)
 			t.removed = append(t.removed, u)
 		}
 	case m.state == preQueued && m.opensAt > 0 && m.now/1000 >= m.opensAt && now >= m.quiet:

@@ -38,7 +38,7 @@ type Place struct {
 	Until int64  // end of the lease in ms of the server's clock; an outage makes it later
 	Now   int64  // the server's clock in ms
 	// Reason says why there is no place: left, kicked, grace, sold, abandoned, lease_over,
-	// room_closed, or unknown when nothing is remembered.
+	// room_closed, sold_out (closed because of it), or unknown when nothing is remembered.
 	Reason string
 	// How is new, attached or restored after Enter and Seen, and late or again after Finish. After
 	// Leave it is lease if a lease has ended.
@@ -56,7 +56,7 @@ var (
 	// Create.
 	ErrUnknown = errors.New("the event has no room")
 	// ErrRejected means that the room takes no new users. The reason of the place is reject,
-	// draining or room_closed.
+	// draining, sold_out or room_closed.
 	ErrRejected = errors.New("the room takes no new users")
 	// ErrUsed means that another session of the shop has the lease. The caller refuses the session.
 	ErrUsed = errors.New("another session has the lease")

@@ -34,7 +34,7 @@ func (r *rig) lose(user string) {
 // W2, W5, W34
 func TestAnAbsentUserComesBackToItsIndex(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
-		r := newRig(t, s, 0)
+		r := newRig(t, s, -1)
 		first, second := r.enter("u1"), r.enter("u2")
 		r.enter("u3")
 		r.pass(2 * time.Minute)
@@ -60,7 +60,7 @@ func now1(p Place) Place {
 
 func TestAnAbsenceIsOverAfterTenMinutes(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
-		r := newRig(t, s, 0)
+		r := newRig(t, s, -1)
 		p := r.enter("u1")
 		r.control(Change{Verb: Set})
 		r.pass(3 * time.Minute)
@@ -91,6 +91,7 @@ func TestAPlaceThatWasLeftIsNotRestored(t *testing.T) {
 		require.Empty(t, r.seen(Sign{User: "buyer", Index: p.Index, JTI: p.JTI, Until: p.Until})[0].State)
 		require.Equal(t, "sold", r.back("buyer", p.Index).Reason)
 
+		r.control(Change{Verb: Set, Capacity: new(int64(2))})
 		q := r.enter("leaver")
 		r.lose("leaver")
 		r.client.HSet(r.ctx, "WAITING_QUEUE_IDX:{"+r.event+"}", r.event, p.Index)
@@ -105,7 +106,7 @@ func TestAPlaceThatWasLeftIsNotRestored(t *testing.T) {
 // W30
 func TestAnOldIndexStaysVoidAfterAnAbsence(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
-		r := newRig(t, s, 0)
+		r := newRig(t, s, -1)
 		first := r.enter("u1")
 		r.leave("u1")
 		second := r.enter("u1")
@@ -120,7 +121,7 @@ func TestAnOldIndexStaysVoidAfterAnAbsence(t *testing.T) {
 // W35
 func TestALostIndexComesBackToAUserThatEnteredAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
-		r := newRig(t, s, 0)
+		r := newRig(t, s, -1)
 		first := r.enter("u1")
 		r.enter("u2")
 		r.lose("u1")
@@ -138,7 +139,7 @@ func TestALostIndexComesBackToAUserThatEnteredAgain(t *testing.T) {
 // W37
 func TestNoIndexIsGivenTwice(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
-		r := newRig(t, s, 0)
+		r := newRig(t, s, -1)
 		p := r.enter("u1")
 		r.lose("u1")
 		r.outage(time.Millisecond)
@@ -194,7 +195,7 @@ func TestALostClaimIsRestored(t *testing.T) {
 
 func TestACursorNeverEnters(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
-		r := newRig(t, s, 0)
+		r := newRig(t, s, -1)
 		require.Empty(t, r.back("u1", -1).State)
 		p := r.enter("u2")
 		require.Equal(t, "attached", r.back("u2", -1).How)

@@ -31,8 +31,10 @@ type Options struct {
 	ClearAfter          time.Duration // time between the end of a room and the removal of its keys
 	// Release: a promoted user that has no connection for SeenInterval loses the slot, unless a
 	// shop has verified the lease.
-	Release   bool
-	MaxEvents int // maximum number of rooms that Create allows
+	Release bool
+	// CloseSoldOut closes a room at the tick after its last seat was sold.
+	CloseSoldOut bool
+	MaxEvents    int // maximum number of rooms that Create allows
 	// Replicas have a promotion, claim, verification, end or leave before it is answered, or the
 	// answer is an error after ReplicaWait. The caller repeats it.
 	Replicas    int
@@ -83,15 +85,19 @@ func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
 
 // call returns the call of a script on the room of an event.
 func (r *Rooms) call(name, event string, args ...any) *redis.Call {
-	release := 0
-	if r.o.Release {
-		release = 1
-	}
 	all := []any{
 		event, r.o.PromoteInterval.Milliseconds(), r.o.ReadyTTL.Milliseconds(), r.o.TokenTTL.Milliseconds(),
-		(r.o.Grace + r.o.SeenInterval).Milliseconds(), r.o.SeenInterval.Milliseconds(), release,
+		(r.o.Grace + r.o.SeenInterval).Milliseconds(), r.o.SeenInterval.Milliseconds(), flag(r.o.Release),
 	}
 	return r.scripts[name].Call(keys(event), append(all, args...)...)
+}
+
+// flag is a bool as the scripts read it.
+func flag(set bool) int {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // run runs a script, and returns its answer, the server's time and the other values of its reply.
@@ -202,11 +208,8 @@ type Sign struct {
 // unless the user left or used them up. It returns a place per sign.
 func (r *Rooms) Seen(ctx context.Context, event, instance string, signs []Sign) ([]Place, error) {
 	return r.each(ctx, "seen", event, len(signs), func(i int) []any {
-		s, gone := signs[i], 0
-		if s.Gone {
-			gone = 1
-		}
-		return []any{s.User, s.Index, s.JTI, s.Until, gone}
+		s := signs[i]
+		return []any{s.User, s.Index, s.JTI, s.Until, flag(s.Gone)}
 	}, instance)
 }
 

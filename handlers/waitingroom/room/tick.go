@@ -85,7 +85,7 @@ func (r *Rooms) tickArgs(event string, batch int) []any {
 	r.mu.Unlock()
 	nonce := make([]byte, 12)
 	_, _ = rand.Read(nonce) // it never fails
-	return []any{batch, hex.EncodeToString(nonce), known, r.o.ClearAfter.Milliseconds()}
+	return []any{batch, hex.EncodeToString(nonce), known, r.o.ClearAfter.Milliseconds(), flag(r.o.CloseSoldOut)}
 }
 
 // Ticked is what Tick returns.
@@ -191,21 +191,24 @@ func (r *Rooms) drop(ctx context.Context, event string) error {
 // others, and the last. A broker that sees another epoch sends all its signs at once. The times are
 // in ms of the server's clock.
 type Table struct {
-	AsOf      int64   `json:"asOf"`
-	Tick      int64   `json:"tick"`  // number of the tick
-	Epoch     int64   `json:"epoch"` // another one: a recovery began
-	State     string  `json:"roomState"`
-	Waiting   int64   `json:"waiting"`
-	Served    int64   `json:"served"` // the highest index that was promoted
-	Free      int64   `json:"free"`   // slots
-	Ready     int64   `json:"ready"`
-	Admitted  int64   `json:"admitted"`
-	Sold      int64   `json:"sold"`
-	Capacity  int64   `json:"capacity"`  // -1: unknown
-	Hold      int64   `json:"hold"`      // rest of the pause after a recovery in ms
-	PerSecond float64 `json:"perSecond"` // promotions, mean of about 30 s
-	OpensAt   int64   `json:"opensAt"`   // 0: no schedule
-	Cut       int64   `json:"cut"`       // indexes up to it are from before the draw
+	AsOf     int64  `json:"asOf"`
+	Tick     int64  `json:"tick"`  // number of the tick
+	Epoch    int64  `json:"epoch"` // another one: a recovery began
+	State    string `json:"roomState"`
+	Waiting  int64  `json:"waiting"`
+	Served   int64  `json:"served"` // the highest index that was promoted
+	Free     int64  `json:"free"`   // slots
+	Ready    int64  `json:"ready"`
+	Admitted int64  `json:"admitted"`
+	Sold     int64  `json:"sold"`
+	Capacity int64  `json:"capacity"` // -1: unknown
+	// Concurrency and PerMinute limit the promotion. -1: no limit, also in the mode pass-through.
+	Concurrency int64   `json:"concurrency"`
+	PerMinute   int64   `json:"perMinute"`
+	Hold        int64   `json:"hold"`      // rest of the pause after a recovery in ms
+	PerSecond   float64 `json:"perSecond"` // promotions, mean of about 30 s
+	OpensAt     int64   `json:"opensAt"`   // 0: no schedule
+	Cut         int64   `json:"cut"`       // indexes up to it are from before the draw
 	// Commitment is the hash of the secret of the shuffle. It is empty without a shuffle.
 	Commitment string     `json:"commitment"`
 	Message    string     `json:"message"` // for all users

@@ -263,6 +263,14 @@ local function free()
   return math.max(0, most - redis.call('ZCARD', LEASES))
 end
 
+-- soldOut reports whether all seats are sold. The leases that exist have no seat left, either.
+local function soldOut()
+  return room.capacity and tonumber(room.sold) >= tonumber(room.capacity)
+end
+
+-- The reason of users without a place in a closed room.
+local closedFor = room.closed_for or 'room_closed'
+
 local function place(state, index, l, reason, how, ahead)
   if l then return {state, num(index), l.jti, num(l['until'] + stopped), reason or '', how or '', '-1', num(l.since or 0)} end
   return {state, num(index), '', '0', reason or '', how or '', ahead and num(ahead) or '-1', '0'}
@@ -283,7 +291,7 @@ local function standing(user, how, ranked)
   if l then return place(l.state, l.idx, l, '', how) end
   if index then return place('WAITING', index, nil, '', how, ranked and ranks and redis.call('ZRANK', WAITING, member(user))) end
   local reason = memory(user).reason
-  if reason == '' then reason = room.state == 'closed' and 'room_closed' or 'unknown' end
+  if reason == '' then reason = room.state == 'closed' and closedFor or 'unknown' end
   return place('', 0, nil, reason, how)
 end
 

@@ -65,6 +65,7 @@ if code == 'OK' and verb ~= 'status' then
     details[#details + 1] = user
   end
   if verb == 'close' then put('closed_at', num(now)) end
+  if verb == 'open' or verb == 'close' then put('closed_for', '') end
   if verb ~= 'kick' and verb ~= 'message' then put('configured', '1') end
   if state ~= room.state then put('state', state) end
   put('changes', string.sub(id .. ' ' .. ids, 1, 10 * (#id + 1)))

@@ -2,7 +2,7 @@
 -- It does nothing when the last tick was less than 0.9 intervals ago, unless that one has more to do.
 -- With too few replicas ARGV[8] is 0. The time of the room then stands still.
 -- ARGV[8] most promotions   ARGV[9] suffix of the new leases' ids   ARGV[10] highest tick that the caller has seen
--- ARGV[11] clear_after in ms
+-- ARGV[11] clear_after in ms   ARGV[12] 1: a room whose seats are all sold is closed
 -- Reply: 1 when it ran. Then promoted, expired, abandoned, removed, set aside. Then 1 when there is more to do.
 --        Then the gap in ms, the rest of the hold in ms, and 1 when the room was cleared. Then 1 when the server is another
 --        one or its clock went back. The last value is the rank table.
@@ -68,6 +68,14 @@ if not again then
     put('state', 'closed')
     put('closed_at', num(now))
     audit('close', 'schedule', 'closes_at has passed', '')
+  end
+  -- Without a sale the number of seats may not be final.
+  if room.state ~= 'closed' and ARGV[12] == '1' and soldOut() and tonumber(room.sold) > 0 then
+    put('state', 'closed')
+    put('closed_at', num(now))
+    put('closed_for', 'sold_out')
+    closedFor = 'sold_out'
+    audit('close', 'schedule', 'all seats are sold', 'sold=' .. room.sold)
   end
 end
 
@@ -191,7 +199,7 @@ elseif room.state == 'closed' then
     local name, index = user(heads[i]), tonumber(heads[i + 1])
     if name and waits(name) == index then -- a frozen user may have left
       unqueue(name)
-      close(name, index, 'room_closed')
+      close(name, index, closedFor)
     end
     redis.call('ZREM', key, heads[i])
     removed = removed + 1
@@ -253,11 +261,13 @@ end
 if count > 100 then add(count - 1, tonumber(redis.call('ZRANGE', WAITING, -1, -1, 'WITHSCORES')[2])) end
 local hold = math.max(0, tonumber(room.hold_until) - now)
 local ready = math.max(0, math.min(leases, tonumber(redis.call('HGET', ROOM, 'ready') or 0)))
+local limits = room.mode ~= 'pass-through'
 local text = string.format(
   '{"asOf":%.0f,"tick":%s,"epoch":%s,"roomState":"%s","waiting":%.0f,"served":%s,"free":%.0f,"ready":%.0f,"admitted":%.0f,"sold":%s,' ..
-  '"capacity":%s,"hold":%.0f,"perSecond":%s,"opensAt":%s,"cut":%s,"commitment":"%s",' ..
+  '"capacity":%s,"concurrency":%s,"perMinute":%s,"hold":%.0f,"perSecond":%s,"opensAt":%s,"cut":%s,"commitment":"%s",' ..
   '"message":%s,"ranks":[%s]}',
-  clock, room.tick, room.epoch, room.state, waiting, room.served, slots, ready, leases - ready, room.sold, room.capacity or '-1', hold, room.rate or '0', room.opens_at or '0',
+  clock, room.tick, room.epoch, room.state, waiting, room.served, slots, ready, leases - ready, room.sold, room.capacity or '-1',
+  limits and room.concurrency or '-1', limits and room.per_minute or '-1', hold, room.rate or '0', room.opens_at or '0',
   room.cut or '0', room.commitment or '',  cjson.encode(room.message or ''), table.concat(points, ','))
 redis.call('SET', TABLE, text, 'PX', 10000)
 return answer('OK', '1', num(promoted), num(expired), num(abandoned), num(removed), num(aside), more and '1' or '0', num(gap), num(hold), '0', rewound, text)
