@@ -98,10 +98,11 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, w.send("DELETE", w.path(), "u").status)
 
 		w.open(10, 10)
-		w.control(room.Change{Verb: room.Set, Capacity: new(int64(0))})
+		sold := func(n int) { require.NoError(t, w.admin.HSet(t.Context(), "ROOM:{"+w.event+"}", "sold", n).Err()) }
+		sold(10)
 		require.Equal(t, "409 sold_out", w.send("GET", w.path(), "u", "Accept", asStream).word())
 		require.Equal(t, "409 sold_out", w.send("GET", w.path(), "u", "Accept", "application/json").word())
-		w.control(room.Change{Verb: room.Set, Capacity: new(int64(10))})
+		sold(0)
 		w.control(room.Change{Verb: room.Drain})
 		require.Equal(t, "409 draining", w.send("GET", w.path(), "u", "Accept", asStream).word())
 		w.control(room.Change{Verb: room.Close})

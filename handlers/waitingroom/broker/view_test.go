@@ -323,7 +323,7 @@ func TestNoPositionBeforeADraw(t *testing.T) {
 	t.Parallel()
 	v := view{least: &least{}}
 	table := queue(5, 1)
-	table.State, table.Commitment, table.PerSecond = room.PreQueue, "abc", 10
+	table.State, table.Commitment = room.PreQueue, "abc"
 	shown := v.update(waiting(3), table, start)[1].position
 	require.Equal(t, position{Waiting: 5, AsOf: 1, RoomState: room.PreQueue, Halted: room.NotOpen, Commitment: "abc"}, shown)
 	for asOf, state := range map[int64]string{2: room.Drawing, 3: "open"} {

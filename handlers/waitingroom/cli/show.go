@@ -85,7 +85,7 @@ func (l statuses) write(out io.Writer) error {
 var halts = map[room.Halt]string{
 	room.SoldOut: "sold out", room.SeatsHeld: "admitted users hold the last seats", room.NotOpen: "the room is not open yet",
 	room.OnHold: "the room is on hold", room.CapacityUnknown: "the number of seats is unknown",
-	room.LimitedToNone: "the concurrency or the promotions per minute are 0", room.RoomClosed: "the room is closed",
+	room.LimitedToNone: "the capacity, the concurrency or the promotions per minute are 0", room.RoomClosed: "the room is closed",
 }
 
 // shortState is the state of a room in the list of rooms.

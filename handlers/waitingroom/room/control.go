@@ -18,8 +18,8 @@ import (
 // The verbs of a change.
 const (
 	Open    = "open"    // creates a room, or opens one in any state; with OpensAt it is scheduled
-	Hold    = "hold"    // stops the promotion
-	Resume  = "resume"  // ends a hold
+	Hold    = "hold"    // stops the promotion of a scheduled, open or draining room
+	Resume  = "resume"  // ends a hold: the room has the state before it
 	Drain   = "drain"   // refuses new users and promotes those that wait
 	Close   = "close"   // ends the places of all waiting users; leases go on
 	Set     = "set"     // changes limits, mode and schedule
@@ -96,6 +96,9 @@ func (c Change) fields() (list []any, err error) {
 	number("per_minute", c.PerMinute, c.PerMinute != nil && *c.PerMinute < 0)
 	number("opens_at", c.OpensAt, c.OpensAt != nil && *c.OpensAt <= 0)
 	number("closes_at", c.ClosesAt, c.ClosesAt != nil && *c.ClosesAt <= 0)
+	if c.OpensAt != nil && c.ClosesAt != nil && *c.OpensAt > 0 && *c.ClosesAt > 0 {
+		p.Check(*c.ClosesAt > *c.OpensAt, "closes_at", "must be after opens_at (%d), got %d", *c.OpensAt, *c.ClosesAt)
+	}
 	if c.Mode != nil {
 		p.Check(sets && slices.Contains(Modes(), *c.Mode), "mode", "must be %s, got %q", strings.Join(Modes(), ", "), *c.Mode)
 		list = append(list, "mode", *c.Mode)

@@ -10,7 +10,7 @@ const (
 	NotOpen         Halt = "not_open"         // scheduled, pre-queue or drawing
 	OnHold          Halt = "on_hold"          // by an operator, or for some seconds after an outage
 	CapacityUnknown Halt = "capacity_unknown" // the number of seats is not known yet
-	LimitedToNone   Halt = "limited_to_none"  // the concurrency or the promotions per minute are 0
+	LimitedToNone   Halt = "limited_to_none"  // the capacity, the concurrency or the promotions per minute are 0
 	RoomClosed      Halt = "room_closed"      // waiting users have no places
 )
 
@@ -24,13 +24,13 @@ type flow struct {
 	capacity, sold, leases, concurrency, perMinute int64
 }
 
-// halt returns why no user is promoted. A room without seats refuses new users in each state, so
+// halt returns why no user is promoted. A sold-out room refuses new users in each state, so
 // this comes first.
 func (f flow) halt() Halt {
 	switch {
 	case f.state == roomClosed:
 		return RoomClosed
-	case f.capacity >= 0 && f.sold >= f.capacity:
+	case f.capacity >= 0 && f.sold > 0 && f.sold >= f.capacity:
 		return SoldOut
 	case f.state == "scheduled" || f.state == PreQueue || f.state == Drawing:
 		return NotOpen
@@ -38,7 +38,7 @@ func (f flow) halt() Halt {
 		return OnHold
 	case f.capacity < 0:
 		return CapacityUnknown
-	case f.concurrency == 0 || f.perMinute == 0:
+	case f.capacity == 0 || f.concurrency == 0 || f.perMinute == 0:
 		return LimitedToNone
 	case f.sold+f.leases >= f.capacity:
 		return SeatsHeld

@@ -21,6 +21,7 @@ type life struct {
 	credit            int64 // promotions that perMinute allows now, in parts of share
 	opensAt, closesAt int64 // ms of the server's clock; 0: no schedule
 
+	heldFrom  string // state before the hold
 	closedFor string // why the room was closed, for its users
 
 	commitment string // of the shuffle; empty: none
@@ -39,7 +40,7 @@ func (m *model) refusal() string {
 		return m.closedFor
 	case m.soldOut():
 		return "sold_out"
-	case m.state == draining:
+	case m.state == draining, m.state == paused && m.heldFrom == draining:
 		return "draining"
 	case m.mode == Reject:
 		return "reject"
@@ -48,7 +49,7 @@ func (m *model) refusal() string {
 }
 
 // soldOut reports whether no seat is left, not even for the leases that exist.
-func (m *model) soldOut() bool { return m.capacity >= 0 && m.sold >= m.capacity }
+func (m *model) soldOut() bool { return m.capacity >= 0 && m.sold > 0 && m.sold >= m.capacity }
 
 // limitOfLeases is the concurrency. A room that lets pass has no limit but the seats.
 func (m *life) limitOfLeases() int64 {
@@ -90,7 +91,7 @@ func (m *model) schedule() {
 	if m.state != closed && m.closesAt > 0 && clock >= m.closesAt {
 		m.state, m.closedFor = closed, "room_closed"
 	}
-	if m.state != closed && m.o.CloseSoldOut && m.soldOut() && m.sold > 0 {
+	if m.state != closed && m.o.CloseSoldOut && m.soldOut() {
 		m.state, m.closedFor = closed, "sold_out"
 	}
 }
@@ -105,15 +106,15 @@ func (m *model) control(c Change) error {
 			next = m.state
 		}
 	case Hold:
-		if m.state != opened {
+		if m.state != opened && m.state != scheduled && m.state != draining {
 			return ErrConflict
 		}
-		next = paused
+		next, m.heldFrom = paused, m.state
 	case Resume:
 		if m.state != paused {
 			return ErrConflict
 		}
-		next = opened
+		next = m.heldFrom
 	case Drain:
 		if m.state == draining || m.state == closed || m.state == preQueued || m.state == drawing {
 			return ErrConflict

@@ -46,12 +46,3 @@ func (t *Table) Last() int64 {
 	}
 	return t.Ranks[len(t.Ranks)-1][0]
 }
-
-// WaitSeconds returns the range of the expected wait, or nil when the queue does not move.
-func (t *Table) WaitSeconds(ahead int64) *[2]int64 {
-	if t.PerSecond < 0.001 {
-		return nil
-	}
-	mean := float64(ahead+1) / t.PerSecond
-	return &[2]int64{int64(mean * 0.7), int64(math.Ceil(mean * 1.5))}
-}

@@ -76,6 +76,29 @@ func TestASoldOutRoomIsClosed(t *testing.T) {
 	})
 }
 
+func TestAHoldKeepsTheStateOfTheRoom(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		r.enter("u1")
+		r.control(Change{Verb: Drain})
+		require.Equal(t, paused, r.control(Change{Verb: Hold}).State)
+		require.Zero(t, r.tick().Promoted)
+		refused, err := r.rooms.Enter(r.ctx, r.event, "late", "broker-1", 0)
+		require.ErrorIs(t, err, ErrRejected)
+		require.Equal(t, draining, refused.Reason, "it still takes no new users")
+		require.Equal(t, draining, r.control(Change{Verb: Resume}).State)
+		require.Equal(t, 1, r.tick().Promoted)
+
+		opens := r.tick().Table.AsOf + 60_000
+		require.Equal(t, scheduled, r.control(Change{Verb: Open, OpensAt: &opens}).State)
+		r.control(Change{Verb: Hold})
+		r.pass(time.Hour)
+		require.Equal(t, paused, r.tick().Table.State, "the schedule ends no hold")
+		require.Equal(t, scheduled, r.control(Change{Verb: Resume}).State)
+		require.Equal(t, opened, r.tick().Table.State, "its time has come")
+	})
+}
+
 func TestWhyNoUserIsPromoted(t *testing.T) {
 	t.Parallel()
 	open := Table{State: "open", Capacity: 10, Concurrency: -1, PerMinute: -1}
@@ -103,6 +126,9 @@ func TestWhyNoUserIsPromoted(t *testing.T) {
 	one := open
 	one.Concurrency = 0
 	require.Equal(t, LimitedToNone, one.Halted())
+	one = open
+	one.Capacity = 0
+	require.Equal(t, LimitedToNone, one.Halted(), "nothing was sold")
 	one = open
 	one.State, one.Sold = scheduled, 10
 	require.Equal(t, SoldOut, one.Halted(), "newcomers are refused")

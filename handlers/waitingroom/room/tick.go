@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -203,16 +204,25 @@ type Table struct {
 	Sold     int64  `json:"sold"`
 	Capacity int64  `json:"capacity"` // -1: unknown
 	// Concurrency and PerMinute limit the promotion. -1: no limit, also in the mode pass-through.
-	Concurrency int64   `json:"concurrency"`
-	PerMinute   int64   `json:"perMinute"`
-	Hold        int64   `json:"hold"`      // rest of the pause after a recovery in ms
-	PerSecond   float64 `json:"perSecond"` // promotions, mean of about 30 s
-	OpensAt     int64   `json:"opensAt"`   // 0: no schedule
-	Cut         int64   `json:"cut"`       // indexes up to it are from before the draw
+	Concurrency int64 `json:"concurrency"`
+	PerMinute   int64 `json:"perMinute"`
+	Hold        int64 `json:"hold"` // rest of the pause after a recovery in ms
+	// Flow is how users keep their slots: for each tenth of the time of a lease how many leases
+	// ended early in it, then how many seconds leases were in it, then the sales and all ends.
+	Flow []float64 `json:"flow"`
+	// Ends are how many ms are left of the leases, in order. With more than 50 leases they are
+	// samples at equal distances.
+	Ends      []int64 `json:"ends"`
+	TokenTime int64   `json:"tokenTime"` // length of a claimed lease in ms
+	ReadyTime int64   `json:"readyTime"` // of one that is not claimed
+	OpensAt   int64   `json:"opensAt"`   // 0: no schedule
+	Cut       int64   `json:"cut"`       // indexes up to it are from before the draw
 	// Commitment is the hash of the secret of the shuffle. It is empty without a shuffle.
 	Commitment string     `json:"commitment"`
 	Message    string     `json:"message"` // for all users
 	Ranks      [][2]int64 `json:"ranks"`   // index and rank
+
+	forecast func() forecast // of all users; nil: not shared
 }
 
 func table(text string) (*Table, error) {
@@ -220,6 +230,7 @@ func table(text string) (*Table, error) {
 	if err := json.Unmarshal([]byte(text), t); err != nil {
 		return nil, fmt.Errorf("rank table: %w", err)
 	}
+	t.forecast = sync.OnceValue(func() forecast { return newForecast(t) })
 	return t, nil
 }
 

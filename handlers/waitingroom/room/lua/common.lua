@@ -228,6 +228,10 @@ local function ended(jti)
   return e and type(e.state) == 'string' and type(e.reason) == 'string' and e or nil
 end
 
+-- The time of a lease has ten parts. part returns that in which a lease with so much time left is, 0 to 9.
+local PARTS = 10
+local function part(left) return math.max(0, math.min(PARTS - 1, math.floor(PARTS * (tokenTime - left) / tokenTime))) end
+
 -- finish ends a lease, which frees its slot. A broker may have a newer index of the user than the lease has.
 local function finish(user, l, state, reason)
   redis.call('ZREM', LEASES, user)
@@ -236,6 +240,9 @@ local function finish(user, l, state, reason)
   redis.call('DEL', TOKEN .. user)
   if not l then return end
   if l.state == 'READY' then redis.call('HINCRBY', ROOM, 'ready', -1) end
+  if state ~= 'EXPIRED' then -- the next tick learns from it how long users keep a slot
+    redis.call('HINCRBY', ROOM, 'early' .. (l.state == 'READY' and 0 or part(l['until'] - now)), 1)
+  end
   over(user, l, state, reason, math.max(l.idx, newest()))
 end
 
@@ -263,9 +270,11 @@ local function free()
   return math.max(0, most - redis.call('ZCARD', LEASES))
 end
 
--- soldOut reports whether all seats are sold. The leases that exist have no seat left, either.
+-- soldOut reports whether all seats are sold. The leases that exist have no seat left, either. Without a sale the number
+-- of seats may not be final: a capacity of 0 is a limit.
 local function soldOut()
-  return room.capacity and tonumber(room.sold) >= tonumber(room.capacity)
+  local sold = tonumber(room.sold)
+  return room.capacity and sold > 0 and sold >= tonumber(room.capacity)
 end
 
 -- The reason of users without a place in a closed room.

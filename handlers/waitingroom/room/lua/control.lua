@@ -7,8 +7,8 @@
 local verb, by, why, user = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local allowed = {
   open = {scheduled = 'open', ['pre-queue'] = 'pre-queue', drawing = 'drawing', open = 'open', paused = 'open', draining = 'open', closed = 'open'},
-  hold = {open = 'paused'},
-  resume = {paused = 'open'},
+  hold = {scheduled = 'paused', open = 'paused', draining = 'paused'},
+  resume = {paused = room.held_from or 'open'},
   drain = {scheduled = 'draining', open = 'draining', paused = 'draining'},
   close = {scheduled = 'closed', ['pre-queue'] = 'closed', drawing = 'closed', open = 'closed', paused = 'closed', draining = 'closed'},
 }
@@ -64,6 +64,7 @@ if code == 'OK' and verb ~= 'status' then
     leave(user, 'kicked')
     details[#details + 1] = user
   end
+  if verb == 'hold' then put('held_from', room.state) end
   if verb == 'close' then put('closed_at', num(now)) end
   if verb == 'open' or verb == 'close' then put('closed_for', '') end
   if verb ~= 'kick' and verb ~= 'message' then put('configured', '1') end

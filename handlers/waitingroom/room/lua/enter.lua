@@ -28,7 +28,8 @@ if to and room.state ~= 'closed' then
   return answer('OK', standing(user, 'restored', true))
 end
 if cursor ~= 0 then return answer('OK', standing(user)) end
-local refusal = (room.state == 'closed' and closedFor) or (soldOut() and 'sold_out') or (room.state == 'draining' and 'draining') or (room.mode == 'reject' and 'reject')
+local drains = room.state == 'draining' or room.state == 'paused' and room.held_from == 'draining'
+local refusal = (room.state == 'closed' and closedFor) or (soldOut() and 'sold_out') or (drains and 'draining') or (room.mode == 'reject' and 'reject')
 if refusal then return answer('REJECTED', place('', 0, nil, refusal)) end
 index = math.max(newest() + 1, micro)
 queue(user, index, instance)

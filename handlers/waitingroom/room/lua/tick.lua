@@ -50,10 +50,6 @@ if not again then
   put('tick_at', num(now))
   if run ~= '' then put('run_id', run) end
   if not recovers then
-    local before, total = tonumber(room.promoted_before or 0), tonumber(room.promoted)
-    local rate, share = tonumber(room.rate or 0), math.min(1, elapsed / 30000)
-    put('rate', string.format('%.4f', rate + ((total - before) * 1000 / elapsed - rate) * share))
-    put('promoted_before', num(total))
     local perMinute = tonumber(room.per_minute)
     if perMinute then
       local most = math.max(1, 2 * perMinute * interval / 60000)
@@ -69,8 +65,7 @@ if not again then
     put('closed_at', num(now))
     audit('close', 'schedule', 'closes_at has passed', '')
   end
-  -- Without a sale the number of seats may not be final.
-  if room.state ~= 'closed' and ARGV[12] == '1' and soldOut() and tonumber(room.sold) > 0 then
+  if room.state ~= 'closed' and ARGV[12] == '1' and soldOut() then
     put('state', 'closed')
     put('closed_at', num(now))
     put('closed_for', 'sold_out')
@@ -261,13 +256,55 @@ end
 if count > 100 then add(count - 1, tonumber(redis.call('ZRANGE', WAITING, -1, -1, 'WITHSCORES')[2])) end
 local hold = math.max(0, tonumber(room.hold_until) - now)
 local ready = math.max(0, math.min(leases, tonumber(redis.call('HGET', ROOM, 'ready') or 0)))
+
+-- How users keep their slots: for each part of the time of a lease, how many ended early in it, and how many seconds
+-- leases were in it. Then the sales, and all ends. What was long ago counts less. flow also collects the ends of the
+-- leases, as the time that is left in ms, if there are few of them, or else at equal distances.
+local SAMPLES = 50
+local flow, ends, inside = {}, {}, {}
+for n in string.gmatch(room.flow or '', '%S+') do flow[#flow + 1] = tonumber(n) end
+for i = 1, 2 * PARTS + 2 do flow[i] = flow[i] or 0 end
+local function sample(score, leases)
+  local left = math.max(0, tonumber(score) - now)
+  ends[#ends + 1] = num(left)
+  inside[part(left)] = (inside[part(left)] or 0) + leases
+end
+if leases > 0 and leases <= SAMPLES then
+  local list = redis.call('ZRANGE', LEASES, 0, -1, 'WITHSCORES')
+  for i = 2, #list, 2 do sample(list[i], 1) end
+elseif leases > 0 then
+  for i = 1, SAMPLES do
+    local at = math.floor((i - 0.5) * leases / SAMPLES)
+    sample(redis.call('ZRANGE', LEASES, at, at, 'WITHSCORES')[2], leases / SAMPLES)
+  end
+end
+if not again and not recovers and batch > 0 then
+  local share, known = math.exp(-elapsed / (3 * tokenTime)), {}
+  for i = 1, 2 * PARTS + 2 do flow[i] = flow[i] * share end
+  for i = 0, PARTS - 1 do
+    local early = tonumber(room['early' .. i])
+    if early then
+      known[#known + 1] = 'early' .. i
+      flow[1 + i] = flow[1 + i] + early
+      flow[2 * PARTS + 2] = flow[2 * PARTS + 2] + early
+    end
+    flow[1 + PARTS + i] = flow[1 + PARTS + i] + (inside[i] or 0) * elapsed / 1000
+  end
+  if #known > 0 then redis.call('HDEL', ROOM, unpack(known)) end
+  flow[2 * PARTS + 1] = flow[2 * PARTS + 1] + math.max(0, tonumber(room.sold) - tonumber(room.sold_before or room.sold))
+  flow[2 * PARTS + 2] = flow[2 * PARTS + 2] + expired
+  for i = 1, #flow do flow[i] = string.format('%.3f', flow[i]) end
+  redis.call('HSET', ROOM, 'flow', table.concat(flow, ' '), 'sold_before', room.sold)
+end
+
 local limits = room.mode ~= 'pass-through'
 local text = string.format(
   '{"asOf":%.0f,"tick":%s,"epoch":%s,"roomState":"%s","waiting":%.0f,"served":%s,"free":%.0f,"ready":%.0f,"admitted":%.0f,"sold":%s,' ..
-  '"capacity":%s,"concurrency":%s,"perMinute":%s,"hold":%.0f,"perSecond":%s,"opensAt":%s,"cut":%s,"commitment":"%s",' ..
+  '"capacity":%s,"concurrency":%s,"perMinute":%s,"hold":%.0f,"flow":[%s],"ends":[%s],"tokenTime":%.0f,"readyTime":%.0f,"opensAt":%s,"cut":%s,"commitment":"%s",' ..
   '"message":%s,"ranks":[%s]}',
   clock, room.tick, room.epoch, room.state, waiting, room.served, slots, ready, leases - ready, room.sold, room.capacity or '-1',
-  limits and room.concurrency or '-1', limits and room.per_minute or '-1', hold, room.rate or '0', room.opens_at or '0',
+  limits and room.concurrency or '-1', limits and room.per_minute or '-1', hold,
+  table.concat(flow, ','), table.concat(ends, ','), tokenTime, readyTime, room.opens_at or '0',
   room.cut or '0', room.commitment or '',  cjson.encode(room.message or ''), table.concat(points, ','))
 redis.call('SET', TABLE, text, 'PX', 10000)
 return answer('OK', '1', num(promoted), num(expired), num(abandoned), num(removed), num(aside), more and '1' or '0', num(gap), num(hold), '0', rewound, text)
