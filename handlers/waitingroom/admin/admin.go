@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
@@ -115,6 +116,7 @@ func check(event, verb string, q *Request) error {
 				most = maxBy
 			}
 			p.Check(*text != "" && len([]rune(*text)) <= most, field, "must have 1 to %d characters, for the audit", most)
+			p.Check(!strings.ContainsFunc(*text, func(c rune) bool { return !unicode.IsPrint(c) }), field, "must have printable characters only, for the audit, got %q", *text)
 		}
 	}
 	p.Check(q.After == "" || recordID.MatchString(q.After), "after", "must be the id of a record, such as 1764590400000-0, got %q", q.After)

@@ -138,6 +138,23 @@ func TestAnUnclaimedLeaseLeavesTheIndexBehind(t *testing.T) {
 	})
 }
 
+// A failover has lost the claim, and the lease has ended as unclaimed. Its broker still has the token.
+func TestAnEndedLeaseIsNotRestored(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		index := r.enter("u1").Index
+		r.tick()
+		lease := r.status("u1")
+		require.Equal(t, Ready, lease.State)
+		r.pass(2 * time.Minute)
+		require.Equal(t, 1, r.tick().Ended[Expired])
+		got := r.seen(Sign{User: "u1", Index: index, JTI: lease.JTI, Until: lease.Until + time.Hour.Milliseconds()})[0]
+		require.Equal(t, []any{Waiting, index}, []any{got.State, got.Index}, "the place is restored, and not the lease")
+		_, err := r.rooms.Verify(r.ctx, r.event, "u1", lease.JTI, "session")
+		require.ErrorIs(t, err, ErrEnded)
+	})
+}
+
 func TestReleaseFreesTheSlotOfADisconnectedUser(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, 2, func(o *Options) { o.Release = true })
