@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
@@ -147,4 +148,25 @@ func theLastTicketIsSold(t *testing.T, b *browser, rooms *roomsOf, shared *roomP
 	bob.says("It is your turn.")
 	eve.click("again")
 	eve.says("All tickets are sold or held by users in the shop.")
+}
+
+// The bar shows how far the user has come since the first position, also after a reload.
+func theProgressOutlivesAReload(t *testing.T, b *browser, rooms *roomsOf, shared *roomProcess) {
+	const event = "progress"
+	rooms.open(event, 0)
+	for i := range 4 {
+		_, err := rooms.rooms.Enter(t.Context(), event, fmt.Sprint("other-", i), "elsewhere", 0)
+		require.NoError(t, err)
+	}
+	ann := visit(t, b, shared, event, "ann")
+	ann.text("ahead", "4")
+	for i := range 2 {
+		_, err := rooms.rooms.Leave(t.Context(), event, fmt.Sprint("other-", i), "left")
+		require.NoError(t, err)
+	}
+	const progress = `String(document.getElementById("progress").value)`
+	ann.matches(progress, "^50$")
+	require.NoError(t, chromedp.Do(ann.ctx, chromedp.Reload()))
+	ann.text("ahead", "2")
+	ann.matches(progress, "^50$")
 }

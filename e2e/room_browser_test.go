@@ -36,13 +36,14 @@ func TestThePageOfAWaitingRoomInABrowser(t *testing.T) {
 		"two users and one slot": twoUsersAndOneSlot,
 		"pages of other origins": foreignPagesQueueNobody,
 		"sold out":               theLastTicketIsSold,
+		"progress":               theProgressOutlivesAReload,
 		"an opening":             twoTabsFromTheOpeningToTheEnd,
 		"a screen reader":        roomSpeaksToAScreenReader,
 		"ends":                   pageNamesTheEnd,
 		"a proxy without server": pageReturnsAfterAProxyWithoutServer,
 	} {
 		t.Run(name, func(t *testing.T) {
-			defaultBut(t, name, "sold out", "ends", "a proxy without server")
+			defaultBut(t, name, "sold out", "progress", "ends", "a proxy without server")
 			t.Parallel()
 			test(t, b, rooms, shared)
 		})
