@@ -81,11 +81,25 @@ func (l statuses) write(out io.Writer) error {
 	return w.Flush()
 }
 
-// halts says why a room promotes no user.
-var halts = map[room.Halt]string{
-	room.SoldOut: "sold out", room.SeatsHeld: "admitted users hold the last seats", room.NotOpen: "the room is not open yet",
-	room.OnHold: "the room is on hold", room.CapacityUnknown: "the number of seats is unknown",
-	room.LimitedToNone: "the capacity, the concurrency or the promotions per minute are 0", room.RoomClosed: "the room is closed",
+// haltText says why a room promotes no user. It is empty while the queue moves.
+func haltText(h room.Halt) string {
+	switch h {
+	case room.SoldOut:
+		return "sold out"
+	case room.SeatsHeld:
+		return "admitted users hold the last seats"
+	case room.NotOpen:
+		return "the room is not open yet"
+	case room.OnHold:
+		return "the room is on hold"
+	case room.CapacityUnknown:
+		return "the number of seats is unknown"
+	case room.LimitedToNone:
+		return "the capacity, the concurrency or the promotions per minute are 0"
+	case room.RoomClosed:
+		return "the room is closed"
+	}
+	return ""
 }
 
 // shortState is the state of a room in the list of rooms.
@@ -111,7 +125,7 @@ func writeRoom(out io.Writer, s room.Status) error {
 	}
 	row("event", app.Printable(s.Event))
 	row("state", s.State)
-	row("no promotions", halts[s.Halted])
+	row("no promotions", haltText(s.Halted))
 	row("mode", s.Mode)
 	row("commitment of the shuffle", s.Commitment)
 	if s.Frozen > 0 {
