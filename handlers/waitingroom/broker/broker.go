@@ -67,6 +67,7 @@ type Broker struct {
 	requests atomic.Int64   // numbers of requests to the server
 
 	refusals refusals
+	limits   limits
 
 	mu     sync.Mutex
 	events map[string]*local
@@ -78,7 +79,7 @@ type Broker struct {
 // New returns a broker.
 func New(o Options) *Broker {
 	o.Labels = cmp.Or(o.Labels, labels.New())
-	b := &Broker{o: o, sampled: pipeline.NewLogSampler(warnEvery), events: map[string]*local{}}
+	b := &Broker{o: o, sampled: pipeline.NewLogSampler(warnEvery), events: map[string]*local{}, limits: limits{most: o.RequestsPerUser}}
 	b.metrics = newMetrics(b)
 	b.family = o.Redis.Family(redis.FamilyOptions{
 		Name: room.DispatchStream("<instance>"), Group: Group, Server: o.Server, Fields: true,
@@ -402,6 +403,7 @@ func (b *Broker) clean() {
 	}
 	b.metrics.labels.Choose("broker", sizes)
 	b.tables.clean(time.Now())
+	b.limits.clean(time.Now())
 }
 
 // attach adds a connection of a user whose place is the answer to a request.

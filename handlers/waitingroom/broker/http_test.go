@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,25 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		require.Equal(t, "409 draining", w.send("GET", w.path(), "u", "Accept", asStream).word())
 		w.control(room.Change{Verb: room.Close})
 		require.Equal(t, "410 room_closed", w.send("GET", w.path(), "u", "Accept", asStream).word())
+	})
+}
+
+func TestAUserThatSendsTooManyRequestsIsRefused(t *testing.T) {
+	each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.requests = 1
+		w.start("broker", "broker")
+		w.open(10, 10)
+		require.Equal(t, http.StatusOK, w.send("GET", w.path(), "u").status)
+		var refused reply
+		redistest.Eventually(t, "refused", func() bool {
+			refused = w.send("GET", w.path()+"/status", "u")
+			return refused.word() == "429 too_many_requests"
+		})
+		wait, err := strconv.Atoi(refused.header.Get("Retry-After"))
+		require.NoError(t, err)
+		require.LessOrEqual(t, wait, 10)
+		require.Equal(t, http.StatusOK, w.send("GET", w.path(), "another").status)
 	})
 }
 

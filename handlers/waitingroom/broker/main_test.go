@@ -56,6 +56,7 @@ type world struct {
 	streams  int           // most streams of a broker; 0: the default
 	events   string        // address of the Event Service; empty: process.known
 	timeout  time.Duration // of its calls; 0: a second
+	requests int           // of a user in 10 s
 
 	log *redistest.Lines // of the processes; nil: that of the test
 
@@ -182,7 +183,7 @@ func (s *site) Register(r *pipeline.Registry) error {
 			continue
 		}
 		s.broker = broker.New(broker.Options{
-			Config: broker.Config{BroadcastInterval: 100 * time.Millisecond}, SeenInterval: s.w.options.SeenInterval,
+			Config: broker.Config{BroadcastInterval: 100 * time.Millisecond, RequestsPerUser: s.w.requests}, SeenInterval: s.w.options.SeenInterval,
 			Rooms: rooms, Events: events, Redis: s.redis, Server: server, Hub: s.hub, Tokens: s.tokens, Web: s.web, DeadLetter: s.dead,
 			Labels: series,
 		})
