@@ -66,7 +66,14 @@ func TestParseRefuses(t *testing.T) {
 		`{"job_id":"a","stage":"a","seq":[1]}`:                                               event.ClassBadEvent,
 		`{"job_id":"a","stage":"a","seq":1,"data":"no"}`:                                     event.ClassBadEvent,
 		`{"job_id":"a","stage":"a","seq":1,"data":"{"}`:                                      event.ClassBadEvent,
-		`{"job_id":"a","stage":"a","seq":1,"timestamp":"yesterday"}`:                         event.ClassBadEvent,
+		`{"job_id":"a","stage":"a","seq":"01"}`:                                              event.ClassBadSeq,
+		`{"job_id":"a","stage":"a","seq":"+1"}`:                                              event.ClassBadSeq,
+		`{"job_id":"a","stage":"a","seq":" 1"}`:                                              event.ClassBadSeq,
+		`{"job_id":".","stage":"a","seq":1}`:                                                 event.ClassBadEvent,
+		`{"job_id":"..","stage":"a","seq":1}`:                                                event.ClassBadEvent,
+		`{"job_id":"a","stage":"caf\udce9","seq":1}`:                                         event.ClassBadEvent,
+		`{"job_id":"a","stage":"a","status":"\ud83d","seq":1}`:                               event.ClassBadEvent,
+		`{"job_id":"a","stage":"a","seq":1,"data":"\"\\\\caf\udce9\""}`:                      event.ClassBadEvent,
 		`{"job_id":"a","stage":"a","seq":1,"data":"\"` + long(event.MaxDataBytes-1) + `\""}`: pipeline.ClassTooLarge,
 		`{"job_id":"a","stage":"a","seq":1,"data":[` + long(1<<20) + `]}`:                    event.ClassBadEvent,
 		`{"job_id":"a","stage":"a","seq":1,"data":"` + nested(10_000) + `"}`:                 event.ClassBadEvent,
@@ -96,6 +103,9 @@ func TestParseAccepts(t *testing.T) {
 		`{"job_id":"a","stage":"a","seq":1,"data":"\"` + long(event.MaxDataBytes-2) + `\""}`,
 		`{"job_id":"a","stage":"a","seq":1,"data":"","timestamp":"2026-11-23T10:00:00+09:00","traceparent":"nonsense"}`,
 		`{"job_id":"a","stage":"a","seq":1,"data":null,"timestamp":1700000000}`,
+		`{"job_id":"a","stage":"a","seq":1,"timestamp":"yesterday"}`,
+		`{"job_id":"a","stage":"a","seq":1,"timestamp":{},"traceparent":7}`,
+		`{"job_id":"...","stage":"\ud83d\ude00","seq":1,"data":"\"\\\\udce9 \\ud83d\\ude00\""}`,
 		`{"job_id":"a","stage":"a","seq":1,"data":` + nested(1000) + `}`,
 		`{"job_id":"a","stage":"a","seq":1,"data":["` + strings.Repeat(`[{\"`, 2000) + `",` + strings.Repeat(`[],{},`, 2000) + `1]}`,
 	} {
@@ -107,6 +117,21 @@ func TestParseAccepts(t *testing.T) {
 		_, err = event.Decode(text)
 		require.NoError(t, err, "%.80s", payload)
 	}
+}
+
+// A time is only shown, so a wrong one costs no event.
+func TestTimes(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		`1763900000123`: "1763900000.123", `"1763900000123"`: "1763900000.123", `1763900000`: "1763900000", `"yesterday"`: "", `[]`: "", `null`: "",
+		`"2026-11-23T10:00:00Z"`: "2026-11-23T10:00:00Z",
+	} {
+		e, err := event.DefaultStages().Parse([]byte(`{"job_id":"a","stage":"a","seq":1,"timestamp":`+given+`}`), origin)
+		require.NoError(t, err, given)
+		require.Equal(t, want, e.Timestamp, given)
+	}
+	_, err := event.DefaultStages().Parse([]byte("Scanning page 3"), origin)
+	require.ErrorContains(t, err, "the field message of an entry must have the whole event")
 }
 
 // R15: an event of a transient stage has no number, also when its producer wrote one.
@@ -129,7 +154,7 @@ func TestClassesAreExplained(t *testing.T) {
 		require.NotEmpty(t, c.Action)
 		names = append(names, c.Name)
 	}
-	require.Equal(t, []string{event.ClassMissingJobID, event.ClassBadSeq, event.ClassBadEvent}, names)
+	require.Equal(t, []string{event.ClassMissingJobID, event.ClassBadSeq, event.ClassBadEvent, event.ClassSeqConflict}, names)
 }
 
 // FuzzParse: an event that was parsed is valid, and its JSON has the same content. Each error is

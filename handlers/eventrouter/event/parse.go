@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -26,36 +27,36 @@ const (
 
 var (
 	jobIDs       = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+	numbers      = regexp.MustCompile(`^[1-9][0-9]{0,15}$`)
+	milliseconds = regexp.MustCompile(`^[0-9]{13}$`)
 	unixSeconds  = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,9})?$`)
 	traceparents = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 )
 
 // Parse returns the event of a message. The payload is a JSON object with the fields of an event.
 // Each value may be a string, as in the fields of a stream entry; the string of data is JSON.
-// Unknown fields and an invalid traceparent are ignored. Domain and StreamID come from the origin.
+// Unknown fields are ignored, and so are an invalid timestamp and an invalid traceparent, because no
+// watcher needs them. Unix milliseconds become seconds. Domain and StreamID come from the origin.
 //
 // The error is permanent and has one of the classes of this package, or pipeline.ClassTooLarge.
 func (s Stages) Parse(payload []byte, origin pipeline.Origin) (Event, error) {
 	var fields map[string]json.RawMessage
 	if !utf8.Valid(payload) || json.Unmarshal(payload, &fields) != nil {
-		return Event{}, refuse(ClassBadEvent, "the event is no JSON object")
+		return Event{}, refuse(ClassBadEvent, "the event is no JSON object: the field message of an entry must have the whole event, so a text for the watchers needs another name, or belongs into data")
 	}
 	p := parser{fields: fields}
 	e := Event{
-		JobID: p.text("job_id"), Stage: p.text("stage"), Status: p.text("status"), Timestamp: p.number("timestamp"),
-		Traceparent: p.text("traceparent"), EventID: p.text("event_id"),
+		JobID: p.text("job_id"), Stage: p.text("stage"), Status: p.text("status"), EventID: p.text("event_id"),
+		Timestamp: timestamp(fields["timestamp"]), Traceparent: traceparent(fields["traceparent"]),
 	}
 	e.Domain, _, _ = strings.Cut(origin.Source, ":")
 	_, e.StreamID, _ = strings.Cut(origin.Position, "@")
 	seq, data := p.number("seq"), p.data()
 	if p.bad != "" {
-		return Event{}, refuse(ClassBadEvent, "%s has the wrong type", p.bad)
+		return Event{}, refuse(ClassBadEvent, "%s %s", p.bad, p.why)
 	}
 	e.Data = data
-	if !traceparents.MatchString(e.Traceparent) {
-		e.Traceparent = ""
-	}
-	if !s.IsTransient(e.Stage) {
+	if !s.IsTransient(e.Stage) && numbers.MatchString(seq) {
 		e.Seq, _ = strconv.ParseInt(seq, 10, 64)
 	}
 	if err := s.Check(e); err != nil {
@@ -64,8 +65,9 @@ func (s Stages) Parse(payload []byte, origin pipeline.Origin) (Event, error) {
 	return e, nil
 }
 
-// ValidJobID reports whether a text can be the id of a job.
-func ValidJobID(id string) bool { return jobIDs.MatchString(id) }
+// ValidJobID reports whether a text can be the id of a job. Browsers and servers resolve "." and ".."
+// in an address, so nobody could watch such a job.
+func ValidJobID(id string) bool { return jobIDs.MatchString(id) && id != "." && id != ".." }
 
 // Check returns the reason why an event is not valid, as Parse does.
 func (s Stages) Check(e Event) error {
@@ -73,7 +75,7 @@ func (s Stages) Check(e Event) error {
 		return refuse(ClassMissingJobID, "job_id is missing")
 	}
 	if !ValidJobID(e.JobID) {
-		return refuse(ClassBadEvent, "job_id must be 1 to 128 characters of A-Za-z0-9._-")
+		return refuse(ClassBadEvent, "job_id must be 1 to 128 characters of A-Za-z0-9._-, and not . or ..")
 	}
 	if e.Stage == "" {
 		return refuse(ClassBadEvent, "stage is missing")
@@ -124,17 +126,51 @@ func validTime(text string) bool {
 	return err == nil || unixSeconds.MatchString(text)
 }
 
-// parser reads the fields of an event. It keeps the name of the first one with a wrong type.
+// timestamp returns a time in one of the valid forms, or "".
+func timestamp(raw json.RawMessage) string {
+	p := parser{fields: map[string]json.RawMessage{"": raw}}
+	text := p.number("")
+	if milliseconds.MatchString(text) {
+		text = text[:10] + "." + text[10:]
+	}
+	if p.bad != "" || !validTime(text) {
+		return ""
+	}
+	return text
+}
+
+// traceparent returns a valid trace context, or "".
+func traceparent(raw json.RawMessage) string {
+	p := parser{fields: map[string]json.RawMessage{"": raw}}
+	if text := p.text(""); traceparents.MatchString(text) {
+		return text
+	}
+	return ""
+}
+
+// parser reads the fields of an event. It keeps the name of the first one that is not valid, and why.
 type parser struct {
-	fields map[string]json.RawMessage
-	bad    string
+	fields   map[string]json.RawMessage
+	bad, why string
+}
+
+func (p *parser) refuse(name, why string) {
+	if p.why == "" {
+		p.bad, p.why = name, why
+	}
 }
 
 // text returns a string, or "" where the field is absent or null.
 func (p *parser) text(name string) string {
+	raw, ok := p.fields[name]
+	if !ok {
+		return ""
+	}
 	var text *string
-	if raw, ok := p.fields[name]; ok && json.Unmarshal(raw, &text) != nil && p.bad == "" {
-		p.bad = name
+	if json.Unmarshal(raw, &text) != nil {
+		p.refuse(name, "has the wrong type")
+	} else if hasLoneSurrogate(raw) {
+		p.refuse(name, "has bytes that are not UTF-8")
 	}
 	if text == nil {
 		return ""
@@ -145,10 +181,45 @@ func (p *parser) text(name string) string {
 // number returns the text of a number or a string.
 func (p *parser) number(name string) string {
 	var number json.Number
-	if json.Unmarshal(p.fields[name], &number) == nil {
+	if raw := p.fields[name]; !bytes.HasPrefix(raw, []byte(`"`)) && json.Unmarshal(raw, &number) == nil {
 		return number.String()
 	}
 	return p.text(name)
+}
+
+// hasLoneSurrogate reports whether a JSON string has an escape that is no character. The reader of a
+// stream writes such an escape for a byte that is not UTF-8, and a decoder would replace it.
+func hasLoneSurrogate(raw []byte) bool {
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		high := escape(raw[i:])
+		if !utf16.IsSurrogate(high) {
+			i++ // the escaped character
+			continue
+		}
+		if utf16.DecodeRune(high, escape(raw[i+escapeBytes:])) == utf8.RuneError {
+			return true
+		}
+		i += 2*escapeBytes - 1
+	}
+	return false
+}
+
+// escapeBytes is the length of an escape such as \udcff.
+const escapeBytes = 6
+
+// escape returns the code of the escape \uXXXX with which a JSON text begins, or 0.
+func escape(raw []byte) rune {
+	if len(raw) < escapeBytes || raw[0] != '\\' || raw[1] != 'u' {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(raw[2:escapeBytes]), 16, 32)
+	if err != nil {
+		return 0
+	}
+	return rune(n)
 }
 
 // data returns the field data, which is JSON or a string with JSON. Nil: there is none.
