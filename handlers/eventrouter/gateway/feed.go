@@ -156,9 +156,15 @@ func (d *domain) observe(one step, now time.Time) {
 	case one.kind == missing || one.kind == again:
 		d.g.metrics.gaps.WithLabelValues(d.name).Inc()
 	case one.kind != latest && !one.item.added.IsZero():
-		d.g.metrics.delay.WithLabelValues(d.name).Observe(now.Sub(one.item.added).Seconds())
+		if delay := now.Sub(one.item.added); delay.Abs() < plausibleDelay {
+			d.g.metrics.delay.WithLabelValues(d.name).Observe(max(0, delay.Seconds()))
+		}
 	}
 }
+
+// plausibleDelay bounds the delays that are measured. A producer that gives its entries ids of its own
+// makes others, and one of them would spoil the sum of all.
+const plausibleDelay = 24 * time.Hour
 
 // catchUp reads the log after the position of the job. The caller has the lock of the domain.
 func (j *job) catchUp(reason string) {

@@ -37,6 +37,11 @@ func (g *Gateway) events() http.Handler {
 			web.Refuse(w, r, *refusal)
 			return
 		}
+		if r.Method == http.MethodHead { // a probe, which would end the stream before it begins
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Cache-Control", "no-store")
+			return
+		}
 		s := g.newStream(keys, sse.LastEventID(r))
 		defer s.leave()
 		if err := s.first(r.Context(), r.URL.Query().Get("from") == "now"); err != nil {
@@ -94,7 +99,7 @@ func (g *Gateway) jobs(r *http.Request) ([]jobKey, *web.Refusal) {
 	}
 	for _, key := range keys {
 		if !event.ValidJobID(key.id) {
-			return nil, &web.Refusal{Status: http.StatusBadRequest, Word: "bad_job", Message: "a job id has 1 to 128 characters of A-Za-z0-9._-"}
+			return nil, &web.Refusal{Status: http.StatusBadRequest, Word: "bad_job", Message: "a job id has 1 to 128 characters of A-Za-z0-9._-, and is not . or .."}
 		}
 		if g.domain(key.domain) == nil {
 			return nil, &web.Refusal{Status: http.StatusNotFound, Word: "unknown_domain", Message: "this server has no such domain"}

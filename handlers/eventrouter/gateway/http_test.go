@@ -281,3 +281,22 @@ func TestADrainClosesStreams(t *testing.T) {
 	p.stop()
 	require.Contains(t, w.received(), "closed draining")
 }
+
+// An uptime probe asks with HEAD. It opens no stream and counts as no refusal.
+func TestHeadOpensNoStream(t *testing.T) {
+	r := newRedis(t, redistest.Mini(t))
+	p := r.start("", func(c *Config) { c.LoopbackWithoutToken = false })
+	head := func(token string) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodHead, p.path(r.domain, "job")+"/events?token="+token, nil)
+		require.NoError(t, err)
+		resp, err := p.client.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp
+	}
+	resp := head(p.token(time.Minute, r.domain+"/job"))
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
+	require.Equal(t, http.StatusUnauthorized, head("").StatusCode)
+	require.Zero(t, p.reads(readConnect), "no log is read for it")
+}
