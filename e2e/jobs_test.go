@@ -116,9 +116,10 @@ func TestTheEventRouterNeedsRedisAlone(t *testing.T) {
 	out, code = s.command("", "jobs", "status", "scan/44")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "has no state and no log")
+	runsAgain(t, s)
 	require.Contains(t, ok(s.command("", "jobs", "shards", "--json")), `"stream": "chat:events:7"`)
 	require.Regexp(t, `^ey[\w.-]+\n$`, ok(s.command("", "jobs", "token", "scan/42")))
-	for _, wrong := range [][]string{{"status", "42"}, {"status", "other/42"}, {"publish", "scan", "--seq", "1"}, {"watch", "scan/42", "--after", "-1"}} {
+	for _, wrong := range [][]string{{"status", "42"}, {"status", "other/42"}, {"publish", "scan", "--seq", "1"}, {"watch", "scan/42", "--after", "-1"}, {"reset", "scan/42"}, {"reset", "scan"}} {
 		out, code := s.command("", append([]string{"jobs"}, wrong...)...)
 		require.Equal(t, 2, code, "%s: %s", wrong, out)
 	}
@@ -137,6 +138,28 @@ func TestTheEventRouterNeedsRedisAlone(t *testing.T) {
 	defer func() { _ = page.Body.Close() }()
 	require.Equal(t, http.StatusOK, page.StatusCode)
 	require.Contains(t, page.Header.Get("Content-Security-Policy"), "default-src 'none'")
+}
+
+// runsAgain resets a job that has ended, and runs it again.
+func runsAgain(t *testing.T, s *service) {
+	t.Helper()
+	command := func(code int, args ...string) string {
+		t.Helper()
+		out, got := s.command("", append([]string{"jobs"}, args...)...)
+		require.Equal(t, code, got, "%s\n%s", out, s.log)
+		return out
+	}
+	require.Contains(t, command(1, "publish", "scan/42", "fetch"), "job scan/42 has ended with event 3, so nobody would see this one: `jobs reset scan/42")
+	require.Contains(t, command(0, "reset", "scan/42", "--dry-run"), "ended with event 3, would be reset")
+	require.Contains(t, command(0, "status", "scan/42"), "with event 3")
+	require.Contains(t, command(0, "reset", "scan/42", "--why", "a retry", "--who", "eve", "--json"), `"counter": 3`)
+	require.Regexp(t, "it was reset at .* by eve: a retry", command(1, "status", "scan/42"))
+	require.Contains(t, command(1, "reset", "scan/42", "--why", "a retry"), "it can run already")
+	require.Contains(t, command(0, "publish", "scan/42", "again", "--json"), `"seq": 1`)
+	require.Contains(t, command(0, "publish", "scan/42", "done", "--json"), `"seq": 2`)
+	out, _ := s.command("", "jobs", "watch", "scan/42")
+	require.Contains(t, out, "1  again\n2  done\n")
+	require.Regexp(t, `reset +\S+ by eve: a retry`, command(0, "status", "scan/42"))
 }
 
 // SIGTERM ends a gateway in time while streams are open. The watchers go on at another one.

@@ -67,7 +67,7 @@ func Command(h *app.Host, env Env) *cobra.Command {
 		Short:   "Publish, watch and inspect events of jobs",
 		Example: "  millrace jobs watch scan/42 --profile gateway\n  millrace jobs shards --profile router",
 	}
-	for _, cmd := range []*cobra.Command{c.publish(), c.watch(), c.status(), c.token(), c.shards()} {
+	for _, cmd := range []*cobra.Command{c.publish(), c.watch(), c.status(), c.reset(), c.token(), c.shards()} {
 		group.AddCommand(h.ServiceFlags(cmd))
 	}
 	group.AddCommand(c.demo()) // makes its own settings

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/handlers/eventrouter/producer"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -55,7 +56,8 @@ With a domain alone, each line of standard input is an event: a JSON object with
 stage, seq, status, data and event_id. An event without seq gets the next number of its
 job. An event that was published within two minutes is not added again: the same event_id
 makes it the same event. The command waits for a full shard. An event waits at most 0.2 s
-for further lines. A bad line ends the command, and the lines before it are published.`,
+for further lines. A bad line ends the command, and the lines before it are published.
+An event for a job that has ended is refused; events of standard input are not checked.`,
 		Example: `  millrace jobs publish scan/42 scan --data '{"percent":50}' --profile router
   millrace jobs publish scan --profile router < events.jsonl`,
 		Args: cobra.RangeArgs(1, 2),
@@ -91,6 +93,11 @@ func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, o opened, 
 	if err != nil {
 		return err
 	}
+	if only != nil {
+		if err := o.runs(ctx, job{name, only.JobID}, only); err != nil {
+			return err
+		}
+	}
 	p := publishing{producer: o.producer(o.shards, domain), wait: f.wait}
 	start := time.Now()
 	if only != nil {
@@ -116,6 +123,15 @@ func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, o opened, 
 		err = errors.Join(err, showErr)
 	}
 	return err
+}
+
+// runs returns an error if the job has ended, so that its watchers would not see the event.
+func (o opened) runs(ctx context.Context, j job, e *event.Event) error {
+	kept, err := joblog.New(o.logs, o.Logs, o.Stages).Kept(ctx, j.domain, j.id)
+	if err != nil || kept.End == 0 || e.Seq > 0 && e.Seq <= kept.End {
+		return err
+	}
+	return app.Bad("job %s has ended with event %d, so nobody would see this one: `jobs reset %s --why REASON` lets the job run again", j, kept.End, j)
 }
 
 // publishing publishes to one domain.

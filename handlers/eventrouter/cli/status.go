@@ -23,6 +23,8 @@ type Status struct {
 	// Events is the number of events in the log, Missing that of the numbers that it lacks.
 	Events  int   `json:"events"`
 	Missing int64 `json:"missing"`
+	// Reset is the last reset of the job; nil: there is none.
+	Reset *Reset `json:"reset,omitempty"`
 }
 
 func (c commands) status() *cobra.Command {
@@ -57,15 +59,21 @@ func (o opened) status(ctx context.Context, j job) (Status, error) {
 	}
 	log := joblog.New(o.logs, o.Logs, o.Stages)
 	read := log.Read(ctx, []joblog.Query{{Domain: j.domain, JobID: j.id, Limit: o.Logs.LogMax + o.Logs.LogMax/10}})[0]
-	switch {
-	case read.Err != nil:
+	if read.Err != nil {
 		return Status{}, read.Err
+	}
+	reset, err := o.lastReset(ctx, domain, j.id)
+	switch {
+	case err != nil:
+		return Status{}, err
+	case !read.Found && reset != nil:
+		return Status{}, app.Bad("job %s has no state and no log: it was reset at %s", j, reset)
 	case !read.Found:
 		return Status{}, app.Bad("job %s has no state and no log: it has not begun, or they have expired", j)
 	}
 	s := Status{
 		Job: j.String(), Shard: event.Shard(j.id, domain.Shards), State: read.State,
-		First: read.First, Top: read.Top, End: read.End, Events: len(read.Events),
+		First: read.First, Top: read.Top, End: read.End, Events: len(read.Events), Reset: reset,
 	}
 	s.Missing = max(0, s.Top-s.First+1-int64(s.Events))
 	return s, nil
@@ -87,5 +95,8 @@ func (s Status) write(out io.Writer) error {
 	fmt.Fprintf(w, "numbers\t%d to %d\n", s.First, s.Top)
 	fmt.Fprintf(w, "events in the log\t%d\n", s.Events)
 	fmt.Fprintf(w, "missing numbers\t%d\n", s.Missing)
+	if s.Reset != nil {
+		fmt.Fprintf(w, "reset\t%s\n", s.Reset)
+	}
 	return w.Flush()
 }

@@ -1,6 +1,7 @@
 package joblog
 
 import (
+	"bytes"
 	"context"
 	_ "embed" // the scripts
 	"errors"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 //go:embed lua/append.lua
@@ -47,16 +49,17 @@ type Outcome int
 // The outcomes of an append.
 const (
 	Added     Outcome = iota // it is in the log now
-	Duplicate                // the log has this number already, or had it
+	Duplicate                // the log has this event already, or had its number
 	AfterEnd                 // its number is greater than that of the end, so it is not shown
 	Expired                  // the log has expired, so the event may be a repetition
+	Conflict                 // the log has another event with its number, so it is lost
 )
 
 // Answer is the result for one event.
 type Answer struct {
 	Outcome Outcome
-	// Text is the JSON of the event with this number, for the feed. A duplicate has that of the
-	// first one. Empty: the event is not shown.
+	// Text is the JSON of the event with this number, for the feed. A duplicate and a conflict have
+	// that of the first one. Empty: the event is not shown.
 	Text string
 }
 
@@ -139,13 +142,57 @@ func (r *AppendResult) take(call *redis.Call, answers []Answer) error {
 	for i, one := range reply[1:] {
 		switch v := one.(type) {
 		case string:
-			answers[i] = Answer{Duplicate, v}
+			answers[i] = Answer{sameEvent(answers[i].Text, v), v}
 		case int64:
 			answers[i].Outcome = Outcome(v)
-			if answers[i].Outcome >= AfterEnd {
+			if answers[i].Outcome != Added && answers[i].Outcome != Duplicate {
 				answers[i].Text = ""
 			}
 		}
+	}
+	return nil
+}
+
+// sameEvent compares an event with the one that the log has under its number. A worker that repeats
+// an event writes another entry, and perhaps another id and time, so only what the event says counts.
+func sameEvent(text, stored string) Outcome {
+	one, err := event.Decode([]byte(text))
+	other, otherErr := event.Decode([]byte(stored))
+	if err == nil && otherErr == nil && one.Stage == other.Stage && one.Status == other.Status && bytes.Equal(one.Data, other.Data) {
+		return Duplicate
+	}
+	return Conflict
+}
+
+// Kept says what Redis has of a job before a reset.
+type Kept struct {
+	State, Log bool  // the keys exist
+	Top        int64 // the highest number; 0: there is none
+	End        int64 // the number of the event that ended the job; 0: the job runs
+}
+
+// Kept returns what Redis has of a job.
+func (l *Log) Kept(ctx context.Context, domain, jobID string) (Kept, error) {
+	state, log := redis.Command("EXISTS", StateKey(domain, jobID)), redis.Command("EXISTS", LogKey(domain, jobID))
+	read := l.read.Call([]string{LogKey(domain, jobID), StateKey(domain, jobID)}, 0, 1)
+	_ = l.server.Do(ctx, state, log, read) // each call has its error
+	states, err := state.Int()
+	logs, logErr := log.Int()
+	if err = errors.Join(err, logErr); err != nil {
+		return Kept{}, fmt.Errorf("read the log of job %s: %w", jobID, err)
+	}
+	s, err := l.snapshot(read)
+	if err != nil && !poll.IsReply(err) { // a key of another type can be reset, too
+		return Kept{}, fmt.Errorf("read the log of job %s: %w", jobID, err)
+	}
+	return Kept{State: states > 0, Log: logs > 0, Top: s.Top, End: s.End}, nil
+}
+
+// Reset deletes the log and the state of a job, so that it can run again. Its next event begins a new
+// log, and watchers receive a gap that takes back the numbers that are given again.
+func (l *Log) Reset(ctx context.Context, domain, jobID string) error {
+	if err := l.server.Do(ctx, redis.Command("DEL", LogKey(domain, jobID), StateKey(domain, jobID))); err != nil {
+		return fmt.Errorf("delete the log of job %s: %w", jobID, err)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package joblog_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ const (
 	duplicate = joblog.Duplicate
 	afterEnd  = joblog.AfterEnd
 	expired   = joblog.Expired
+	conflict  = joblog.Conflict
 )
 
 func TestTheFirstContentOfANumberStays(t *testing.T) {
@@ -26,11 +28,11 @@ func TestTheFirstContentOfANumberStays(t *testing.T) {
 		first, second := r.event(job, 1, "step"), r.event(job, 1, "step")
 		first.Status, second.Status = "first", "second"
 		second.StreamID = entryID(time.Second)
-		require.Equal(t, []joblog.Outcome{added, duplicate}, r.append(first, second))
+		require.Equal(t, []joblog.Outcome{added, conflict}, r.append(first, second))
 		result := r.log.Append(t.Context(), r.domain, [][]event.Event{{second}})[0]
 		text, err := first.JSON()
 		require.NoError(t, err)
-		require.Equal(t, []joblog.Answer{{Outcome: duplicate, Text: string(text)}}, result.Answers, "the feed gets the first")
+		require.Equal(t, []joblog.Answer{{Outcome: conflict, Text: string(text)}}, result.Answers, "the feed gets the first")
 		require.Zero(t, result.StateUpdates)
 		snapshot := r.read(job, 0, 10)
 		require.Equal(t, []event.Event{first}, snapshot.Events)
@@ -286,5 +288,54 @@ func TestAForeignStateCountsAsNone(t *testing.T) {
 			require.NoError(t, r.client.HSet(t.Context(), joblog.LogKey(r.domain, job), field, "junk").Err())
 			require.Equal(t, []joblog.Outcome{joblog.Added}, r.steps(job, 1), field)
 		}
+	})
+}
+
+// A worker that repeats an event writes another entry, with another id and time. Only an event that
+// says something else is lost.
+func TestARepetitionIsNoConflict(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r, job := newRig(t, s), newJob()
+		first := r.event(job, 1, "step")
+		first.Data, first.Timestamp, first.EventID = json.RawMessage(`{"text": "<a>"}`), "1700000000", "e1"
+		again := first
+		again.StreamID, again.Timestamp, again.EventID = entryID(0)+"1", "1700000009", "e2"
+		require.Equal(t, []joblog.Outcome{added, duplicate, duplicate}, r.append(first, first, again))
+		for _, change := range []func(*event.Event){
+			func(e *event.Event) { e.Stage = "done" }, func(e *event.Event) { e.Status = "other" }, func(e *event.Event) { e.Data = nil },
+			func(e *event.Event) { e.Data = json.RawMessage(`{"text":"<b>"}`) },
+		} {
+			other := again
+			change(&other)
+			require.Equal(t, []joblog.Outcome{conflict}, r.append(other))
+		}
+		require.Equal(t, []int64{1}, numbers(r.read(job, 0, 10).Events))
+		require.Zero(t, r.read(job, 0, 10).End)
+	})
+}
+
+func TestAJobThatWasResetRunsAgain(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r, job := newRig(t, s), newJob()
+		kept := func() joblog.Kept {
+			k, err := r.log.Kept(t.Context(), r.domain, job)
+			require.NoError(t, err)
+			return k
+		}
+		require.Zero(t, kept())
+		r.append(r.event(job, 1, "step"), r.event(job, 2, "done"))
+		require.Equal(t, joblog.Kept{State: true, Log: true, Top: 2, End: 2}, kept())
+		require.Equal(t, []joblog.Outcome{afterEnd}, r.steps(job, 3))
+		require.NoError(t, r.client.Del(t.Context(), joblog.LogKey(r.domain, job)).Err())
+		require.Equal(t, joblog.Kept{State: true, Top: 2, End: 2}, kept())
+		require.NoError(t, r.log.Reset(t.Context(), r.domain, job))
+		require.Zero(t, kept())
+		require.Equal(t, []joblog.Outcome{added, added}, r.steps(job, 1, 3))
+
+		require.NoError(t, r.log.Reset(t.Context(), r.domain, job))
+		require.NoError(t, r.client.Set(t.Context(), joblog.LogKey(r.domain, job), "text", 0).Err())
+		require.Equal(t, joblog.Kept{Log: true}, kept(), "of another type")
+		require.NoError(t, r.log.Reset(t.Context(), r.domain, job))
+		require.Equal(t, []joblog.Outcome{added}, r.steps(job, 1))
 	})
 }

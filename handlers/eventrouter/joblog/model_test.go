@@ -50,7 +50,11 @@ func (m *model) append(events []event.Event, old []bool) (answers []joblog.Answe
 		case end > 0 && e.Seq > end:
 			answers = append(answers, joblog.Answer{Outcome: afterEnd})
 		case has:
-			answers = append(answers, shown(duplicate, known))
+			outcome := duplicate
+			if known.Stage != e.Stage || known.Status != e.Status || string(known.Data) != string(e.Data) {
+				outcome = conflict
+			}
+			answers = append(answers, shown(outcome, known))
 		case e.Seq < first && m.log != nil:
 			answers = append(answers, shown(duplicate, e))
 		case e.Seq < first, m.log == nil && m.state == nil && old[i]:

@@ -121,12 +121,21 @@ func (p *Producer) complete(ctx context.Context, e *event.Event) error {
 	return p.stages.Check(numbered)
 }
 
+// CounterKey returns the key of the number that Publish has given last to a job of a domain. Without
+// it the numbers begin again at 1.
+func CounterKey(domain redis.DomainConfig, jobID string) string {
+	return slotTag(domain.Stream(event.Shard(jobID, domain.Shards))) + ":seq:" + jobID
+}
+
+// slotTag begins the keys that have the slot of a stream.
+func slotTag(stream string) string { return strings.TrimSuffix(redis.MetaKey(stream), ":meta") }
+
 func (p *Producer) call(stream string, events []*event.Event) *redis.Call {
-	tag := strings.TrimSuffix(redis.MetaKey(stream), ":meta") // of the slot of the stream
+	tag := slotTag(stream)
 	keys := []string{stream}
 	args := []any{p.domain.MaxLen, markerTTL.Milliseconds(), p.CounterTTL.Milliseconds()}
 	for _, e := range events {
-		keys = append(keys, tag+":added:"+e.EventID, tag+":seq:"+e.JobID)
+		keys = append(keys, tag+":added:"+e.EventID, CounterKey(p.domain, e.JobID))
 		seq := "?"
 		switch {
 		case p.stages.IsTransient(e.Stage):

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,8 +35,12 @@ type Router struct {
 	// what its own keys contain. The last one makes it a dead letter of class delivery_limit. Zero:
 	// no limit. Failures of the server have no limit.
 	MaxDeliveries int
+	// Logger gets a warning when events are dropped that watchers may miss, at most one per reason
+	// and ten seconds. Nil: none.
+	Logger *slog.Logger
 
-	closed atomic.Pointer[time.Time] // the gate, until then
+	dropped atomic.Pointer[pipeline.LogSampler]
+	closed  atomic.Pointer[time.Time] // the gate, until then
 }
 
 const (
@@ -172,6 +177,8 @@ func (b *batch) append(jobs []*jobEvents) {
 			b.texts[at] = result.Answers[n].Text
 			if reason := reasonOf(result.Answers[n].Outcome); reason != "" {
 				b.skip(reason)
+				b.warn(reason, jobs[i].events[n])
+				b.results[at].Err = b.lostEnd(reason, jobs[i].events[n])
 			}
 		}
 	}
@@ -187,6 +194,40 @@ func (b *batch) limit(msg *message.Message, err error) error {
 	}
 	err = fmt.Errorf("failed at delivery %d, plugins.eventrouter.max_deliveries is %d: %w", delivered, b.MaxDeliveries, err)
 	return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassDeliveryLimit)
+}
+
+// warnEvery limits the warnings about dropped events.
+const warnEvery = 10 * time.Second
+
+// warnings says why an event was dropped that watchers may miss.
+var warnings = map[string]string{
+	reasonConflict: "an event was dropped: the log has another event of its job with this number",
+	reasonAfterEnd: "an event was dropped: its job has ended",
+	reasonExpired:  "an event was dropped: the log of its job has expired",
+}
+
+// warn logs an event that was dropped and may be no repetition.
+func (b *batch) warn(reason string, e event.Event) {
+	text := warnings[reason]
+	if text == "" || b.Logger == nil {
+		return
+	}
+	if b.dropped.Load() == nil {
+		b.dropped.CompareAndSwap(nil, pipeline.NewLogSampler(warnEvery))
+	}
+	b.dropped.Load().Warn(b.Logger, text, slog.String(pipeline.LogDomain, b.domain), slog.String("job", e.JobID),
+		slog.Int64("seq", e.Seq), slog.String(pipeline.LogStage, e.Stage), slog.String("event_id", e.EventID),
+		slog.String(pipeline.LogStreamEntryID, e.StreamID))
+}
+
+// lostEnd returns the error of a terminal event whose number another event has. Without its end the
+// watchers of the job would wait until max_watch, so it becomes a dead letter.
+func (b *batch) lostEnd(reason string, e event.Event) error {
+	if reason != reasonConflict || !b.Stages.IsTerminal(e.Stage) {
+		return nil
+	}
+	err := fmt.Errorf("the log of job %s has another event with number %d, so this end of the job is lost: give each event its own number", e.JobID, e.Seq)
+	return pipeline.WithClass(pipeline.Permanent(err), event.ClassSeqConflict)
 }
 
 func (b *batch) skip(reason string) {

@@ -3,7 +3,9 @@ package router_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -138,7 +140,8 @@ func TestADuplicateIsPublishedAgain(t *testing.T) {
 		require.Equal(t, []string{"", ""}, r.handle(first, first))
 		require.Equal(t, []string{""}, r.handle(second))
 		require.Equal(t, []string{"ocr1", "ocr1", "ocr1"}, r.feed(), "each time with the first content")
-		require.EqualValues(t, 2, r.count("skipped_total", "1", "duplicate"))
+		require.EqualValues(t, 1, r.count("skipped_total", "1", "duplicate"))
+		require.EqualValues(t, 1, r.count("skipped_total", "1", "conflict"))
 		require.EqualValues(t, 1, r.count("state_updates_total"))
 	})
 }
@@ -311,4 +314,48 @@ func TestAServerThatHangs(t *testing.T) {
 		require.Less(t, time.Since(begin), 10*time.Second, "without a limit it takes 16 s")
 		require.False(t, r.Gate())
 	})
+}
+
+// An event that nobody sees leaves a trace with which its producer finds it.
+func TestDroppedEventsLeaveATrace(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s)
+		var log lockedLog
+		r.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		classes := r.handle(r.entry("a", "ocr", 1), r.entry("a", "ocr", 2), r.entry("a", "ocr", 2), r.entry("a", "vision", 2))
+		require.Equal(t, []string{"", "", "", ""}, classes)
+		require.Contains(t, log.String(), "the log has another event of its job with this number")
+		require.Regexp(t, `domain=\S+ job=a seq=2 stage=vision .*stream_entry_id=[0-9]+-4 times=1`, log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "\n"), "a repetition is none: %s", &log)
+
+		end := r.Handle(t.Context(), []*message.Message{r.entry("a", "done", 2)})[0].Err
+		require.True(t, pipeline.IsPermanent(end))
+		require.Equal(t, event.ClassSeqConflict, pipeline.Class(end))
+		require.ErrorContains(t, end, "job a has another event with number 2")
+		require.EqualValues(t, 2, r.count("skipped_total", "1", "conflict"))
+
+		r.handle(r.entry("a", "done", 3), r.entry("a", "ocr", 4))
+		require.Regexp(t, `its job has ended" domain=\S+ job=a seq=4 stage=ocr`, log.String())
+		require.NoError(t, r.client.Del(t.Context(), joblog.LogKey(r.domain, "a")).Err())
+		r.handle(r.entry("a", "ocr", 1))
+		require.Regexp(t, `the log of its job has expired" domain=\S+ job=a seq=1 stage=ocr`, log.String())
+	})
+}
+
+// lockedLog is a log that several goroutines write.
+type lockedLog struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

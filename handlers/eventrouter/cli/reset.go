@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
+	"github.com/millrace-io/millrace/handlers/eventrouter/producer"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+// maxAudit is about how many resets a domain remembers.
+const maxAudit = 1000
+
+// ResetReport is the output of reset --json.
+type ResetReport struct {
+	Job    string `json:"job"`
+	DryRun bool   `json:"dry_run"`
+	State  bool   `json:"state"` // a state was deleted, or would be
+	Log    bool   `json:"log"`   // the same of the log
+	// Counter is the last number that a Go producer or `jobs publish` has given; 0: none.
+	Counter int64 `json:"counter"`
+	Top     int64 `json:"top"` // the highest number of the log or state
+	// End is the number of the event that ended the job; 0: it had not ended.
+	End int64 `json:"end"`
+}
+
+// Reset is who has reset a job last, when and why.
+type Reset struct {
+	At  time.Time `json:"at"`
+	Who string    `json:"who"`
+	Why string    `json:"why"`
+}
+
+// auditStream has the resets of a domain, on the server of its shards.
+func auditStream(d redis.DomainConfig) string { return d.Prefix + ":audit" }
+
+func (c commands) reset() *cobra.Command {
+	var by app.By
+	var dry bool
+	cmd := c.h.JSONFlag(&cobra.Command{
+		Use:   "reset DOMAIN/JOB_ID --why REASON",
+		Short: "Delete the log of a job, so that it can run again",
+		Long: `Delete the log of a job, so that it can run again.
+
+The log, the state and the last number of the job are deleted. The numbers of its events
+begin again at 1, and watchers are told which numbers they have to forget when the first
+new event arrives. Reset a job when nothing of its first run is on its way any more:
+events of the first run that arrive later count as those of the second.
+
+The stream PREFIX:audit keeps --who, --why and the time, and "jobs status" shows the
+last reset. --dry-run needs no --why.`,
+		Example: `  millrace jobs reset scan/42 --dry-run --profile router
+  millrace jobs reset scan/42 --why "the worker was retried" --profile router`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			j, err := jobArg(args[0])
+			if err != nil {
+				return err
+			}
+			if !dry {
+				if err := by.Check(); err != nil {
+					return err
+				}
+			}
+			return c.run(cmd, func(ctx context.Context, o opened) error {
+				r, err := o.reset(ctx, j, by, dry)
+				if err != nil {
+					return err
+				}
+				return c.h.Show(cmd, r, r.write)
+			})
+		},
+	})
+	by.Flags(cmd)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "show what would be deleted; change nothing")
+	return cmd
+}
+
+func (o opened) reset(ctx context.Context, j job, by app.By, dry bool) (ResetReport, error) {
+	r := ResetReport{Job: j.String(), DryRun: dry}
+	domain, err := o.domain(j.domain)
+	if err != nil {
+		return r, err
+	}
+	log := joblog.New(o.logs, o.Logs, o.Stages)
+	kept, err := log.Kept(ctx, j.domain, j.id)
+	if err != nil {
+		return r, err
+	}
+	counter := redis.Command("GET", producer.CounterKey(domain, j.id))
+	if err := o.shards.Do(ctx, counter); err != nil {
+		return r, fmt.Errorf("read the last number of job %s: %w", j, err)
+	}
+	if !counter.Missing() {
+		if r.Counter, err = counter.Int(); err != nil {
+			return r, fmt.Errorf("read the last number of job %s: %w", j, err)
+		}
+	}
+	r.State, r.Log, r.Top, r.End = kept.State, kept.Log, kept.Top, kept.End
+	if !r.State && !r.Log && r.Counter == 0 {
+		return r, app.Bad("job %s has no state, no log and no number: it can run already", j)
+	}
+	if dry {
+		return r, nil
+	}
+	// The audit comes first: a reset that fails after it is repeated.
+	audit := redis.Command("XADD", auditStream(domain), "MAXLEN", "~", maxAudit, "*", "job", j.id, "verb", "reset", "who", by.Who, "why", by.Why)
+	if err := o.shards.Do(ctx, audit); err != nil {
+		return r, fmt.Errorf("record the reset of job %s: %w", j, err)
+	}
+	if err := o.shards.Do(ctx, redis.Command("DEL", producer.CounterKey(domain, j.id))); err != nil {
+		return r, fmt.Errorf("delete the last number of job %s: %w", j, err)
+	}
+	return r, log.Reset(ctx, j.domain, j.id)
+}
+
+func (r ResetReport) write(out io.Writer) error {
+	ended := "which has not ended"
+	switch {
+	case r.End > 0:
+		ended = fmt.Sprintf("which ended with event %d", r.End)
+	case r.Top == 0:
+		ended = "of which only the last number or an unreadable key is kept"
+	}
+	text := "Job %s, %s, was reset. Its next event is number 1.\n"
+	if r.DryRun {
+		text = "Job %s, %s, would be reset. Its next event would be number 1. Nothing was changed.\n"
+	}
+	_, err := fmt.Fprintf(out, text, app.Printable(r.Job), ended)
+	return err
+}
+
+// lastReset returns the last reset of a job, or nil.
+func (o opened) lastReset(ctx context.Context, domain redis.DomainConfig, jobID string) (*Reset, error) {
+	read := redis.Command("XREVRANGE", auditStream(domain), "+", "-", "COUNT", 2*maxAudit)
+	if err := o.shards.Do(ctx, read); err != nil {
+		return nil, fmt.Errorf("read the resets: %w", err)
+	}
+	entries, err := read.List()
+	if err != nil {
+		return nil, fmt.Errorf("read the resets: %w", err)
+	}
+	for _, e := range entries {
+		pair, _ := e.([]any)
+		if len(pair) != 2 {
+			continue
+		}
+		fields := map[string]string{}
+		list, _ := pair[1].([]any)
+		for i := 0; i+1 < len(list); i += 2 {
+			fields[fmt.Sprint(list[i])] = fmt.Sprint(list[i+1])
+		}
+		if fields["job"] != jobID {
+			continue
+		}
+		ms, _, _ := strings.Cut(fmt.Sprint(pair[0]), "-")
+		at, err := strconv.ParseInt(ms, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("read the resets: %w", err)
+		}
+		return &Reset{At: time.UnixMilli(at).UTC(), Who: fields["who"], Why: fields["why"]}, nil
+	}
+	return nil, nil //nolint:nilnil // it was never reset
+}
+
+func (r *Reset) String() string {
+	return fmt.Sprintf("%s by %s: %s", r.At.Format(time.RFC3339), app.Printable(r.Who), app.Printable(r.Why))
+}
