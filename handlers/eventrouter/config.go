@@ -100,7 +100,33 @@ func (p *Plugin) ValidateIn(app.Where) error {
 			wrong.Check(domain.Fields, at, "%q must have fields: true in plugins.redis.domains: its entries have no field message", prefix)
 		}
 	}
+	if p.config.has(roleRouter) {
+		for _, d := range p.forgotten() {
+			wrong.Check(false, "domains", "must have %q: plugins.redis.domains has it with the group %s, and no route reads it", d.Prefix, d.Group)
+		}
+	}
 	return wrong.Err()
+}
+
+// forgotten returns the domains of plugins.redis that look like those of this plugin, and that it
+// does not have: flat fields, exclusive shards, and the same group. Another plugin has another group.
+func (p *Plugin) forgotten() (list []redis.DomainConfig) {
+	shared, ok := p.redis.Settings().(*redis.Config)
+	if !ok {
+		return nil
+	}
+	groups := map[string]bool{}
+	for _, prefix := range p.config.Domains {
+		if d, ok := p.domain(prefix); ok {
+			groups[d.Group] = true
+		}
+	}
+	for _, d := range shared.Domains {
+		if d.Fields && d.Exclusive && groups[d.Group] && !slices.Contains(p.config.Domains, d.Prefix) {
+			list = append(list, d)
+		}
+	}
+	return list
 }
 
 // domain returns the domain of plugins.redis with that prefix.

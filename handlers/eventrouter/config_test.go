@@ -65,6 +65,16 @@ func TestDomainsHaveTheirSettings(t *testing.T) {
 	p.config.Roles = []string{roleRouter}
 	shared.Domains[0].Fields, shared.Domains[0].Exclusive = true, true
 	require.NoError(t, p.ValidateIn(app.Where{}))
+
+	// A domain that nobody reads.
+	vision := redis.DomainConfig{Prefix: "vision:events", Shards: 8, Group: "eventrouter", Fields: true, Exclusive: true}
+	shared.Domains = append(shared.Domains, vision)
+	require.ErrorContains(t, p.ValidateIn(app.Where{}), `domains: must have "vision:events": plugins.redis.domains has it with the group eventrouter`)
+	p.config.Roles = []string{roleGateway}
+	require.NoError(t, p.ValidateIn(app.Where{}), "the router of another process may read it")
+	p.config.Roles = []string{roleRouter}
+	shared.Domains[1].Group = "another plugin"
+	require.NoError(t, p.ValidateIn(app.Where{}))
 }
 
 func TestARoleNeedsItsPlugins(t *testing.T) {

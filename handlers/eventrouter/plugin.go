@@ -1,6 +1,7 @@
 package eventrouter
 
 import (
+	"fmt"
 	"net/http"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
@@ -68,8 +70,32 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	if p.config.has(roleGateway) {
 		p.registerGateway(r, server, log)
 	}
+	p.endpoints(r)
 	return nil
 }
+
+// endpoints adds what the roles write and follow outside of the routes, for the command topology.
+func (p *Plugin) endpoints(r *pipeline.Registry) {
+	for _, prefix := range p.config.Domains {
+		name := domainName(prefix)
+		domain, _ := p.domain(prefix)
+		feed := pipeline.Endpoint{Kind: poll.Kind, Name: fmt.Sprintf("%s:feed:<0…%d>", name, max(0, domain.Shards-1))}
+		if p.config.has(roleRouter) {
+			r.Endpoint(pipeline.UseWrites, pipeline.Endpoint{Kind: kindHash, Name: joblog.LogKey(name, "<job_id>")})
+			r.Endpoint(pipeline.UseWrites, pipeline.Endpoint{Kind: kindString, Name: joblog.StateKey(name, "<job_id>")})
+			r.Endpoint(pipeline.UseWrites, feed)
+		}
+		if p.config.has(roleGateway) {
+			r.Endpoint(pipeline.UseFollows, feed)
+		}
+	}
+}
+
+// The kinds of endpoints that are no streams.
+const (
+	kindHash   = "redis-hash"
+	kindString = "redis-string"
+)
 
 // keys returns one key of each kind, for the check of the rights.
 func (p *Plugin) keys() []string {
@@ -82,10 +108,11 @@ func (p *Plugin) keys() []string {
 }
 
 func (p *Plugin) registerRouter(r *pipeline.Registry, log *joblog.Log) {
+	r.Health(p.Name()+".shards", newShardCheck(p.redis.Server(nil), p.settings().Domains, r.Env().Logger).check)
 	metrics := router.NewMetrics()
 	r.Collect(metrics.Collectors()...)
 	for _, prefix := range p.config.Domains {
-		events := &router.Router{Log: log, Stages: p.config.Stages, Owned: redis.Owned, Metrics: metrics, MaxDeliveries: p.config.MaxDeliveries}
+		events := &router.Router{Log: log, Stages: p.config.Stages, Owned: redis.Owned, Metrics: metrics, MaxDeliveries: p.config.MaxDeliveries, Logger: r.Env().Logger}
 		domain, _ := p.domain(prefix) // a missing one is an error of the settings, and of the route
 		metrics.Domain(domainName(prefix), domain.Shards)
 		r.Route(pipeline.Route{

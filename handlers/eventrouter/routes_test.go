@@ -34,3 +34,27 @@ func TestEachDomainHasARouteOfItsOwn(t *testing.T) {
 		}
 	}
 }
+
+// The command topology shows what a role writes and follows: the keys that the router and the gateway
+// use, with the names that they use.
+func TestTheTopologyHasWhatTheRolesWriteAndFollow(t *testing.T) {
+	t.Parallel()
+	uses := func(role string) (list []string) {
+		p, shared := newPlugin()
+		p.config.Roles, p.config.Domains = []string{role}, []string{"scan:events"}
+		shared.Domains = []redis.DomainConfig{{Prefix: "scan:events", Shards: 8, Group: "g", Fields: true, Exclusive: true}}
+		registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
+		require.NoError(t, err)
+		for _, e := range registry.Endpoints() {
+			if e.Use == pipeline.UseWrites || e.Use == pipeline.UseFollows {
+				require.Equal(t, p.Name(), e.Plugin)
+				list = append(list, e.Use+" "+e.String())
+			}
+		}
+		return list
+	}
+	require.Equal(t, []string{
+		"writes redis-stream scan:feed:<0…7>", "writes redis-hash scan:log:{<job_id>}", "writes redis-string scan:state:{<job_id>}",
+	}, uses(roleRouter))
+	require.Equal(t, []string{"follows redis-stream scan:feed:<0…7>"}, uses(roleGateway))
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +26,7 @@ type Shard struct {
 	// Length is the number of entries, Pending that of the delivered ones without an ack.
 	Length  int64 `json:"length"`
 	Pending int64 `json:"pending"`
-	// Problem is what is wrong with the ids of the stream. Empty: nothing.
+	// Problem says why the shard is not read or takes no entries. Empty: none was found.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -36,8 +37,13 @@ type shards struct {
 
 func (c commands) shards() *cobra.Command {
 	return c.h.JSONFlag(&cobra.Command{
-		Use:     "shards [DOMAIN…]",
-		Short:   "Show owner, lease, length and pending entries of each shard",
+		Use:   "shards [DOMAIN…]",
+		Short: "Show owner, lease, length and pending entries of each shard",
+		Long: `Show owner, lease, length and pending entries of each shard.
+
+A shard with a problem has a line below the table: a key that is no stream, ids that are ahead
+of the clock or used up, or a stream that no router reads because its producer has
+another number of shards.`,
 		Example: "  millrace jobs shards --profile router\n  millrace jobs shards scan --json --profile router",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.run(cmd, func(ctx context.Context, o opened) error {
@@ -59,28 +65,70 @@ func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (s
 	list := shards{Shards: []Shard{}}
 	for _, d := range domains {
 		name, _, _ := strings.Cut(d.Prefix, ":")
-		for i := range d.Shards {
-			list.Shards = append(list.Shards, Shard{Domain: name, Shard: i, Stream: d.Stream(i)})
-			s := &list.Shards[len(list.Shards)-1]
-			length := redis.Measure(s.Stream)
+		for i := range 2 * d.Shards {
+			s := Shard{Domain: name, Shard: i, Stream: d.Stream(i)}
+			kind := redis.Command("TYPE", s.Stream)
+			length := redis.Command("XLEN", s.Stream)
 			pending := redis.Command("XPENDING", s.Stream, d.Group)
 			lease := redis.Command("HMGET", redis.MetaKey(s.Stream), "owner", "until")
-			_ = o.shards.Do(ctx, length, pending, lease) // each call has its error
-			if err := s.read(length, pending, lease); err != nil {
+			info := redis.CommandKey(2, "XINFO", "STREAM", s.Stream)
+			_ = o.shards.Do(ctx, kind, length, pending, lease, info) // each call has its error
+			is, err := kind.Text()
+			switch {
+			case err != nil:
 				return list, err
+			case i >= d.Shards && is != "stream":
+				continue
+			case i >= d.Shards:
+				s.Problem = fmt.Sprintf("no router reads it: plugins.redis.domains has %d shards, and its producer more", d.Shards)
+				s.Length, _ = length.Int() // it may be gone by now
+			case is != "stream" && is != "none":
+				s.Problem = fmt.Sprintf("the key is a %s and must be a stream: delete or rename it", is)
+			default:
+				s.Problem = problemOfIDs(info, time.Now())
+				if err := s.read(length, pending, lease); err != nil {
+					return list, err
+				}
 			}
+			list.Shards = append(list.Shards, s)
 		}
 	}
 	return list, nil
 }
 
-func (s *Shard) read(length, pending, lease *redis.Call) error {
-	measured, err := redis.MeasuredBy(length)
+// ahead is how far an id may be ahead of the clock of this machine.
+const ahead = time.Hour
+
+// problemOfIDs says whether the last id of a stream is used up or ahead of the clock, from the reply
+// of XINFO STREAM. All later ids are at least as large.
+func problemOfIDs(info *redis.Call, now time.Time) string {
+	reply, err := info.List()
 	if err != nil {
-		return err
+		return "" // there is no stream
 	}
-	if s.Length, s.Problem = measured.Entries, measured.Problem(); s.Problem != "" {
-		s.Problem += " (last id " + measured.LastID + ")"
+	for i := 0; i+1 < len(reply); i += 2 {
+		if reply[i] != "last-generated-id" {
+			continue
+		}
+		id := fmt.Sprint(reply[i+1])
+		text, _, _ := strings.Cut(id, "-")
+		ms, err := strconv.ParseUint(text, 10, 64)
+		switch {
+		case err != nil:
+			return ""
+		case ms == math.MaxUint64:
+			return "its last id is " + id + ", so it takes few or no further entries: let the routers empty it, then delete the key"
+		case ms > uint64(now.Add(ahead).UnixMilli()): //nolint:gosec // not before 1970
+			return "its last id is " + id + ", which is ahead of the clock: a producer gives ids of its own instead of *"
+		}
+	}
+	return ""
+}
+
+func (s *Shard) read(length, pending, lease *redis.Call) error {
+	var err error
+	if s.Length, err = length.Int(); err != nil {
+		return err
 	}
 	summary, err := pending.List()
 	switch {

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// The list names the shards that take no entries, and those that no router reads.
+func TestShardsWithAProblem(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		own := redis.DefaultClientConfig()
+		own.Addrs = []string{s.Addr}
+		server := redis.New().Server(&own)
+		require.NoError(t, server.Start(t.Context()))
+		t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
+		client := s.Client(t)
+		domain := redis.DomainConfig{Prefix: redistest.Prefix(t, client) + ":events", Shards: 5, Group: "eventrouter"}
+		add := func(shard int, id string) {
+			require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: domain.Stream(shard), ID: id, Values: []string{"a", "b"}}).Err())
+		}
+		add(0, "*")
+		add(1, fmt.Sprintf("%d-0", time.Now().UnixMicro()))
+		add(2, "18446744073709551615-18446744073709551614")
+		require.NoError(t, client.Set(t.Context(), domain.Stream(3), "text", time.Minute).Err())
+		add(7, "*")
+
+		list, err := opened{shards: server}.readShards(t.Context(), []redis.DomainConfig{domain})
+		require.NoError(t, err)
+		problems := map[int]string{}
+		for _, one := range list.Shards {
+			problems[one.Shard] = one.Problem
+		}
+		require.Len(t, problems, 6)
+		require.Empty(t, problems[0]+problems[4])
+		require.Contains(t, problems[1], "ahead of the clock")
+		require.Contains(t, problems[2], "few or no further entries")
+		require.Contains(t, problems[3], "the key is a string and must be a stream")
+		require.Contains(t, problems[7], "no router reads it: plugins.redis.domains has 5 shards")
+		var text strings.Builder
+		require.NoError(t, list.write(&text))
+		require.Equal(t, len(problems)+4, strings.Count(text.String(), domain.Prefix+":"), text.String())
+	})
+}

@@ -1,0 +1,79 @@
+package eventrouter
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+const (
+	// shardsEvery is the time between two looks at the keys of the shards.
+	shardsEvery = 10 * time.Second
+	// shardsWarnEvery limits the warnings about streams that no router reads.
+	shardsWarnEvery = time.Minute
+)
+
+// shardCheck looks at the keys of the shards of all domains: whether they are streams, and whether
+// producers write to more of them than the routers read. Safe for concurrent use.
+type shardCheck struct {
+	server  *redis.Server
+	domains []redis.DomainConfig
+	log     *slog.Logger
+	sampled *pipeline.LogSampler
+
+	mu   sync.Mutex
+	next time.Time // of the next look
+	last error     // of the last look
+}
+
+func newShardCheck(server *redis.Server, domains []redis.DomainConfig, log *slog.Logger) *shardCheck {
+	return &shardCheck{server: server, domains: domains, log: log, sampled: pipeline.NewLogSampler(shardsWarnEvery)}
+}
+
+// check is the readiness check. It fails when no shard of a domain is a stream, because then none of
+// its events is handled. An unavailable server is left to the check of plugins.redis.
+func (s *shardCheck) check(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); now.After(s.next) {
+		s.next, s.last = now.Add(shardsEvery), s.look(ctx)
+	}
+	return s.last
+}
+
+func (s *shardCheck) look(ctx context.Context) error {
+	var problems []string
+	for _, d := range s.domains {
+		calls := make([]*redis.Call, 2*d.Shards)
+		for i := range calls {
+			calls[i] = redis.Command("TYPE", d.Stream(i))
+		}
+		_ = s.server.Do(ctx, calls...) // each call has its error
+		foreign, kind := 0, ""
+		for i, call := range calls {
+			text, err := call.Text()
+			switch {
+			case err != nil:
+				return nil //nolint:nilerr // the check of plugins.redis reports it
+			case i < d.Shards && text != "stream" && text != "none":
+				foreign, kind = foreign+1, text
+			case i >= d.Shards && text == "stream":
+				s.sampled.Warn(s.log, "no router reads a stream of events, because its producer has another number of shards: set the same number in both",
+					slog.String(pipeline.LogStream, d.Stream(i)), slog.Int("shards", d.Shards))
+			}
+		}
+		if foreign == d.Shards {
+			problems = append(problems, fmt.Sprintf("no shard of %s can be read: its keys are of type %s and must be streams: delete or rename them", d.Prefix, kind))
+		}
+	}
+	if len(problems) > 0 {
+		return fmt.Errorf("%s", strings.Join(problems, "; "))
+	}
+	return nil
+}
