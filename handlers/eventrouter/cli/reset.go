@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/handlers/eventrouter/producer"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -51,8 +52,7 @@ func (c commands) reset() *cobra.Command {
 		Long: `Delete the log of a job, so that it can run again.
 
 The log, the state and the last number of the job are deleted. The numbers of its events
-begin again at 1, and watchers are told which numbers they have to forget when the first
-new event arrives. Reset a job when nothing of its first run is on its way any more:
+begin again at 1, and watchers are told which numbers they have to forget. Reset a job when nothing of its first run is on its way any more:
 events of the first run that arrive later count as those of the second.
 
 The stream PREFIX:audit keeps --who, --why and the time, and "jobs status" shows the
@@ -119,7 +119,7 @@ func (o opened) reset(ctx context.Context, j job, by app.By, dry bool) (ResetRep
 	if err := o.shards.Do(ctx, redis.Command("DEL", producer.CounterKey(domain, j.id))); err != nil {
 		return r, fmt.Errorf("delete the last number of job %s: %w", j, err)
 	}
-	return r, log.Reset(ctx, j.domain, j.id)
+	return r, log.Reset(ctx, j.domain, event.Shard(j.id, domain.Shards), j.id)
 }
 
 func (r ResetReport) write(out io.Writer) error {

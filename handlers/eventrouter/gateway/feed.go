@@ -141,6 +141,19 @@ func (d *domain) entries(texts []string) {
 	}
 }
 
+// reset begins a job again that an operator has reset. An event of the second run may have come before
+// the news of the reset, so the log is read.
+func (d *domain) reset(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if j := d.jobs[id]; j != nil {
+		j.queue(j.sequence.reset())
+		j.deliver()
+		j.losses++
+		j.catchUp(readLost)
+	}
+}
+
 // lost reads the logs of all jobs, because entries of a feed may have been missed.
 func (d *domain) lost() {
 	d.mu.Lock()
@@ -179,8 +192,8 @@ func (j *job) catchUp(reason string) {
 	default:
 		j.reading, j.again = true, ""
 		after := j.sequence.next()
-		begin := time.Now()
-		j.domain.g.reader.read(jobKey{j.domain.name, j.id}, after, reason, func(p page, err error) { j.caughtUp(p, err, reason, begin) })
+		begin, lives := time.Now(), j.sequence.lives
+		j.domain.g.reader.read(jobKey{j.domain.name, j.id}, after, reason, func(p page, err error) { j.caughtUp(p, err, reason, begin, lives) })
 	}
 }
 
@@ -196,12 +209,17 @@ func (j *job) search() {
 	j.catchUp(readHole)
 }
 
-// caughtUp takes the page of catchUp. After an error, and while the job is behind, the log is read
-// again.
-func (j *job) caughtUp(p page, err error, reason string, begin time.Time) {
+// caughtUp takes the page of catchUp, which was read in a life of the job. After an error, after a
+// reset, and while the job is behind, the log is read again.
+func (j *job) caughtUp(p page, err error, reason string, begin time.Time, lives int) {
 	j.domain.mu.Lock()
 	defer j.domain.mu.Unlock()
 	now := time.Now()
+	if lives != j.sequence.lives {
+		j.reading = false
+		j.catchUp(reason)
+		return
+	}
 	if err != nil {
 		j.sequence.unreadable(begin)
 		j.reading = false

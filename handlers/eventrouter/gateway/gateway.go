@@ -101,9 +101,15 @@ func New(o Options) *Gateway {
 	g.follower = o.Server.Follow(redis.FollowOptions{
 		Streams: streams, Interval: o.FeedPoll, MaxInterval: idleFactor * o.FeedPoll, Log: o.Logger,
 		Entries: func(stream string, entries []redis.FollowedEntry) {
-			texts := make([]string, len(entries))
-			for i, e := range entries {
-				texts[i] = e.Fields[joblog.FeedField]
+			texts := make([]string, 0, len(entries))
+			for _, e := range entries {
+				if id := e.Fields[joblog.ResetField]; id != "" {
+					feeds[stream].entries(texts)
+					feeds[stream].reset(id)
+					texts = texts[:0]
+					continue
+				}
+				texts = append(texts, e.Fields[joblog.FeedField])
 			}
 			feeds[stream].entries(texts)
 		},

@@ -69,7 +69,7 @@ func TestAReadThatFailsIsRepeated(t *testing.T) {
 	d.mu.Lock()
 	j := d.jobs["job"]
 	d.mu.Unlock()
-	j.caughtUp(page{}, errors.New("not now"), readLost, time.Now())
+	j.caughtUp(page{}, errors.New("not now"), readLost, time.Now(), 0)
 	require.Equal(t, []string{"state 1", "1", "2", "closed done"}, w.ends())
 }
 

@@ -16,11 +16,6 @@ func TestWatchersOfAJobThatWasReset(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRedis(t, s)
 		p := r.start("", nil)
-		again := func(id, stage string, n int64) {
-			e := r.event(id, n, stage)
-			e.Status = "again"
-			r.add(e)
-		}
 		withoutStates := func(list []string) []string {
 			return slices.DeleteFunc(list, func(s string) bool { return strings.HasPrefix(s, "state") })
 		}
@@ -30,31 +25,32 @@ func TestWatchersOfAJobThatWasReset(t *testing.T) {
 		live.restarts = true
 		live.run().wait("3")
 		redistest.Eventually(t, "attached", func() bool { return p.attached(r.domain, "runs") == 1 })
-		require.NoError(t, r.log.Reset(t.Context(), r.domain, "runs"))
-		again("runs", "step", 1)
-		again("runs", "done", 2)
+		require.NoError(t, r.log.Reset(t.Context(), r.domain, 0, "runs"))
+		r.steps("runs", 1, 1) // the same content as in the first run
+		r.add(r.event("runs", 2, "done"))
 		require.Equal(t, []string{"1", "2", "3", "gap 1-3", "1", "2", "closed done"}, withoutStates(live.ends()))
 
 		r.steps("ended", 1, 1)
 		r.add(r.event("ended", 2, "done"))
 		first := p.watch(r.domain, "ended", "")
 		require.Equal(t, []string{"1", "2", "closed done"}, withoutStates(first.ends()))
-		redistest.Eventually(t, "the gateway has forgotten the job", func() bool {
+		cursor := first.client.LastEventID
+		require.NotEmpty(t, cursor)
+		require.NoError(t, r.log.Reset(t.Context(), r.domain, 0, "ended"))
+		redistest.Eventually(t, "the gateway has read of the reset", func() bool {
 			d := p.domain(r.domain)
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			return d.jobs["ended"] == nil
+			return d.jobs["ended"] == nil || d.jobs["ended"].sequence.lives > 0
 		})
-		cursor := first.client.LastEventID
-		require.NotEmpty(t, cursor)
-		require.NoError(t, r.log.Reset(t.Context(), r.domain, "ended"))
 		back := newWatch(t, p, p.path(r.domain, "ended")+"/events")
 		back.client.LastEventID, back.restarts, back.at = cursor, true, 2
 		back.run()
-		redistest.Eventually(t, "it waits for the second run", func() bool { return p.attached(r.domain, "ended") == 1 })
-		again("ended", "step", 1)
-		again("ended", "step", 2)
-		again("ended", "done", 3)
+		late := p.watch(r.domain, "ended", "")
+		redistest.Eventually(t, "it waits for the second run", func() bool { return p.attached(r.domain, "ended") == 2 })
+		r.steps("ended", 1, 2)
+		r.add(r.event("ended", 3, "done"))
 		require.Equal(t, []string{"gap 1-2", "1", "2", "3", "closed done"}, withoutStates(back.ends()))
+		require.Equal(t, []string{"1", "2", "3", "closed done"}, withoutStates(late.ends()))
 	})
 }

@@ -73,11 +73,29 @@ func (s *sequence) search(p page) []step {
 // restart begins again at a number. before is the last one in front of it that the log has.
 func (s *sequence) restart(n int64, before mark, state item) []step {
 	out := rewind(n, s.at, before, &state)
+	s.renew(n - 1)
+	return out
+}
+
+// reset begins again at 1, because an operator has deleted the log. What was sent is taken back.
+func (s *sequence) reset() (out []step) {
+	if s.over || s.at < 0 {
+		s.renew(-1) // those that have received the end have left
+		return nil
+	}
+	if s.at > 0 {
+		out = rewind(1, s.at, mark{}, nil)
+	}
+	s.renew(0)
+	return out
+}
+
+// renew forgets all but the position.
+func (s *sequence) renew(at int64) {
 	*s = sequence{
-		at: n - 1, base: n - 1, full: s.full, dropped: s.dropped, failed: s.failed, seen: sightings{wait: s.seen.wait},
+		at: at, base: at, full: s.full, dropped: s.dropped, failed: s.failed, seen: sightings{wait: s.seen.wait},
 		lives: s.lives + 1, moves: s.moves,
 	}
-	return out
 }
 
 // see notes that a number exists.

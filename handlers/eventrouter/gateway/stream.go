@@ -294,6 +294,9 @@ func (w *watcher) steps() []step {
 	d := w.job.domain
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if w.lives != w.job.sequence.lives {
+		return nil // the page is of an earlier life, so it is read again
+	}
 	if w.job.sequence.doubts(w.page) {
 		w.decided = 0
 		w.job.search()

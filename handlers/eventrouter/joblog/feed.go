@@ -10,6 +10,8 @@ import (
 const (
 	// FeedField is the field of a feed's entries. It has the JSON of an event.
 	FeedField = "event"
+	// ResetField is the field of an entry that says that a job was reset. It has the id of the job.
+	ResetField = "reset"
 	// feedMax is about the maximum number of entries in a feed.
 	feedMax = 20_000
 )
@@ -29,6 +31,21 @@ func (l *Log) Publish(ctx context.Context, domain string, shard int, texts []str
 	calls = append(calls, redis.Command("PEXPIRE", key, l.config.LogTTL.Milliseconds()))
 	if err := l.server.Do(ctx, calls...); err != nil {
 		return fmt.Errorf("publish %d events to the feed: %w", len(texts), err)
+	}
+	return nil
+}
+
+// Reset deletes the log and the state of a job, so that it can run again, and tells the gateways by
+// the feed of its shard. Watchers then receive a gap that takes all numbers back, and the numbers of
+// the second run. After an error either may have happened.
+func (l *Log) Reset(ctx context.Context, domain string, shard int, jobID string) error {
+	err := l.server.Do(ctx,
+		redis.Command("DEL", LogKey(domain, jobID), StateKey(domain, jobID)),
+		redis.Command("XADD", FeedKey(domain, shard), "MAXLEN", "~", feedMax, "*", ResetField, jobID),
+		redis.Command("PEXPIRE", FeedKey(domain, shard), l.config.LogTTL.Milliseconds()),
+	)
+	if err != nil {
+		return fmt.Errorf("reset job %s: %w", jobID, err)
 	}
 	return nil
 }

@@ -187,12 +187,3 @@ func (l *Log) Kept(ctx context.Context, domain, jobID string) (Kept, error) {
 	}
 	return Kept{State: states > 0, Log: logs > 0, Top: s.Top, End: s.End}, nil
 }
-
-// Reset deletes the log and the state of a job, so that it can run again. Its next event begins a new
-// log, and watchers receive a gap that takes back the numbers that are given again.
-func (l *Log) Reset(ctx context.Context, domain, jobID string) error {
-	if err := l.server.Do(ctx, redis.Command("DEL", LogKey(domain, jobID), StateKey(domain, jobID))); err != nil {
-		return fmt.Errorf("delete the log of job %s: %w", jobID, err)
-	}
-	return nil
-}

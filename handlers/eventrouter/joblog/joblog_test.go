@@ -328,14 +328,14 @@ func TestAJobThatWasResetRunsAgain(t *testing.T) {
 		require.Equal(t, []joblog.Outcome{afterEnd}, r.steps(job, 3))
 		require.NoError(t, r.client.Del(t.Context(), joblog.LogKey(r.domain, job)).Err())
 		require.Equal(t, joblog.Kept{State: true, Top: 2, End: 2}, kept())
-		require.NoError(t, r.log.Reset(t.Context(), r.domain, job))
+		require.NoError(t, r.log.Reset(t.Context(), r.domain, 0, job))
 		require.Zero(t, kept())
 		require.Equal(t, []joblog.Outcome{added, added}, r.steps(job, 1, 3))
 
-		require.NoError(t, r.log.Reset(t.Context(), r.domain, job))
+		require.NoError(t, r.log.Reset(t.Context(), r.domain, 0, job))
 		require.NoError(t, r.client.Set(t.Context(), joblog.LogKey(r.domain, job), "text", 0).Err())
 		require.Equal(t, joblog.Kept{Log: true}, kept(), "of another type")
-		require.NoError(t, r.log.Reset(t.Context(), r.domain, job))
+		require.NoError(t, r.log.Reset(t.Context(), r.domain, 0, job))
 		require.Equal(t, []joblog.Outcome{added}, r.steps(job, 1))
 	})
 }

@@ -199,16 +199,13 @@ func (b *batch) limit(msg *message.Message, err error) error {
 // warnEvery limits the warnings about dropped events.
 const warnEvery = 10 * time.Second
 
-// warnings says why an event was dropped that watchers may miss.
-var warnings = map[string]string{
-	reasonConflict: "an event was dropped: the log has another event of its job with this number",
-	reasonAfterEnd: "an event was dropped: its job has ended",
-	reasonExpired:  "an event was dropped: the log of its job has expired",
-}
-
 // warn logs an event that was dropped and may be no repetition.
 func (b *batch) warn(reason string, e event.Event) {
-	text := warnings[reason]
+	text := map[string]string{
+		reasonConflict: "an event was dropped: the log has another event of its job with this number",
+		reasonAfterEnd: "an event was dropped: its job has ended",
+		reasonExpired:  "an event was dropped: the log of its job has expired",
+	}[reason]
 	if text == "" || b.Logger == nil {
 		return
 	}
