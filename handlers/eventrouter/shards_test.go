@@ -35,7 +35,7 @@ func TestTheCheckOfTheShards(t *testing.T) {
 		require.NoError(t, client.Set(t.Context(), domain.Stream(0), "text", time.Minute).Err())
 		require.NoError(t, check(), "the other shard is read")
 		require.NoError(t, client.Set(t.Context(), domain.Stream(1), "text", time.Minute).Err())
-		require.ErrorContains(t, check(), "no shard of "+domain.Prefix+" can be read: its keys are of type string")
+		require.ErrorContains(t, check(), "no shard of "+domain.Prefix+" can be read: its keys are no streams")
 		require.NoError(t, client.Del(t.Context(), domain.Stream(1)).Err())
 		require.Error(t, c.check(t.Context()), "until the next look")
 		require.NoError(t, check())

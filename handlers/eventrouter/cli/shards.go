@@ -67,23 +67,23 @@ func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (s
 		name, _, _ := strings.Cut(d.Prefix, ":")
 		for i := range 2 * d.Shards {
 			s := Shard{Domain: name, Shard: i, Stream: d.Stream(i)}
-			kind := redis.Command("TYPE", s.Stream)
 			length := redis.Command("XLEN", s.Stream)
 			pending := redis.Command("XPENDING", s.Stream, d.Group)
 			lease := redis.Command("HMGET", redis.MetaKey(s.Stream), "owner", "until")
 			info := redis.CommandKey(2, "XINFO", "STREAM", s.Stream)
-			_ = o.shards.Do(ctx, kind, length, pending, lease, info) // each call has its error
-			is, err := kind.Text()
+			_ = o.shards.Do(ctx, length, pending, lease, info) // each call has its error
+			entries, err := length.Int()
+			foreign := err != nil && strings.Contains(err.Error(), "WRONGTYPE")
 			switch {
-			case err != nil:
+			case err != nil && !foreign:
 				return list, err
-			case i >= d.Shards && is != "stream":
+			case i >= d.Shards && entries == 0:
 				continue
 			case i >= d.Shards:
+				s.Length = entries
 				s.Problem = fmt.Sprintf("no router reads it: plugins.redis.domains has %d shards, and its producer more", d.Shards)
-				s.Length, _ = length.Int() // it may be gone by now
-			case is != "stream" && is != "none":
-				s.Problem = fmt.Sprintf("the key is a %s and must be a stream: delete or rename it", is)
+			case foreign:
+				s.Problem = "the key is no stream: delete or rename it"
 			default:
 				s.Problem = problemOfIDs(info, time.Now())
 				if err := s.read(length, pending, lease); err != nil {

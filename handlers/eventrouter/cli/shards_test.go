@@ -45,7 +45,7 @@ func TestShardsWithAProblem(t *testing.T) {
 		require.Empty(t, problems[0]+problems[4])
 		require.Contains(t, problems[1], "ahead of the clock")
 		require.Contains(t, problems[2], "few or no further entries")
-		require.Contains(t, problems[3], "the key is a string and must be a stream")
+		require.Contains(t, problems[3], "the key is no stream")
 		require.Contains(t, problems[7], "no router reads it: plugins.redis.domains has 5 shards")
 		var text strings.Builder
 		require.NoError(t, list.write(&text))
