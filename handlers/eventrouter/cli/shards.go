@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -67,26 +66,27 @@ func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (s
 		name, _, _ := strings.Cut(d.Prefix, ":")
 		for i := range 2 * d.Shards {
 			s := Shard{Domain: name, Shard: i, Stream: d.Stream(i)}
-			length := redis.Command("XLEN", s.Stream)
+			measure := redis.Measure(s.Stream)
 			pending := redis.Command("XPENDING", s.Stream, d.Group)
 			lease := redis.Command("HMGET", redis.MetaKey(s.Stream), "owner", "until")
-			info := redis.CommandKey(2, "XINFO", "STREAM", s.Stream)
-			_ = o.shards.Do(ctx, length, pending, lease, info) // each call has its error
-			entries, err := length.Int()
+			_ = o.shards.Do(ctx, measure, pending, lease) // each call has its error
+			measured, err := redis.MeasuredBy(measure)
+			s.Length = measured.Entries
 			foreign := err != nil && strings.Contains(err.Error(), "WRONGTYPE")
 			switch {
 			case err != nil && !foreign:
 				return list, err
-			case i >= d.Shards && entries == 0:
+			case i >= d.Shards && s.Length == 0:
 				continue
 			case i >= d.Shards:
-				s.Length = entries
 				s.Problem = fmt.Sprintf("no router reads it: plugins.redis.domains has %d shards, and its producer more", d.Shards)
 			case foreign:
 				s.Problem = "the key is no stream: delete or rename it"
 			default:
-				s.Problem = problemOfIDs(info, time.Now())
-				if err := s.read(length, pending, lease); err != nil {
+				if s.Problem = measured.Problem(); s.Problem != "" {
+					s.Problem += " (last id " + measured.LastID + ")"
+				}
+				if err := s.read(pending, lease); err != nil {
 					return list, err
 				}
 			}
@@ -96,40 +96,7 @@ func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (s
 	return list, nil
 }
 
-// ahead is how far an id may be ahead of the clock of this machine.
-const ahead = time.Hour
-
-// problemOfIDs says whether the last id of a stream is used up or ahead of the clock, from the reply
-// of XINFO STREAM. All later ids are at least as large.
-func problemOfIDs(info *redis.Call, now time.Time) string {
-	reply, err := info.List()
-	if err != nil {
-		return "" // there is no stream
-	}
-	for i := 0; i+1 < len(reply); i += 2 {
-		if reply[i] != "last-generated-id" {
-			continue
-		}
-		id := fmt.Sprint(reply[i+1])
-		text, _, _ := strings.Cut(id, "-")
-		ms, err := strconv.ParseUint(text, 10, 64)
-		switch {
-		case err != nil:
-			return ""
-		case ms == math.MaxUint64:
-			return "its last id is " + id + ", so it takes few or no further entries: let the routers empty it, then delete the key"
-		case ms > uint64(now.Add(ahead).UnixMilli()): //nolint:gosec // not before 1970
-			return "its last id is " + id + ", which is ahead of the clock: a producer gives ids of its own instead of *"
-		}
-	}
-	return ""
-}
-
-func (s *Shard) read(length, pending, lease *redis.Call) error {
-	var err error
-	if s.Length, err = length.Int(); err != nil {
-		return err
-	}
+func (s *Shard) read(pending, lease *redis.Call) error {
 	summary, err := pending.List()
 	switch {
 	case err != nil && !strings.Contains(err.Error(), "NOGROUP"): // no group, no pending entry
