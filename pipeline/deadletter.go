@@ -20,8 +20,6 @@ const (
 	// refused more, in bytes.
 	cutPayload = 8 << 10
 	cutError   = 256
-	// deadHeaders begins the names of the headers that say why a message is dead.
-	deadHeaders = "millrace-dead-"
 )
 
 // DeadLetter is a message that can never succeed, with the data to investigate it.
@@ -42,11 +40,14 @@ type DeadLetter struct {
 }
 
 // Message returns the dead letter as it travels: the payload unchanged, provenance in metadata. The
-// error's text is cut to 4 KiB.
+// error's text is cut to 4 KiB. Headers of Metadata that begin with MetaDeadPrefix are left out: any
+// client can send them, and one that says that the payload was cut would stop a replay.
 func (d DeadLetter) Message() *message.Message {
 	m := message.NewMessage(watermill.NewULID(), d.Payload)
 	for k, v := range d.Metadata {
-		m.Metadata.Set(k, v)
+		if !strings.HasPrefix(k, MetaDeadPrefix) {
+			m.Metadata.Set(k, v)
+		}
 	}
 	if d.Key != "" {
 		m.Metadata.Set(MetaKey, d.Key)
@@ -113,7 +114,7 @@ func describePayload(to message.Metadata, payload []byte) {
 func bareDead(m *message.Message) *message.Message {
 	bare := message.NewMessage(m.UUID, nil)
 	for k, v := range m.Metadata {
-		if strings.HasPrefix(k, deadHeaders) || k == MetaTraceParent {
+		if strings.HasPrefix(k, MetaDeadPrefix) || k == MetaTraceParent {
 			bare.Metadata.Set(k, cutText(v, cutError))
 		}
 	}

@@ -41,7 +41,8 @@
 //     with less of the payload. A retry record that is refused becomes a dead letter.
 //   - The headers of a retry record (attempts, due time, first failure) name a route. They count
 //     only when it retries into the topic of the record. Otherwise a copied message would spend the
-//     retries of the next route. The chain removes them, and the header of a replay, from outputs.
+//     retries of the next route. The chain removes them, the header with the last error, and the
+//     header of a replay, from outputs.
 //   - A panic is retried only where there is a retry topic. Nacked, the message would come back at
 //     once, without end. Without a retry topic it becomes a dead letter.
 //   - The delay of RetryAfter is also kept on a route without a retry topic. The message then waits

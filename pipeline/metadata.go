@@ -11,6 +11,9 @@ const (
 	// MetaFirstFailedAt is when the message failed first, RFC 3339; travels with retry records. It
 	// counts only together with MetaRetryOf.
 	MetaFirstFailedAt = "millrace-first-failed-at"
+	// MetaLastError is the error of the attempt before, at most 256 bytes of it, as printable text.
+	// It travels with retry records for whoever reads the topic, and decides nothing.
+	MetaLastError = "millrace-last-error"
 	// MetaRetryOf is the name of the route that wrote a retry record. The chain uses the headers
 	// of a retry record only when this route retries into the topic that the record came from.
 	MetaRetryOf = "millrace-retry-of"
@@ -24,6 +27,9 @@ const (
 	// MetaTraceParent is the W3C trace context.
 	MetaTraceParent = "traceparent"
 
+	// MetaDeadPrefix begins the names of the headers that say why a message is dead. A dead letter
+	// keeps none of such a name that its message came with.
+	MetaDeadPrefix = "millrace-dead-"
 	// MetaDeadUUID is the id of the message that is dead; the dead letter has one of its own.
 	MetaDeadUUID          = "millrace-dead-uuid"
 	MetaDeadClass         = "millrace-dead-class"

@@ -165,6 +165,7 @@ func retryRecord(r *pipeline.Route, msg *message.Message, err error, before hist
 	m.Metadata.Set(pipeline.MetaDue, now.Add(delay).UTC().Format(time.RFC3339Nano))
 	m.Metadata.Set(pipeline.MetaAttempt, strconv.Itoa(before.retries+1))
 	m.Metadata.Set(pipeline.MetaFirstFailedAt, before.firstFailed(now).UTC().Format(time.RFC3339Nano))
+	m.Metadata.Set(pipeline.MetaLastError, headerText(err.Error()))
 	pipeline.InjectTrace(msg.Context(), m.Metadata)
 	return m, nil
 }
@@ -174,14 +175,8 @@ func retryRecord(r *pipeline.Route, msg *message.Message, err error, before hist
 func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, err error) {
 	f := failed{pipeline.OriginFrom(msg.Context()).String(), err}
 	key := failureKey{r.Name, outcome, pipeline.Class(err)}
-	switch outcome {
-	case outcomeDropped:
+	if outcome == outcomeDropped {
 		c.logFailure(slog.LevelError, key, f, 0)
-		return
-	case outcomeRetried:
-		if c.log.Enabled(context.Background(), slog.LevelDebug) {
-			c.logFailure(slog.LevelDebug, key, f, 0)
-		}
 		return
 	}
 	c.failures.Add(key, f)

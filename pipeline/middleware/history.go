@@ -3,7 +3,9 @@ package middleware
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -58,7 +60,7 @@ func spentBy(msg *message.Message, retriers []string) (h history) {
 // ownHeaders belong to one message on its way through one route. A handler's outputs do not inherit
 // them.
 func ownHeaders() []string {
-	return []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaRetryOf, pipeline.MetaReplay}
+	return []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaLastError, pipeline.MetaRetryOf, pipeline.MetaReplay}
 }
 
 // withoutHistory returns m without the headers of the message that it was made of. m itself may be
@@ -73,4 +75,18 @@ func withoutHistory(m *message.Message) *message.Message {
 		delete(out.Metadata, name)
 	}
 	return out
+}
+
+// maxLastError bounds the value of pipeline.MetaLastError, in bytes.
+const maxLastError = 256
+
+// headerText returns the beginning of text as a header that any client can print: valid UTF-8
+// without line breaks and control characters.
+func headerText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(text[:min(len(text), maxLastError)], ""))
 }

@@ -144,7 +144,7 @@ func TestTheHistoryOfARetryStaysInItsRoute(t *testing.T) {
 	_, err := handle(retried("toy.route"))
 	require.NoError(t, err)
 	require.Equal(t, "kept", out.Messages()[0].Metadata.Get("own"))
-	for _, name := range []string{pipeline.MetaAttempt, pipeline.MetaDue, pipeline.MetaFirstFailedAt, pipeline.MetaReplay, pipeline.MetaRetryOf} {
+	for _, name := range []string{pipeline.MetaAttempt, pipeline.MetaDue, pipeline.MetaFirstFailedAt, pipeline.MetaLastError, pipeline.MetaReplay, pipeline.MetaRetryOf} {
 		require.NotContains(t, out.Messages()[0].Metadata, name)
 	}
 
@@ -163,33 +163,83 @@ func retried(of string) *message.Message {
 	m := message.NewMessage("1", nil)
 	m.Metadata = message.Metadata{
 		"own": "kept", pipeline.MetaRetryOf: of, pipeline.MetaAttempt: "3", pipeline.MetaDue: "2026-01-02T03:04:06Z",
-		pipeline.MetaFirstFailedAt: "2026-01-02T03:04:05Z", pipeline.MetaReplay: "0123456789abcdef/1",
+		pipeline.MetaFirstFailedAt: "2026-01-02T03:04:05Z", pipeline.MetaReplay: "0123456789abcdef/1", pipeline.MetaLastError: "boom",
 	}
 	return m
 }
 
-func TestFailuresOfOneKindAreLoggedOnceAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		require.NoError(t, err)
-		fail := errors.New("boom")
-		handle, _ := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
-			Name: "toy.route", From: pipelinetest.NewFeed("in"), Handle: handler(func(context.Context, string) error { return fail }),
+// A sender's own millrace-dead headers would say that the dead letter was cut, and of another message.
+func TestADeadLetterHasNoDeadHeadersOfItsSender(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{pipeline.MetaDeadPayloadBytes, pipeline.MetaDeadPayloadSHA256, pipeline.MetaDeadUUID, pipeline.MetaDeadSource, pipeline.MetaDeadPrefix + "other"} {
+		dead := pipelinetest.NewRecorder("dead")
+		handle := wrap(t, pipeline.Route{
+			Handle: handler(func(context.Context, string) error { return pipeline.Permanent(errors.New("boom")) }),
+			Policy: pipeline.Policy{DeadLetter: dead},
 		})
-		lines := func() int { return bytes.Count(log.Bytes(), []byte("message not handled")) }
-		for range 100 {
-			_, _ = handle(message.NewMessage("1", nil))
-		}
-		require.Equal(t, 1, lines())
-		fail = pipeline.WithClass(fail, "other")
-		_, _ = handle(message.NewMessage("1", nil))
-		require.Equal(t, 2, lines(), "another class is another line")
-		time.Sleep(time.Minute)
-		_, _ = handle(message.NewMessage("1", nil))
-		require.Equal(t, 4, lines(), "the next failure of any kind reports the suppressed ones")
-		require.Contains(t, log.String(), "suppressed=98")
-	})
+		m := message.NewMessage("", []byte("p"))
+		m.Metadata = message.Metadata{"own": "kept", name: "9000"}
+		_, err := handle(m)
+		require.NoError(t, err)
+		require.Equal(t, "9000", m.Metadata.Get(name), "the message is left alone")
+		require.Len(t, dead.Messages(), 1)
+		require.Equal(t, "kept", dead.Messages()[0].Metadata.Get("own"))
+		require.Equal(t, "boom", dead.Messages()[0].Metadata.Get(pipeline.MetaDeadError))
+		require.NotContains(t, dead.Messages()[0].Metadata, name)
+	}
+}
+
+// A retry record has the error of its attempt, as a header that every client can show.
+func TestARetryRecordHasItsError(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"got -1":                        "got -1",
+		"got -1\ncustomer: \x1b[31mred": "got -1 customer:  [31mred",
+		"not \xff UTF-8":                "not  UTF-8",
+		strings.Repeat("ö", 1000):       strings.Repeat("ö", 128),
+		"a" + strings.Repeat("ö", 1000): "a" + strings.Repeat("ö", 127),
+		"":                              "",
+	} {
+		retry := pipelinetest.NewRecorder("retry")
+		handle := wrap(t, pipeline.Route{
+			From:   retryFeed{pipelinetest.NewFeed("in"), retry.Describe()},
+			Handle: handler(func(context.Context, string) error { return errors.New(text) }),
+			Policy: pipeline.Policy{Retry: pipeline.Retry{To: retry}},
+		})
+		_, err := handle(retried("toy.route"))
+		require.NoError(t, err)
+		require.Equal(t, want, retry.Messages()[0].Metadata.Get(pipeline.MetaLastError), "and not that of the attempt before")
+	}
+}
+
+func TestFailuresOfOneKindAreLoggedOnceAMinute(t *testing.T) {
+	for outcome, retry := range map[string]pipeline.Retry{"nacked": {}, "retried": {To: pipelinetest.NewRecorder("retry")}} {
+		t.Run(outcome, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				require.NoError(t, err)
+				fail := errors.New("boom")
+				handle, _ := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
+					Name: "toy.route", From: pipelinetest.NewFeed("in"), Handle: handler(func(context.Context, string) error { return fail }),
+					Policy: pipeline.Policy{Retry: retry},
+				})
+				lines := func() int { return bytes.Count(log.Bytes(), []byte("message not handled")) }
+				for range 100 {
+					_, _ = handle(message.NewMessage("1", nil))
+				}
+				require.Equal(t, 1, lines())
+				require.Regexp(t, "level=WARN .*route=toy.route .*outcome="+outcome+" class=error error=boom", log.String())
+				fail = pipeline.WithClass(fail, "other")
+				_, _ = handle(message.NewMessage("1", nil))
+				require.Equal(t, 2, lines(), "another class is another line")
+				time.Sleep(time.Minute)
+				_, _ = handle(message.NewMessage("1", nil))
+				require.Equal(t, 4, lines(), "the next failure of any kind reports the suppressed ones")
+				require.Contains(t, log.String(), "suppressed=98")
+			})
+		})
+	}
 }
 
 // TestTheLastFailuresAreLogged at the stop, those of the drain too.

@@ -17,9 +17,11 @@ import (
 func FuzzLetter(f *testing.F) {
 	f.Add("own", "header", "777", "failed", "422: no", "toy.take", "orders/3@7", "kafka", "orders", 3, int64(1), int64(2))
 	f.Add("millrace-due", "", "", "", "", "", "s@1-0", "", "s", 0, int64(-1), int64(0))
+	f.Add(pipeline.MetaDeadPayloadBytes, "9000", "", "", "", "h", "o", "", "", 1, int64(1), int64(2))
+	f.Add(pipeline.MetaDeadSource, "other", "", "", "", "h", "o", "", "", 1, int64(1), int64(2))
 	f.Add("traceparent", "00-1", "\xff", "\n", "a@b/c", "x", "a/b/9999999999@1@2", "\xff", "", -1, int64(1)<<40, int64(5))
 	f.Fuzz(func(t *testing.T, name, value, key, class, text, handler, origin, kind, source string, attempts int, first, failed int64) {
-		if name == pipeline.MetaKey || strings.HasPrefix(name, deadHeaders) {
+		if name == pipeline.MetaKey {
 			t.Skip("a header of the letter's own")
 		}
 		d := pipeline.DeadLetter{
@@ -29,7 +31,11 @@ func FuzzLetter(f *testing.F) {
 		if source == "" {
 			d.SourceKind = "" // it is of no use without a name
 		}
-		require.Equal(t, store.From("", store.PluginOf(handler), "t", "u", d), fromMessage("t", d.Message()))
+		entry := Entry{Topic: "t", DeadLetter: d}
+		entry.UUID = "u"
+		row := entry.row(store.PluginOf(handler))
+		require.Equal(t, strings.HasPrefix(name, pipeline.MetaDeadPrefix), len(row.Headers) == 0, "a sender writes none of the letter's own")
+		require.Equal(t, row, fromMessage("t", d.Message()))
 		if origin != "" {
 			require.Equal(t, origin, store.From("", "", "t", "u", d).Source.String(), "the position is unchanged")
 		}
@@ -40,6 +46,8 @@ func FuzzLetter(f *testing.F) {
 func FuzzForeignLetter(f *testing.F) {
 	f.Add(pipeline.MetaDeadAttempts, "many", pipeline.MetaDeadFailedAt, "yesterday", []byte("p"))
 	f.Add(pipeline.MetaDeadOrigin, "@", pipeline.MetaDeadUUID, "", []byte{})
+	f.Add(pipeline.MetaDeadPayloadBytes, "9000", pipeline.MetaDeadPayloadSHA256, "0f", []byte("p"))
+	f.Add(pipeline.MetaDeadPrefix, "", pipeline.MetaDeadPayloadBytes+"-", "", []byte("p"))
 	f.Fuzz(func(t *testing.T, name1, value1, name2, value2 string, payload []byte) {
 		m := message.NewMessage("m", payload)
 		m.Metadata.Set(name1, value1)
@@ -48,7 +56,9 @@ func FuzzForeignLetter(f *testing.F) {
 		require.NotEmpty(t, l.ID)
 		require.Equal(t, string(payload), string(l.Payload))
 		for name := range l.Headers {
-			require.False(t, strings.HasPrefix(name, deadHeaders))
+			if name != pipeline.MetaDeadPayloadBytes && name != pipeline.MetaDeadPayloadSHA256 { // those of a cut letter
+				require.False(t, strings.HasPrefix(name, pipeline.MetaDeadPrefix), name)
+			}
 		}
 		require.Equal(t, l, fromMessage("t", m), "and the same one whenever it is read")
 	})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +35,8 @@ type Entry struct {
 // row returns the row of the store.
 func (e *Entry) row(plugin string) store.DeadLetter {
 	d := store.From(e.ID, plugin, e.Topic, e.UUID, e.DeadLetter)
+	d.Headers = maps.Clone(d.Headers)
+	maps.DeleteFunc(d.Headers, func(name, _ string) bool { return strings.HasPrefix(name, pipeline.MetaDeadPrefix) }) // as its message
 	d.Subject = e.Subject
 	if e.Subject != "" && !e.Detached {
 		d.Lineage = store.LineageOf(plugin, e.Subject)

@@ -226,7 +226,7 @@ func (r *replays) publish(ctx context.Context, d store.DeadLetter) (store.Outcom
 	}
 	m := message.NewMessage(id, d.Payload)
 	maps.Copy(m.Metadata, d.Headers)
-	for _, name := range []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaRetryOf} {
+	for _, name := range []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaLastError, pipeline.MetaRetryOf} {
 		delete(m.Metadata, name) // its attempts begin again
 	}
 	if d.Key != "" {

@@ -198,7 +198,7 @@ func order(n int) store.DeadLetter {
 	return store.From("", "", "orders-dead", fmt.Sprint("uuid-", n), pipeline.DeadLetter{
 		Payload: fmt.Appendf(nil, "order %d", n), Key: fmt.Sprint(n), Class: "undecodable", Error: fmt.Sprintf("bad order %d", n),
 		Handler: "orders.take", SourceKind: "kafka", Source: "orders", Origin: fmt.Sprintf("orders/0@%d", n), Attempts: 1, FirstFailedAt: failedAt(n), FailedAt: failedAt(n),
-		Metadata: map[string]string{"own": "header", pipeline.MetaAttempt: "3", pipeline.MetaRetryOf: "orders.take", pipeline.MetaDue: "2026-03-04T05:06:07Z"},
+		Metadata: map[string]string{"own": "header", pipeline.MetaAttempt: "3", pipeline.MetaRetryOf: "orders.take", pipeline.MetaDue: "2026-03-04T05:06:07Z", pipeline.MetaLastError: "boom"},
 	})
 }
 

@@ -82,9 +82,6 @@ func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	return err
 }
 
-// deadHeaders is the prefix of the headers that say why a message is a dead letter.
-const deadHeaders = "millrace-dead-"
-
 // fromMessage reads a dead letter from the headers that pipeline.DeadLetter.Message wrote.
 func fromMessage(topic string, m *message.Message) store.DeadLetter {
 	meta := m.Metadata
@@ -98,7 +95,7 @@ func fromMessage(topic string, m *message.Message) store.DeadLetter {
 	d.FirstFailedAt, _ = time.Parse(time.RFC3339Nano, meta.Get(pipeline.MetaDeadFirstFailedAt))
 	cut := []string{pipeline.MetaDeadPayloadBytes, pipeline.MetaDeadPayloadSHA256} // a replay refuses it
 	maps.DeleteFunc(d.Metadata, func(name, _ string) bool {
-		return name == pipeline.MetaKey || strings.HasPrefix(name, deadHeaders) && !slices.Contains(cut, name)
+		return name == pipeline.MetaKey || strings.HasPrefix(name, pipeline.MetaDeadPrefix) && !slices.Contains(cut, name)
 	})
 	return store.From("", store.PluginOf(d.Handler), topic, meta.Get(pipeline.MetaDeadUUID), d)
 }
