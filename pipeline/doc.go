@@ -10,7 +10,8 @@
 //   - RetryAfter retries it no sooner than the delay;
 //   - any other error retries it by the route's Policy.
 //
-// Package middleware explains why the chain has none of Watermill's own middlewares.
+// The chain consists of Watermill's middlewares in a named order. A binary, a plugin or a route adds
+// its own at a Place (Middleware). Package middleware has the list.
 //
 // A route with HandleBatch handles several messages with one call. Each keeps its own outcome.
 //
@@ -34,7 +35,8 @@
 //     With the handler's exceeded deadline they would fail, and the message would come back at
 //     once.
 //   - A message is acked only when the record that replaces it is durable. The order of the
-//     middlewares ensures that: nothing outside failure routing can fail a message.
+//     middlewares ensures that: nothing outside failure routing can fail a message, and every Place
+//     is inside of it.
 //   - A handler that never returns keeps its goroutine, its slot and its message's context. It can
 //     only be counted. After middleware.Options.MaxStuck of them the process ends with that reason.
 //   - A dead letter is larger than its message, so its topic may refuse it. It is then published

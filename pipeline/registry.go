@@ -28,8 +28,10 @@ type Registry struct {
 	collectors []prometheus.Collector
 	classes    []ErrorClass
 	offers     []any
-	errs       []error
-	names      map[string]string // kind and name → plugin
+
+	middlewares []addedMiddleware
+	errs        []error
+	names       map[string]string // kind and name → plugin
 }
 
 // Env is what every plugin may use of the process it runs in.
@@ -83,6 +85,7 @@ func NewRegistry(env Env, plugins ...Plugin) (*Registry, error) {
 			r.errs = append(r.errs, fmt.Errorf("plugin %s: %w", p.Name(), err))
 		}
 	}
+	r.placeMiddlewares()
 	r.plugin = ""
 	r.checkRetries()
 	return r, errors.Join(r.errs...)
@@ -153,8 +156,10 @@ func (r *Registry) Route(route Route) {
 	}
 	from := retry.From
 	retry.From, retry.TakesReplays = nil, retry.TakesReplays || from != nil
+	route.plugin = r.plugin
 	r.routes = append(r.routes, route)
 	if from != nil {
+		route.retryOf = route.Name
 		route.Name, route.From = route.Name+retrySuffix, from
 		r.claim("route", route.Name)
 		r.routes = append(r.routes, route)

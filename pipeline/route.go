@@ -32,6 +32,12 @@ type Route struct {
 	// Activity is called when a message begins and ends, so that idle sources can be stopped. May
 	// be nil.
 	Activity Activity
+	// Middlewares are steps of the chain of this route alone, and of its route NAME.retry. In the
+	// routes of a Registry they are all middlewares of the route, in the order of the chain.
+	Middlewares []Middleware
+
+	plugin  string // which has registered it
+	retryOf string // the route whose Retry.From has added this one; empty: none
 }
 
 // Source is an input that is not open yet, such as a Kafka topic with a group.

@@ -122,6 +122,9 @@ func (r *Runtime) notify(phase func(Phased)) {
 func (r *Runtime) startRoutes(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err := r.reg.CheckMiddlewares(); err != nil {
+		return err
+	}
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: routerCloseTimeout}, routerLog{r.log})
 	if err != nil {
 		return fmt.Errorf("new router: %w", err)

@@ -15,7 +15,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel/trace"
 
@@ -34,9 +33,9 @@ type Options struct {
 	Version string
 	// Plugins are built offline, downstream first. Their settings are decoded by the commands.
 	Plugins []pipeline.Plugin
-	// Around wraps the handler of each route: a middleware of the binary. See
-	// middleware.Options.Around. Nil: nothing.
-	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
+	// Middlewares are steps of the binary in the chain of the routes that they name, or of all
+	// routes. At each place they are outside of those of plugins. Nil: none.
+	Middlewares []pipeline.Middleware
 	// Environments start servers inside the process, by the value of the setting `environment`.
 	// "external" always exists and starts nothing.
 	Environments map[string]Environment

@@ -66,11 +66,11 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 		if l.Settings.Migrate {
 			schemas = pipeline.MigrateSchemas
 		}
-		reg, err := pipeline.NewRegistry(env(l, tracer, schemas), l.Plugins...)
+		reg, err := pipeline.NewRegistry(env(l, tracer, schemas), h.withOwn(l.Plugins)...)
 		if err != nil {
 			return err
 		}
-		chain := middleware.New(reg, middleware.Options{MaxStuck: l.Settings.MaxStuckHandlers, PublishTimeout: l.Settings.PublishTimeout, Around: h.o.Around})
+		chain := middleware.New(reg, middleware.Options{MaxStuck: l.Settings.MaxStuckHandlers, PublishTimeout: l.Settings.PublishTimeout})
 		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{
 			Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: l.Settings.StopTimeout,
 		})

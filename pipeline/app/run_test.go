@@ -429,12 +429,15 @@ func TestABinaryHasAMiddlewareOfItsOwn(t *testing.T) {
 	t.Parallel()
 	p, routes := newToy(), make(chan string, 1)
 	o := options(p, "run")
-	o.Around = func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc {
-		return func(m *message.Message) ([]*message.Message, error) {
-			routes <- r.Name
-			return handle(m)
-		}
-	}
+	o.Middlewares = []pipeline.Middleware{{
+		Name: "tell", Place: pipeline.PlaceHandler, Routes: []string{"shout"},
+		Wrap: func(handle message.HandlerFunc) message.HandlerFunc {
+			return func(m *message.Message) ([]*message.Message, error) {
+				routes <- message.HandlerNameFromCtx(m.Context())
+				return handle(m)
+			}
+		},
+	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := start(ctx, o)
 	p.feed.SendPayloads(`"world"`)
@@ -442,4 +445,18 @@ func TestABinaryHasAMiddlewareOfItsOwn(t *testing.T) {
 	require.Equal(t, "shout", await(t, routes))
 	cancel()
 	require.Equal(t, app.ExitOK, await(t, done).code)
+}
+
+// A middleware for a route that no plugin has would guard nothing.
+func TestAMiddlewareOfAnUnknownRouteIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"run", "topology"} {
+		o := options(newToy(), command)
+		o.Middlewares = []pipeline.Middleware{{
+			Name: "tell", Place: pipeline.PlaceHandler, Routes: []string{"shuot"}, Wrap: func(h message.HandlerFunc) message.HandlerFunc { return h },
+		}}
+		r := run(t.Context(), o)
+		require.NotZero(t, r.code, command)
+		require.Contains(t, r.stderr, `middleware tell: there is no route "shuot"`, command)
+	}
 }

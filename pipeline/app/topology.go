@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
 )
 
 type flow struct {
@@ -21,6 +22,7 @@ type flow struct {
 	Order      string             `json:"order"`
 	Window     int                `json:"window,omitempty"`
 	Timeout    string             `json:"timeout,omitempty"`
+	Chain      []string           `json:"chain"` // the outermost step first
 }
 
 // topology is all that the plugins have registered. The endpoints are those outside of routes.
@@ -35,7 +37,7 @@ func newTopology(reg *pipeline.Registry) topology {
 		f := flow{
 			Name: r.Name, From: r.From.Describe(), To: endpoint(r.To), Retry: endpoint(r.Policy.Retry.To),
 			MaxRetries: r.Policy.Retry.Max, DeadLetter: endpoint(r.Policy.DeadLetter),
-			Order: r.Flow.Order.String(), Window: r.Flow.Window,
+			Order: r.Flow.Order.String(), Window: r.Flow.Window, Chain: chain(r),
 		}
 		if r.Policy.Timeout > 0 {
 			f.Timeout = r.Policy.Timeout.Round(time.Millisecond).String()
@@ -106,11 +108,34 @@ func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Regist
 }
 
 func (h *Host) register(l *Loaded) (*pipeline.Registry, error) {
-	reg, err := pipeline.NewRegistry(env(l, nil, pipeline.MatchSchemas), l.Plugins...)
+	reg, err := pipeline.NewRegistry(env(l, nil, pipeline.MatchSchemas), h.withOwn(l.Plugins)...)
+	if err == nil {
+		err = reg.CheckMiddlewares()
+	}
 	if err != nil {
 		return nil, &ExitError{ExitUsage, err}
 	}
 	return reg, nil
+}
+
+// ofBinary is the plugin that adds the middlewares of the binary.
+type ofBinary []pipeline.Middleware
+
+// Name implements pipeline.Plugin.
+func (ofBinary) Name() string { return "binary" }
+
+// Register implements pipeline.Plugin.
+func (ms ofBinary) Register(r *pipeline.Registry) error {
+	r.Middleware(ms...)
+	return nil
+}
+
+// withOwn returns what registers: the binary, whose middlewares are the outermost, then the plugins.
+func (h *Host) withOwn(plugins []pipeline.Plugin) []pipeline.Plugin {
+	if len(h.o.Middlewares) == 0 {
+		return plugins
+	}
+	return append([]pipeline.Plugin{ofBinary(h.o.Middlewares)}, plugins...)
 }
 
 // writeBlocks writes one block per route, and one per plugin with endpoints outside of routes.
@@ -137,6 +162,7 @@ func writeBlocks(w io.Writer, t topology) error {
 			}
 		}
 		fmt.Fprintf(&b, "  %-12s %s\n", "order", f.Order)
+		fmt.Fprintf(&b, "  %-12s %s\n", "chain", strings.Join(f.Chain, " "))
 	}
 	plugin := ""
 	for _, e := range t.Endpoints {
@@ -154,9 +180,9 @@ func writeBlocks(w io.Writer, t topology) error {
 
 func writeTable(w io.Writer, t topology) error {
 	tab := Table(w)
-	fmt.Fprintln(tab, "ROUTE\tFROM\tTO\tRETRY\tDEAD LETTER\tORDER")
+	fmt.Fprintln(tab, "ROUTE\tFROM\tTO\tRETRY\tDEAD LETTER\tORDER\tCHAIN")
 	for _, f := range t.Routes {
-		fmt.Fprintln(tab, strings.Join([]string{f.Name, f.From.String(), show(f.To), show(f.Retry), show(f.DeadLetter), f.Order}, "\t"))
+		fmt.Fprintln(tab, strings.Join([]string{f.Name, f.From.String(), show(f.To), show(f.Retry), show(f.DeadLetter), f.Order, strings.Join(f.Chain, " ")}, "\t"))
 	}
 	if len(t.Endpoints) > 0 {
 		fmt.Fprintln(tab, "\nPLUGIN\tENDPOINT\tUSE")
@@ -168,6 +194,14 @@ func writeTable(w io.Writer, t topology) error {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil
+}
+
+// chain returns the steps of a route.
+func chain(r pipeline.Route) (names []string) {
+	for _, s := range middleware.Steps(r) {
+		names = append(names, s.String())
+	}
+	return names
 }
 
 func show(e *pipeline.Endpoint) string {

@@ -54,6 +54,10 @@ func (m mill) Register(r *pipeline.Registry) error {
 			Retry: pipeline.Retry{To: kafka("grain-retry", ""), Max: 5},
 		},
 		Flow: pipeline.Flow{Window: 256, Order: pipeline.OrderKey},
+		Middlewares: []pipeline.Middleware{
+			{Name: "weigh", Place: pipeline.PlaceHandler, Wrap: func(h message.HandlerFunc) message.HandlerFunc { return h }},
+			{Name: "sieve", Place: pipeline.PlaceReceived, Wrap: func(h message.HandlerFunc) message.HandlerFunc { return h }},
+		},
 	})
 	r.Route(pipeline.Route{
 		Name: "grind-again", From: kafka("grain-retry", "millers-retry"), To: kafka("flour", ""), Handle: handle,

@@ -7,14 +7,27 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-var (
-	errResults = errors.New("wrong number of results")
-	errAround  = errors.New("Options.Around returned messages on a route with HandleBatch")
-)
+var errResults = errors.New("wrong number of results")
+
+// delivery is one delivery of a message in a batch, on its way through the chain.
+type delivery struct {
+	msg         *message.Message
+	outer       context.Context // of the transport
+	origin      pipeline.Origin
+	span        trace.Span
+	received    time.Time
+	payload     message.Payload // unchanged: a handler may change the message
+	spent       history
+	err         error // why it is nacked; nil: it is acked; errUnsettled until settle has ended
+	correlation string
+	out         []*message.Message
+	left        bool // another goroutine has the message, or it has ended
+}
 
 // batch is the messages of an envelope in the chain of their route.
 type batch struct {
@@ -25,7 +38,7 @@ type batch struct {
 }
 
 // batch passes the messages of an envelope through the chain: together through HandleBatch and the
-// publishing, each by itself through the rest. It returns when the next batch may take its place.
+// publishing, each by itself through the steps before them. It returns when the next batch may take its place.
 // Outputs are published later, so that a slow sink delays only the messages of this batch. With
 // Batch.PerSource the next batch of the source waits for that, to keep their order. Messages that
 // failed, or have a BatchResult.Then, go on by themselves. Each message is acked or nacked
@@ -39,19 +52,17 @@ func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 	for _, msg := range b.Messages {
 		n := len(b.all)
 		d := &b.all[:n+1][n]
-		w.begin(d, msg.Message, msg.At)
+		b.begin(d, msg)
 		b.all = b.all[:n+1]
 		if !pipeline.Held(d.outer) {
 			d.left, d.err = true, errNotHeld
 			b.end(d)
 			continue
 		}
-		if d.refused != nil {
-			b.fail(d, d.refused)
-			continue
+		if b.admitWith(d) {
+			d.correlation = correlationOf(d.msg)
+			accepted = append(accepted, d)
 		}
-		d.correlation = correlationOf(d.msg)
-		accepted = append(accepted, d)
 	}
 	if len(accepted) == 0 {
 		return nil, nil
@@ -74,6 +85,52 @@ func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 	}
 	return nil, nil
 }
+
+// begin prepares a message. Each begin is followed by one end.
+func (b *batch) begin(d *delivery, m pipeline.Received) {
+	d.msg, d.outer, d.payload, d.received, d.err = m.Message, m.Context(), m.Payload, m.At, errUnsettled
+	d.origin = pipeline.OriginFrom(d.outer)
+	d.span = b.startSpan(d.msg)
+	d.spent = spentBy(d.msg, b.retriers)
+}
+
+// admitWith passes a message through the middlewares before the handler, and reports whether it is
+// in the batch. Otherwise they have ended it, or it failed.
+func (b *batch) admitWith(d *delivery) bool {
+	if err := refuse(b.Policy, d.origin); err != nil {
+		b.fail(d, err)
+		return false
+	}
+	if b.admit == nil {
+		return true
+	}
+	inner, in := d.msg.Context(), false
+	d.msg.SetContext(context.WithValue(inner, admittedKey{}, &in))
+	out, err := b.recovering(d.msg, b.admit)
+	d.msg.SetContext(inner)
+	if err == nil && len(out) > 0 {
+		err = pipeline.Permanent(errOutputsLost)
+	}
+	switch {
+	case err != nil:
+		b.fail(d, err)
+	case !in:
+		b.succeed([]*delivery{d})
+	}
+	return err == nil && in
+}
+
+// admitted is what the middlewares at PlaceReceived call on a route with HandleBatch.
+func admitted(msg *message.Message) ([]*message.Message, error) {
+	in, ok := msg.Context().Value(admittedKey{}).(*bool)
+	if !ok {
+		return nil, pipeline.Permanent(errors.New("a middleware at the place received replaced the message's context by one that is not derived from it"))
+	}
+	*in = true
+	return nil, nil
+}
+
+type admittedKey struct{}
 
 // handleWatched reports a handler whose calls for the batch take longer than the longest hold.
 func (b *batch) handleWatched(ds []*delivery) {
@@ -109,7 +166,7 @@ func (b *batch) handle(ds []*delivery) {
 		d.out = results[i].Out
 		failed := results[i].Err
 		if then := results[i].Then; then != nil {
-			b.goOn(d, func() error { return b.route.handle(d, then) })
+			b.goOn(d, func() error { return b.alone(d.msg, then) })
 			continue
 		}
 		if failed == nil {
@@ -123,53 +180,37 @@ func (b *batch) handle(ds []*delivery) {
 
 // call calls the handler once, on a goroutine that the handler may end.
 func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
-	c := &batchCall{make([]*message.Message, len(ds)), make([]pipeline.BatchResult, len(ds))}
+	msgs := make([]*message.Message, len(ds))
 	for i, d := range ds {
-		c.msgs[i] = d.msg
+		msgs[i] = d.msg
 	}
-	ctx, span := b.batchSpan(context.WithValue(b.ctx, batchCallKey{}, c), ds)
+	ctx, span := b.batchSpan(b.ctx, ds)
 	started := time.Now()
-	var out []*message.Message
+	var results []pipeline.BatchResult
 	err, ended := pipeline.ErrGoexit, make(chan struct{})
 	b.Go(func() {
 		defer close(ended)
-		out, err = b.limited(message.NewMessageWithContext(ctx, "", nil), b.route.call, false)
+		_, err = b.recovering(message.NewMessageWithContext(ctx, "", nil), func(envelope *message.Message) ([]*message.Message, error) {
+			return b.limiting(envelope, func(envelope *message.Message) ([]*message.Message, error) {
+				results = b.HandleBatch(envelope.Context(), msgs)
+				if len(results) != len(msgs) {
+					return nil, pipeline.Permanent(fmt.Errorf("the handler of batches: %w: %d for %d messages", errResults, len(results), len(msgs)))
+				}
+				return nil, nil
+			})
+		})
 	})
 	<-ended
 	b.metrics.batchSeconds.Observe(time.Since(started).Seconds())
-	if len(out) > 0 {
-		err = errors.Join(err, pipeline.Permanent(errAround))
-	}
 	endSpan(span, err)
-	return c.results, err
-}
-
-// batchCall is in the context of a call for a batch.
-type batchCall struct {
-	msgs    []*message.Message
-	results []pipeline.BatchResult
-}
-
-type batchCallKey struct{}
-
-// callBatch returns the call for a batch as a handler of the envelope, for Options.Around.
-func callBatch(h pipeline.BatchHandler) message.HandlerFunc {
-	return func(envelope *message.Message) ([]*message.Message, error) {
-		c := envelope.Context().Value(batchCallKey{}).(*batchCall)
-		results := h(envelope.Context(), c.msgs)
-		if len(results) != len(c.msgs) {
-			return nil, pipeline.Permanent(fmt.Errorf("the handler of batches: %w: %d for %d messages", errResults, len(results), len(c.msgs)))
-		}
-		c.results = results
-		return nil, nil
-	}
+	return results, err
 }
 
 // outputs returns the records of all messages that have not left, and the message of each record.
 func (b *batch) outputs(ds []*delivery) (records []*message.Message, of []*delivery) {
 	for _, d := range ds {
 		if !d.left {
-			records = b.records(records, d, d.out)
+			records = b.records(records, d.msg, d.out)
 			for len(of) < len(records) {
 				of = append(of, d)
 			}
@@ -183,7 +224,7 @@ func (b *batch) succeed(ds []*delivery) {
 	for _, d := range ds {
 		if !d.left {
 			d.left = true
-			b.settle(d, nil)
+			d.err = b.settle(d.msg, d.payload, d.spent, nil)
 			b.end(d)
 		}
 	}
@@ -203,7 +244,7 @@ func (b *batch) failUnpublished(of []*delivery, err error) {
 				b.fail(d, fmt.Errorf("publish to %s: %w", b.To.Describe(), reason))
 			}
 		case each:
-			b.goOn(d, func() error { return b.route.publish(d, d.out) })
+			b.goOn(d, func() error { return b.publish(d.msg, d.out) })
 		default:
 			b.fail(d, err)
 		}
@@ -217,7 +258,7 @@ func (b *batch) goOn(d *delivery, f func() error) {
 	d.left = true
 	b.Go(func() {
 		defer b.end(d)
-		b.settle(d, f())
+		d.err = b.settle(d.msg, d.payload, d.spent, f())
 	})
 }
 
@@ -235,7 +276,15 @@ func (b *batch) abandon() {
 
 // end acks or nacks a message.
 func (b *batch) end(d *delivery) {
-	b.route.end(d)
+	if errors.Is(d.err, errUnsettled) {
+		b.count(d.msg, outcomeNacked, d.err)
+	}
+	if b.Activity != nil {
+		b.Activity.Ended(d.origin)
+	}
+	d.msg.SetContext(d.outer)
+	endSpan(d.span, d.err)
+	b.metrics.end(d.received)
 	if d.err == nil {
 		d.msg.Ack()
 	} else {

@@ -338,39 +338,6 @@ func TestThenRunsByItself(t *testing.T) {
 	}
 }
 
-// Options.Around wraps the call for a batch.
-func TestAroundOnABatch(t *testing.T) {
-	t.Parallel()
-	around := func(before error, out ...*message.Message) middleware.Options {
-		return middleware.Options{Around: func(_ pipeline.Route, handle message.HandlerFunc) message.HandlerFunc {
-			return func(m *message.Message) ([]*message.Message, error) {
-				if before != nil || len(pipeline.EnvelopeFrom(m.Context()).Messages) != 2 {
-					return nil, before
-				}
-				_, err := handle(m)
-				return out, err
-			}
-		}}
-	}
-	for name, tt := range map[string]struct {
-		opts  middleware.Options
-		out   int
-		acked bool
-	}{
-		"calls it":         {around(nil), 4, true},
-		"fails":            {around(errBoom), 0, false},
-		"returns messages": {around(nil, message.NewMessage("", nil)), 0, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			out := pipelinetest.NewRecorder("out")
-			b := batchOf{opts: tt.opts, payloads: []string{"1", "2"}, route: pipeline.Route{HandleBatch: echo, To: out}}
-			require.Equal(t, map[string]bool{"1": tt.acked, "2": tt.acked}, b.run(t))
-			require.Len(t, out.Messages(), tt.out)
-		})
-	}
-}
-
 // A message that was delivered too often reaches no batch.
 func TestABatchHasNoRefusedMessages(t *testing.T) {
 	t.Parallel()

@@ -19,13 +19,6 @@ type Options struct {
 	// MaxStuck is how many handlers may be over their longest hold at once before the chain fails
 	// the process. Zero: 8.
 	MaxStuck int
-	// Around wraps the handler of each route, once per route, before the first message. It is
-	// innermost, inside the time limit and the recovery of panics: its errors, panics and outputs
-	// count as the handler's. A result of nil leaves the handler as it is. Nil: nothing.
-	//
-	// On a route with HandleBatch it wraps the call for a batch. The message is then an envelope
-	// (pipeline.EnvelopeFrom), an error fails each message of the batch, and an output is an error.
-	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
 }
 
 // Chain wraps handlers. It is a pipeline.Failer: see Failed. Safe for concurrent use.
@@ -81,7 +74,7 @@ func (c *Chain) Wrap(r pipeline.Route) (handle message.HandlerFunc, received fun
 	if r.HandleBatch != nil {
 		return w.batch, w.received
 	}
-	return w.single, w.received
+	return w.single(), w.received
 }
 
 // Failed delivers one error: too many handlers are stuck, or a message can be neither handled nor

@@ -13,6 +13,16 @@ import (
 // that use it and Millrace continue each other's ids.
 const metaCorrelation = "correlation_id"
 
+// correlating is the step correlation.
+func (*route) correlating(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+	id := correlationOf(msg)
+	out, err := next(msg)
+	if err == nil {
+		err = correlate(out, id)
+	}
+	return out, err
+}
+
 // correlationOf returns the correlation id of a message, and gives it one when none came.
 // Watermill's own middleware would set an empty one.
 func correlationOf(msg *message.Message) string {

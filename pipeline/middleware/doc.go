@@ -1,11 +1,31 @@
-// Package middleware holds the chain that every message passes. Each file is a step of it, and
-// route.go has their order. A message passes begin, handle, settle and end. On a route with
-// HandleBatch (batch.go) only handle is common to the messages of a batch.
+// Package middleware holds the chain that every message passes: an ordered list of Watermill's
+// middlewares, each with a name. Steps returns the list of a route, and the command topology prints
+// it. The chain's own steps are, the outermost first:
 //
-// # Why none of Watermill's own middlewares is in the chain
+//   - activity: tells the route's Activity when a message begins and ends;
+//   - metrics: counts messages in flight and measures the time to the ack or nack;
+//   - trace: the span of the message, which covers its retry record and dead letter too;
+//   - owner: nacks a message that another instance has received meanwhile;
+//   - failure: decides about errors and panics by the route's Policy;
+//   - deliveries: refuses a message that was delivered too often, or that its transport can't decode;
+//   - publish: sends the outputs to Route.To, before the ack;
+//   - correlation: gives the outputs the correlation id of their message;
+//   - recover: makes an error of a panic;
+//   - timeout: gives the handler's context the time limit;
+//   - hold: reports a handler that does not return.
 //
-// The chain runs on Watermill's Router and its middlewares have Watermill's type, but each of
-// Watermill's own lacks something that a durable flow needs (v1.5.3):
+// A binary, a plugin or a route adds steps of its own as a pipeline.Middleware, at one of three
+// places: received and attempt are between deliveries and publish, and handler is after hold. All of
+// them are inside of failure, so whatever fails there is decided by the Policy, and no step can lose
+// a message that was acked. None of the places has the time limit but the last.
+//
+// On a route with HandleBatch the messages of an envelope pass the steps up to the place received one
+// by one. Those from publish on are common to the batch (batch.go).
+//
+// # Why the chain has steps of its own
+//
+// Some of Watermill's middlewares (v1.5.3) have the same purpose as a step, but lack something that a
+// durable flow needs:
 //
 //   - Timeout leaves its expired context on the message. A poison queue around it then publishes
 //     with that context and fails.
@@ -18,10 +38,12 @@
 //     must not be nacked at once.
 //   - CircuitBreaker fails each message while it is open, which spends attempts. Flow.Gate stops
 //     reading instead.
-//   - Deduplicator remembers messages of one process only. A ledger decides here.
-//   - The Router publishes outputs outside of all its middlewares, so none of them can see a failed
-//     publish.
+//   - Deduplicator remembers messages of one process only, and before they are handled. A ledger
+//     decides here.
 //
-// Options.Around takes any middleware of Watermill's type, for example Throttle, as part of the
-// handler.
+// # Why outputs are published inside the chain
+//
+// The Router publishes outputs outside of all its middlewares, so none of them can see a failed
+// publish, and the message comes back at once without end. The step publish is inside of failure, so
+// a failed publish is retried by the Policy like an error of the handler.
 package middleware

@@ -64,33 +64,42 @@ func Example() {
 	// <nil>
 }
 
-// Options.Around wraps the handler of a route with a middleware of the binary.
-func ExampleOptions() {
-	reg, err := pipeline.NewRegistry(pipeline.Env{})
+// tenants is a plugin that adds a middleware to the routes of other plugins. It refuses messages
+// without the name of a tenant before any handler sees them.
+type tenants struct{}
+
+func (tenants) Name() string { return "tenants" }
+
+func (tenants) Register(r *pipeline.Registry) error {
+	r.Middleware(pipeline.Middleware{
+		Name:  "tenant",
+		Place: pipeline.PlaceReceived,
+		Wrap: func(next message.HandlerFunc) message.HandlerFunc {
+			return func(m *message.Message) ([]*message.Message, error) {
+				if m.Metadata.Get("tenant") == "" {
+					return nil, pipeline.Permanent(errors.New("no tenant"))
+				}
+				return next(m)
+			}
+		},
+	})
+	return nil
+}
+
+// A plugin may add a step to the chain of every route.
+func ExampleSteps() {
+	var topics pipelinetest.Topics // in a service: the plugin of Kafka
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, tenants{}, parcels{&topics})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	chain := middleware.New(reg, middleware.Options{
-		Around: func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc {
-			return func(m *message.Message) ([]*message.Message, error) {
-				fmt.Println(r.Name, "begins", m.UUID)
-				return handle(m)
-			}
-		},
-	})
-	handle, _ := chain.Wrap(pipeline.Route{
-		Name: "parcels",
-		From: pipelinetest.NewFeed("parcels"),
-		Handle: func(m *message.Message) ([]*message.Message, error) {
-			fmt.Println("print", string(m.Payload))
-			return nil, nil
-		},
-	})
+	route := reg.Routes()[0]
+	fmt.Println(middleware.Steps(route))
+	handle, _ := middleware.New(reg, middleware.Options{}).Wrap(route)
 	_, err = handle(message.NewMessage("1", []byte("label 7")))
-	fmt.Println(err)
+	fmt.Println(err, topics.Published("parcels-dead").Messages()[0].Metadata[pipeline.MetaDeadError])
 	// Output:
-	// parcels begins 1
-	// print label 7
-	// <nil>
+	// [metrics trace owner failure deliveries tenant@received publish correlation recover timeout hold]
+	// <nil> no tenant
 }

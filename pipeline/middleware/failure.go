@@ -15,21 +15,49 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
+// deciding is the step failure: it decides about the errors and panics of all steps inside of it.
+// Whatever those have done to the message's payload and context is undone before.
+func (w *route) deciding(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+	ctx, payload, spent := msg.Context(), msg.Payload, spentBy(msg, w.retriers)
+	settled := false
+	defer func() {
+		if !settled {
+			w.count(msg, outcomeNacked, errUnsettled)
+		}
+	}()
+	out, err := w.recovering(msg, next)
+	if err == nil && len(out) > 0 {
+		err = pipeline.Permanent(errOutputsLost)
+	}
+	msg.SetContext(ctx)
+	err = w.settle(msg, payload, spent, err)
+	settled = true
+	return nil, err // nothing after it can fail a message
+}
+
+// refusing is the step deliveries.
+func (w *route) refusing(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+	if err := refuse(w.Policy, pipeline.OriginFrom(msg.Context())); err != nil {
+		return nil, err
+	}
+	return next(msg)
+}
+
 // settle decides about a message that was handled. The error of a failed message sends it to the
 // retry topic, to the dead letters, or back to the transport (nack). A failed message is acked only
-// when its retry record or dead letter is durable.
-func (w *route) settle(d *delivery, err error) {
+// when its retry record or dead letter is durable. The result is why it is nacked; nil: it is acked.
+func (w *route) settle(msg *message.Message, payload message.Payload, spent history, err error) error {
 	if err == nil {
-		d.err = nil
 		w.metrics.acked.Inc()
-		return
+		return nil
 	}
-	d.msg.Payload = d.payload
-	outcome, err := w.decide(&w.Route, d.msg, err, d.spent)
-	w.count(d.msg, outcome, err)
-	if d.err = nil; outcome == outcomeNacked {
-		d.err = err
+	msg.Payload = payload
+	outcome, err := w.decide(&w.Route, msg, err, spent)
+	w.count(msg, outcome, err)
+	if outcome != outcomeNacked {
+		return nil
 	}
+	return err
 }
 
 // count counts and logs the outcome of a message that failed.

@@ -12,19 +12,25 @@ import (
 
 var errOutputWithoutSink = errors.New("the handler returned messages, but its route has no To")
 
-// publish sends what the handler returned to the route's sink, before the ack.
-func (w *route) publish(d *delivery, out []*message.Message) error {
-	if len(out) == 0 {
-		return nil
+// publishing is the step publish: it sends what the handler returned to the route's sink, before the
+// ack. A failed publish fails the message. The Router would publish outside of all its middlewares.
+func (w *route) publishing(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+	out, err := next(msg)
+	if err == nil && len(out) > 0 {
+		err = w.publish(msg, out)
 	}
-	return w.publishRecords(d.msg.Context(), w.records(nil, d, out))
+	return nil, err
+}
+
+func (w *route) publish(msg *message.Message, out []*message.Message) error {
+	return w.publishRecords(msg.Context(), w.records(nil, msg, out))
 }
 
 // records appends the records of a message's outputs.
-func (w *route) records(records []*message.Message, d *delivery, out []*message.Message) []*message.Message {
+func (w *route) records(records []*message.Message, msg *message.Message, out []*message.Message) []*message.Message {
 	for _, m := range out {
 		record := withoutHistory(m)
-		pipeline.InjectTrace(d.msg.Context(), record.Metadata)
+		pipeline.InjectTrace(msg.Context(), record.Metadata)
 		records = append(records, record)
 	}
 	return records

@@ -4,8 +4,20 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/millrace-io/millrace/pipeline"
 )
+
+// recovering is the step recover: a panic is an error.
+func (*route) recovering(msg *message.Message, next message.HandlerFunc) (out []*message.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			out, err = nil, panicked(p)
+		}
+	}()
+	return next(msg)
+}
 
 // panicked returns the error of a panic. It has the class panic, and the stack.
 func panicked(value any) error {

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -11,13 +10,12 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// route is the chain of one route. Each message passes begin, handle, settle and end, in this
-// order. The fields are prepared once, so that a message costs little.
+// route is the chain of one route. The fields are prepared once, so that a message costs little.
 type route struct {
 	*Chain
 	pipeline.Route
 	from     pipeline.Endpoint
-	call     message.HandlerFunc // Handle with Options.Around
+	admit    message.HandlerFunc // of a route with HandleBatch: the middlewares at PlaceReceived
 	limit    time.Duration       // zero: none
 	hold     time.Duration       // zero: none
 	retriers []string
@@ -30,20 +28,111 @@ type route struct {
 func (c *Chain) newRoute(r pipeline.Route) *route {
 	r.Policy.MaxDeliveries = maxDeliveries(r)
 	w := &route{
-		Chain: c, Route: r, from: r.From.Describe(), call: r.Handle, limit: r.Policy.TimeLimit(), hold: r.Policy.Hold(),
+		Chain: c, Route: r, from: r.From.Describe(), limit: r.Policy.TimeLimit(), hold: r.Policy.Hold(),
 		retriers: c.retriers(r), metrics: c.metrics.of(r.Name),
 		spanName: "process " + r.Name, spanOptions: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)},
 	}
 	if r.HandleBatch != nil {
-		w.call = callBatch(r.HandleBatch)
 		w.metrics.batched(c.metrics, r.Name)
-	}
-	if c.opts.Around != nil {
-		if around := c.opts.Around(r, w.call); around != nil {
-			w.call = around // the binary's own; all that follows treats it as part of the handler
+		if len(r.Middlewares) > 0 {
+			w.admit = added(r.Middlewares, pipeline.PlaceReceived, admitted)
 		}
 	}
 	return w
+}
+
+// step is a step of the chain: one of its own, or the middlewares at a place.
+type step struct {
+	name  string
+	on    func(pipeline.Route) bool // nil: on every route
+	wrap  func(*route, *message.Message, message.HandlerFunc) ([]*message.Message, error)
+	place pipeline.Place
+}
+
+// steps are the chain, the outermost step first. What fails inside of failure is decided there, and
+// nothing outside of it fails a message that was handled.
+func steps() []step {
+	return []step{
+		{name: "activity", wrap: (*route).notifying, on: func(r pipeline.Route) bool { return r.Activity != nil }},
+		{name: "metrics", wrap: (*route).measuring},
+		{name: "trace", wrap: (*route).tracing},
+		{name: "owner", wrap: (*route).holding},
+		{name: "failure", wrap: (*route).deciding},
+		{name: "deliveries", wrap: (*route).refusing},
+		{place: pipeline.PlaceReceived},
+		{place: pipeline.PlaceAttempt},
+		{name: "publish", wrap: (*route).publishing},
+		{name: "correlation", wrap: (*route).correlating},
+		{name: "recover", wrap: (*route).recovering},
+		{name: "timeout", wrap: (*route).limiting, on: func(r pipeline.Route) bool { return r.Policy.TimeLimit() > 0 }},
+		{name: "hold", wrap: (*route).watching, on: func(r pipeline.Route) bool { return r.Policy.Hold() > 0 }},
+		{place: pipeline.PlaceHandler},
+	}
+}
+
+// Step is a step of the chain of a route.
+type Step struct {
+	Name string
+	// Place is that of a middleware which a binary, a plugin or the route has added. Empty: the step
+	// is one of the chain itself.
+	Place pipeline.Place
+}
+
+// String returns the name, and @ with the place.
+func (s Step) String() string {
+	if s.Place == "" {
+		return s.Name
+	}
+	return s.Name + "@" + string(s.Place)
+}
+
+// Steps returns the chain of a route of a Registry, the outermost step first. The handler follows the
+// last one. On a route with HandleBatch the steps after the place PlaceReceived are common to the
+// messages of a batch.
+func Steps(r pipeline.Route) (list []Step) {
+	for _, s := range steps() {
+		switch {
+		case s.place != "":
+			for _, m := range r.Middlewares {
+				if m.Place == s.place {
+					list = append(list, Step{m.Name, m.Place})
+				}
+			}
+		case s.on == nil || s.on(r):
+			list = append(list, Step{Name: s.name})
+		}
+	}
+	return list
+}
+
+// single returns the chain of a route with Handle. An error nacks the message.
+func (w *route) single() message.HandlerFunc {
+	all, h := steps(), w.Handle
+	for i := range all {
+		s := all[len(all)-1-i]
+		switch {
+		case s.place != "":
+			h = added(w.Middlewares, s.place, h)
+		case s.on == nil || s.on(w.Route):
+			next := h
+			h = func(msg *message.Message) ([]*message.Message, error) { return s.wrap(w, msg, next) }
+		}
+	}
+	return h
+}
+
+var errOutputsLost = errors.New("a middleware outside of the place handler returned messages, which are not published there")
+
+// added puts the middlewares at a place around h.
+func added(ms []pipeline.Middleware, at pipeline.Place, h message.HandlerFunc) message.HandlerFunc {
+	for i := range ms {
+		if m := ms[len(ms)-1-i]; m.Place == at {
+			if wrapped := m.Wrap(h); wrapped != nil {
+				h = wrapped
+			}
+		}
+	}
+	return h
 }
 
 var errUnsettled = errors.New("the work on the message did not return: a panic of the chain, or runtime.Goexit")
@@ -51,25 +140,7 @@ var errUnsettled = errors.New("the work on the message did not return: a panic o
 // errNotHeld nacks a message that another instance receives.
 var errNotHeld = errors.New("the message belongs to another instance now")
 
-// delivery is one delivery of a message on its way through the chain.
-type delivery struct {
-	msg     *message.Message
-	origin  pipeline.Origin
-	outer   context.Context // of the transport
-	span    trace.Span
-	started time.Time
-	payload message.Payload // unchanged: a handler may change the message
-	spent   history
-	refused error // why it must not be handled
-	err     error // why it is nacked; nil: it is acked; errUnsettled until settle has ended
-
-	// The following fields are used in a batch.
-	correlation string
-	out         []*message.Message
-	left        bool // another goroutine has the message, or it has ended
-}
-
-// received notes that a message has come. It may wait for its batch.
+// received notes that a message of a batch has come. It may wait for its batch.
 func (w *route) received(msg *message.Message) {
 	if w.Activity != nil {
 		// A source with a message in flight is never idle.
@@ -78,55 +149,40 @@ func (w *route) received(msg *message.Message) {
 	w.metrics.received()
 }
 
-// begin prepares a message that was received at a time. Each begin is followed by one end.
-func (w *route) begin(d *delivery, msg *message.Message, at time.Time) {
-	d.msg, d.outer, d.payload, d.started, d.err = msg, msg.Context(), msg.Payload, at, errUnsettled
-	d.origin = pipeline.OriginFrom(d.outer)
-	d.span = w.startSpan(d) // covers the retry and dead-letter publishes
-	d.spent = spentBy(msg, w.retriers)
-	d.refused = refuse(w.Policy, d.origin)
+// notifying is the step activity.
+func (w *route) notifying(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+	o := pipeline.OriginFrom(msg.Context())
+	w.Activity.Began(o)
+	defer w.Activity.Ended(o)
+	return next(msg)
 }
 
-// end notes that a message is acked or nacked.
-func (w *route) end(d *delivery) {
-	if errors.Is(d.err, errUnsettled) {
-		w.count(d.msg, outcomeNacked, d.err)
-	}
-	if w.Activity != nil {
-		w.Activity.Ended(d.origin)
-	}
-	d.msg.SetContext(d.outer)
-	endSpan(d.span, d.err)
-	w.metrics.end(d.started)
+// measuring is the step metrics.
+func (w *route) measuring(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+	w.metrics.received()
+	defer w.metrics.end(time.Now())
+	return next(msg)
 }
 
-// single passes one message through the chain. An error nacks it.
-func (w *route) single(msg *message.Message) ([]*message.Message, error) {
-	var d delivery
-	w.received(msg)
-	w.begin(&d, msg, time.Now())
-	defer w.end(&d)
-	if !pipeline.Held(d.outer) {
-		d.err = errNotHeld
-		return nil, d.err
+// holding is the step owner.
+func (w *route) holding(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+	if !pipeline.Held(msg.Context()) {
+		return nil, errNotHeld
 	}
-	err := d.refused
-	if err == nil {
-		err = w.handle(&d, w.call)
-	}
-	w.settle(&d, err) // nothing after it can fail a message
-	return nil, d.err
+	return next(msg)
 }
 
-// handle calls the handler, and publishes what it returned. A failed publish fails the message.
-func (w *route) handle(d *delivery, h message.HandlerFunc) error {
-	correlation := correlationOf(d.msg)
-	out, err := w.limited(d.msg, h, true)
-	if err == nil {
-		err = correlate(out, correlation)
-	}
-	if err != nil {
-		return err
-	}
-	return w.publish(d, out)
+// alone passes a message of a batch through the steps from publish on, with a handler of its own.
+func (w *route) alone(msg *message.Message, h message.HandlerFunc) error {
+	_, err := w.publishing(msg, func(m *message.Message) ([]*message.Message, error) {
+		return w.correlating(m, func(m *message.Message) ([]*message.Message, error) { return w.calling(m, h) })
+	})
+	return err
+}
+
+// calling passes a message, or the envelope of a batch, through the steps recover, timeout and hold.
+func (w *route) calling(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	return w.recovering(msg, func(m *message.Message) ([]*message.Message, error) {
+		return w.limiting(m, func(m *message.Message) ([]*message.Message, error) { return w.watching(m, h) })
+	})
 }

@@ -12,27 +12,28 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// limited calls the handler. Its context has the time limit, which does not bound the publishing
-// after it. With watched, a handler that stays beyond the longest hold is reported. It runs on the
+// limiting is the step timeout: the handler's context has the time limit, which does not bound the
+// publishing after it.
+func (w *route) limiting(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+	if w.limit <= 0 {
+		return next(msg)
+	}
+	outer := msg.Context()
+	ctx, cancel := context.WithTimeout(outer, w.limit)
+	defer cancel()
+	msg.SetContext(ctx)
+	defer msg.SetContext(outer)
+	return next(msg)
+}
+
+// watching is the step hold: a handler that stays beyond the longest hold is reported. It runs on the
 // message's own goroutine, so one that never returns keeps its slot.
-func (w *route) limited(msg *message.Message, h message.HandlerFunc, watched bool) (out []*message.Message, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = panicked(p)
-		}
-	}()
-	if w.limit > 0 {
-		outer := msg.Context()
-		ctx, cancel := context.WithTimeout(outer, w.limit)
-		defer cancel()
-		msg.SetContext(ctx)
-		defer msg.SetContext(outer)
+func (w *route) watching(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+	if w.hold <= 0 {
+		return next(msg)
 	}
-	if watched && w.hold > 0 {
-		returned := w.stuck.watch(msg.Context(), w, nil)
-		defer returned()
-	}
-	return h(msg)
+	defer w.stuck.watch(msg.Context(), w, nil)()
+	return next(msg)
 }
 
 // stuckWatch counts handlers over their longest hold and fails the process when there are too many.

@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -11,19 +12,32 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
+// tracing is the step trace: the span of a message covers its retry record and dead letter too.
+func (w *route) tracing(msg *message.Message, next message.HandlerFunc) (out []*message.Message, err error) {
+	outer, span := msg.Context(), w.startSpan(msg)
+	err = errUnsettled
+	defer func() {
+		msg.SetContext(outer)
+		endSpan(span, err)
+	}()
+	return next(msg)
+}
+
 // startSpan starts the consumer span of a message. Its parent is the trace context in the metadata.
 // The message gets a context with the span.
-func (w *route) startSpan(d *delivery) trace.Span {
-	ctx, span := w.tracer.Start(pipeline.ExtractTrace(d.outer, d.msg), w.spanName, w.spanOptions...)
+func (w *route) startSpan(msg *message.Message) trace.Span {
+	outer := msg.Context()
+	ctx, span := w.tracer.Start(pipeline.ExtractTrace(outer, msg), w.spanName, w.spanOptions...)
 	if span.IsRecording() {
+		o := pipeline.OriginFrom(outer)
 		span.SetAttributes(
 			attribute.String("messaging.system", w.from.Kind),
-			attribute.String("messaging.destination.name", d.origin.Source),
-			attribute.String("messaging.consumer.group.name", d.origin.Group),
-			attribute.String("millrace.origin", d.origin.String()),
+			attribute.String("messaging.destination.name", o.Source),
+			attribute.String("messaging.consumer.group.name", o.Group),
+			attribute.String("millrace.origin", o.String()),
 		)
 	}
-	d.msg.SetContext(ctx)
+	msg.SetContext(ctx)
 	return span
 }
 
