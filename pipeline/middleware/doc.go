@@ -24,6 +24,7 @@
 //
 // # Why the chain has steps of its own
 //
+// A test tries each of Watermill's middlewares at each place, with the result in docs/middleware.md.
 // Some of Watermill's middlewares (v1.5.3) have the same purpose as a step, but lack something that a
 // durable flow needs:
 //
