@@ -7,7 +7,7 @@
 //   - trace: the span of the message, which covers its retry record and dead letter too;
 //   - owner: nacks a message that another instance has received meanwhile;
 //   - failure: decides about errors and panics by the route's Policy;
-//   - deliveries: refuses a message that was delivered too often, or that its transport can't decode;
+//   - refuse: fails a message that was delivered too often, or that its transport can't decode;
 //   - publish: sends the outputs to Route.To, before the ack;
 //   - correlation: gives the outputs the correlation id of their message;
 //   - recover: makes an error of a panic;
@@ -15,7 +15,7 @@
 //   - hold: reports a handler that does not return.
 //
 // A binary, a plugin or a route adds steps of its own as a pipeline.Middleware, at one of three
-// places: received and attempt are between deliveries and publish, and handler is after hold. All of
+// places: received and attempt are between refuse and publish, and handler is after hold. All of
 // them are inside of failure, so whatever fails there is decided by the Policy, and no step can lose
 // a message that was acked. None of the places has the time limit but the last.
 //

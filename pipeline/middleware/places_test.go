@@ -201,7 +201,7 @@ func TestTheOrderOfMiddlewares(t *testing.T) {
 		_, err = handle(message.NewMessage("1", nil))
 		require.NoError(t, err)
 		require.Equal(t, "plugins own attempt innermost ", passed, route.Name)
-		require.Equal(t, "[metrics trace owner failure deliveries plugins@received own@received attempt@attempt publish correlation recover timeout hold innermost@handler]",
+		require.Equal(t, "[metrics trace owner failure refuse plugins@received own@received attempt@attempt publish correlation recover timeout hold innermost@handler]",
 			fmt.Sprint(middleware.Steps(route)), route.Name)
 	}
 }

@@ -58,7 +58,7 @@ func steps() []step {
 		{name: "trace", wrap: (*route).tracing},
 		{name: "owner", wrap: (*route).holding},
 		{name: "failure", wrap: (*route).deciding},
-		{name: "deliveries", wrap: (*route).refusing},
+		{name: "refuse", wrap: (*route).refusing},
 		{place: pipeline.PlaceReceived},
 		{place: pipeline.PlaceAttempt},
 		{name: "publish", wrap: (*route).publishing},
