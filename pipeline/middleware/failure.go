@@ -35,7 +35,7 @@ func (w *route) deciding(msg *message.Message, next message.HandlerFunc) ([]*mes
 	return nil, err // nothing after it can fail a message
 }
 
-// refusing is the step deliveries.
+// refusing is the step refuse.
 func (w *route) refusing(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	if err := refuse(w.Policy, pipeline.OriginFrom(msg.Context())); err != nil {
 		return nil, err
