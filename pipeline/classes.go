@@ -12,8 +12,10 @@ type ErrorClass struct {
 
 // Error classes that any route can have. Plugins register theirs with Registry.ErrorClasses.
 const (
-	// ClassUndecodable is the class of payloads that cannot be decoded or are not valid.
+	// ClassUndecodable is the class of payloads that cannot be decoded.
 	ClassUndecodable = "undecodable"
+	// ClassInvalid is the class of payloads that were decoded, and that Validate refused.
+	ClassInvalid = "invalid"
 	// ClassTooLarge is the class of payloads and records that exceed a size limit.
 	ClassTooLarge = "too_large"
 	// ClassDeliveryLimit is the class of messages that reached Policy.MaxDeliveries.
@@ -28,7 +30,8 @@ const (
 
 func ownClasses() []ErrorClass {
 	return []ErrorClass{
-		{ClassUndecodable, "the payload cannot be decoded or is not valid", "the publisher corrects and publishes it again: discard; or this version is fixed: replay"},
+		{ClassInvalid, "the payload was decoded, and its values are not valid", "the publisher corrects and publishes it again: discard; or this version is fixed: replay"},
+		{ClassUndecodable, "the payload cannot be decoded, or has a form that is not accepted", "the publisher corrects and publishes it again: discard; or this version is fixed: replay"},
 		{ClassTooLarge, "the payload or the record exceeds a size limit", "the publisher makes it smaller and publishes it again: discard"},
 		{ClassDeliveryLimit, "the message was delivered `max_deliveries` times and failed each time", "read the error and the log; fix the cause, then replay"},
 		{ClassPanic, "the handler panicked", "read the stack in the log; fix the handler, then replay"},

@@ -56,14 +56,15 @@ func JSONTo[In, Out any](handle func(context.Context, In) ([]Out, error)) messag
 }
 
 // Decode decodes a JSON payload into v and calls Validate() error of v if it has that method.
-// Unknown fields are ignored. The error is permanent and of class undecodable.
+// Unknown fields are ignored. The error is permanent, and of class undecodable, or invalid when it is
+// that of Validate.
 func Decode(payload []byte, v any) error {
 	if err := json.Unmarshal(payload, v); err != nil {
 		return WithClass(Permanent(fmt.Errorf("decode %T: %w", v, err)), ClassUndecodable)
 	}
 	if val, ok := v.(interface{ Validate() error }); ok {
 		if err := val.Validate(); err != nil {
-			return WithClass(Permanent(err), ClassUndecodable)
+			return WithClass(Permanent(err), ClassInvalid)
 		}
 	}
 	return nil

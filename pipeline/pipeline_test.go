@@ -40,7 +40,7 @@ func ExampleJSON() {
 	// Output:
 	// order 7
 	// <nil>
-	// undecodable true id: must be > 0, got -7
+	// invalid true id: must be > 0, got -7
 }
 
 func ExampleRetryAfter() {

@@ -192,10 +192,10 @@ func TestATypedOutput(t *testing.T) {
 	out, err = handle(in(`{"id":9}`))
 	require.ErrorIs(t, err, boom)
 	require.Empty(t, out, "a failed message has no output")
-	for _, payload := range []string{`no JSON`, `{"id":"7"}`, `{"id":0}`} {
+	for payload, class := range map[string]string{`no JSON`: pipeline.ClassUndecodable, `{"id":"7"}`: pipeline.ClassUndecodable, `{"id":0}`: pipeline.ClassInvalid} {
 		_, err = handle(in(payload))
 		require.True(t, pipeline.IsPermanent(err), payload)
-		require.Equal(t, pipeline.ClassUndecodable, pipeline.Class(err), payload)
+		require.Equal(t, class, pipeline.Class(err), payload)
 	}
 	_, err = pipeline.JSONTo(func(context.Context, order) ([]mail, error) { return []mail{{Cost: math.NaN()}}, nil })(in(`{"id":7}`))
 	require.True(t, pipeline.IsPermanent(err))

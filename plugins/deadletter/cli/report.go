@@ -167,11 +167,17 @@ func (r *Report) summary() string {
 // errorWidth is the width of an error, in the last column of a table.
 const errorWidth = 160
 
-// OneLine returns text as one line, without characters that control a terminal. most is its largest
-// length in characters. A longer text loses its middle, because the end of an error says what
+// OneLine returns text as one line, without characters that control a terminal. Lines are joined
+// with semicolons, because each is often an error of its own. most is the largest length in characters. A longer text loses its middle, because the end of an error says what
 // happened.
 func OneLine(text string, most int) string {
-	text = app.Printable(strings.Join(strings.Fields(text), " "))
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	text = app.Printable(strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": "))
 	if r := []rune(text); len(r) > most {
 		head := (most - 1) / 2
 		return string(r[:head]) + "…" + string(r[len(r)-(most-1-head):])
