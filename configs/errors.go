@@ -100,11 +100,24 @@ func Nearest(word string, candidates []string) string {
 	}
 	best, distance := "", min(max(1, (len(word)+1)/3), len(word)-1)+1 // at most a third, never all
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
-		if d := levenshtein.Distance(word, c, nil); d < distance {
+		if d := edits(word, c); d < distance {
 			best, distance = c, d
 		}
 	}
 	return best
+}
+
+// edits counts the characters to insert, delete or replace between two words. Two transposed
+// neighbours count once: they are the most frequent mistake on a keyboard.
+func edits(word, candidate string) int {
+	least := levenshtein.Distance(word, candidate, nil)
+	letters := []rune(word)
+	for i := 1; i < len(letters) && least > 1; i++ {
+		letters[i-1], letters[i] = letters[i], letters[i-1]
+		least = min(least, 1+levenshtein.Distance(string(letters), candidate, nil))
+		letters[i-1], letters[i] = letters[i], letters[i-1]
+	}
+	return least
 }
 
 func quoteShort(text string) string {

@@ -311,8 +311,16 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	cmd.SuggestionsMinimumDistance = 2 // cobra sets its default only where it suggests itself
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
 	suggestion := ""
-	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+	if like := Nearest(args[0], names); like != "" {
+		suggestion = fmt.Sprintf("; did you mean %q?", like)
+	} else if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
 		suggestion = fmt.Sprintf("; did you mean %q?", like[0])
 	}
 	return fmt.Errorf("unknown command %q%s", args[0], suggestion)

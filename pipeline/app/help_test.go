@@ -50,3 +50,14 @@ func TestArgumentErrorsCountInWords(t *testing.T) {
 		require.Contains(t, errs.String(), "accepts 1 argument, received")
 	}
 }
+
+// A suggestion is the command that a person meant: transposed letters are one mistake.
+func TestSuggestions(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]string{"tial": `; did you mean "tail"?`, "rnu": `; did you mean "run"?`, "topolgy": `; did you mean "topology"?`, "zzz": ""} {
+		var out, errs bytes.Buffer
+		require.Equal(t, ExitUsage, Main(t.Context(), Options{Name: "mill", Args: []string{word}, Environ: []string{}, Stdout: &out, Stderr: &errs}))
+		require.Equal(t, `mill: unknown command "`+word+`"`+want+"\nRun 'mill --help' for usage.\n", errs.String())
+	}
+	require.Equal(t, "send", Nearest("sned", []string{"new", "send"}))
+}
