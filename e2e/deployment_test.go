@@ -69,6 +69,7 @@ func onServers(t *testing.T, redisName string, faults simulator.Faults) *deploym
 		"environment":                      "external",
 		"log.format":                       "json",
 		"stop_timeout":                     "20s",
+		"command_wait":                     "1m", // of a machine that is busy with other scenarios
 		"plugins.telemetry.listen":         "",
 		"plugins.kafka.brokers":            []string{kafkaAddr},
 		"plugins.kafka.heartbeat_interval": "300ms", // so that a member joins a group soon

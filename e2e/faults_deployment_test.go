@@ -80,6 +80,7 @@ func newFaultDeployment(t *testing.T) *faultDeployment {
 	maps.Copy(s.settings, map[string]any{
 		"log.level":                                           "info",
 		"stop_timeout":                                        "15s",
+		"command_wait":                                        "1m", // a command may come while a server is away
 		"plugins.redis.addrs":                                 []string{s.redis.Addr()},
 		"plugins.redis.dial_timeout":                          "1s",
 		"plugins.redis.read_timeout":                          "1s",

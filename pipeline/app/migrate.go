@@ -76,7 +76,7 @@ func (h *Host) migrateAll(ctx context.Context, l *Loaded, env pipeline.Env, dryR
 		for _, s := range keeps.Schemas(env) {
 			// The plan waits for the database. A migration may take longer than any start.
 			var m pipeline.Migration
-			err := startWithin(ctx, l.Settings.StartTimeout, func(ctx context.Context) (err error) {
+			err := startWithin(ctx, l, func(ctx context.Context) (err error) {
 				m, err = s.Plan(ctx)
 				return err
 			})

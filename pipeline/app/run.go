@@ -122,6 +122,8 @@ type ServicesOptions struct {
 // start.
 func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
 	return h.open(ctx, cmd, o.Overrides, nil, func(l *Loaded, tracer trace.TracerProvider) error {
+		l.command = true
+		l.Settings.StartTimeout, _ = l.wait() // also for what the command starts itself
 		var plugins []pipeline.Plugin
 		missing := slices.Clone(o.Plugins)
 		for _, p := range l.Plugins {
@@ -243,7 +245,7 @@ const flushTimeout = 5 * time.Second
 // live starts a runtime, does the work, and stops the runtime. The work's context ends with ctx or
 // when a part of the runtime fails; that failure is then the reason.
 func live(ctx context.Context, rt *pipeline.Runtime, start func(context.Context) error, l *Loaded, work func(context.Context) error) error {
-	if err := startWithin(ctx, l.Settings.StartTimeout, start); err != nil {
+	if err := startWithin(ctx, l, start); err != nil {
 		return err
 	}
 	workCtx, cancel := context.WithCancelCause(ctx)
@@ -272,9 +274,10 @@ func live(ctx context.Context, rt *pipeline.Runtime, start func(context.Context)
 	return err
 }
 
-// startWithin bounds a start. After the timeout, the server that a service waits for counts as
+// startWithin bounds a start. After the limit of l, the server that a service waits for counts as
 // unavailable.
-func startWithin(ctx context.Context, timeout time.Duration, start func(context.Context) error) error {
+func startWithin(ctx context.Context, l *Loaded, start func(context.Context) error) error {
+	timeout, setting := l.wait()
 	startCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := start(startCtx)
@@ -284,7 +287,7 @@ func startWithin(ctx context.Context, timeout time.Duration, start func(context.
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w: %w", errNotStarted, ctx.Err(), err)
 	case startCtx.Err() != nil:
-		return &unavailableError{fmt.Errorf("stopped waiting after %s (start_timeout): %w", timeout, err)}
+		return &unavailableError{fmt.Errorf("stopped waiting after %s (%s): %w", timeout, setting, err)}
 	case noAnswer(err):
 		return &unavailableError{err}
 	}

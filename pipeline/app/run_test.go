@@ -216,6 +216,35 @@ func TestAnAbsentServerExitsWith3AfterStartTimeout(t *testing.T) {
 	require.Equal(t, []string{"start"}, p.order.all(), "what never started isn't stopped")
 }
 
+// A command waits for less long than the service does, because somebody waits for it.
+func TestAnAbsentServerExitsWith3AfterCommandWait(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		environ []string
+		want    string
+	}{
+		"its own limit":           {[]string{"MILL__COMMAND_WAIT=50ms"}, "stopped waiting after 50ms (command_wait)"},
+		"a shorter start_timeout": {[]string{"MILL__START_TIMEOUT=50ms"}, "stopped waiting after 50ms (start_timeout)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newToy()
+			p.start = func(ctx context.Context) error {
+				<-ctx.Done()
+				return errors.New("dial 127.0.0.1:1: connection refused")
+			}
+			p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
+				return h.Services(cmd.Context(), cmd, app.ServicesOptions{Plugins: []string{"toy"}}, func(context.Context, *app.Running) error { return nil })
+			})
+			o := options(p, "do")
+			o.Environ = tc.environ
+			r := await(t, start(t.Context(), o))
+			require.Equal(t, app.ExitUnavailable, r.code)
+			require.Contains(t, r.stderr, "mill: "+tc.want+": start toy: dial 127.0.0.1:1: connection refused\n")
+		})
+	}
+}
+
 func TestAServiceThatRefusesToStartExitsAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

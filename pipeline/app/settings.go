@@ -29,8 +29,12 @@ type Settings struct {
 	// refuses a schema that is too old, and needs no right to change tables. `migrate` then brings
 	// the schemas up to date, with the rights of another role.
 	Migrate bool `yaml:"migrate"`
-	// StartTimeout is how long the start waits for absent servers, all together.
+	// StartTimeout is how long the start of `run`, of `migrate` and of a demo waits for absent
+	// servers, all together.
 	StartTimeout time.Duration `yaml:"start_timeout"`
+	// CommandWait is that limit for all other commands, where it is shorter: a person or a script
+	// waits for their answer.
+	CommandWait time.Duration `yaml:"command_wait"`
 	// StopTimeout bounds draining and stopping, all together. A quarter of it, at most 5s, is kept
 	// for the services.
 	StopTimeout time.Duration `yaml:"stop_timeout"`
@@ -58,6 +62,7 @@ func defaultSettings(name string) Settings {
 		DataDir:          "." + name,
 		Migrate:          true,
 		StartTimeout:     60 * time.Second,
+		CommandWait:      5 * time.Second,
 		StopTimeout:      30 * time.Second,
 		PublishTimeout:   10 * time.Second,
 		MaxStuckHandlers: 8,
@@ -75,6 +80,7 @@ func (s *Settings) validate(environments map[string]Environment) error {
 	spaces := strings.ContainsFunc(s.InstanceID, func(r rune) bool { return r <= ' ' })
 	p.Check(!spaces, "instance_id", "must not contain spaces, got %q", s.InstanceID)
 	p.Positive("start_timeout", s.StartTimeout)
+	p.Positive("command_wait", s.CommandWait)
 	p.Positive("stop_timeout", s.StopTimeout)
 	p.Positive("publish_timeout", s.PublishTimeout)
 	p.Check(s.MaxStuckHandlers > 0, "max_stuck_handlers", "must be > 0, got %d", s.MaxStuckHandlers)
@@ -123,6 +129,15 @@ type Loaded struct {
 	Disabled []string          // the names of the others; their settings are not validated
 
 	addresses map[string]any // of the environment; nil without one
+	command   bool           // it is not for `run`, `migrate` or a demo
+}
+
+// wait returns how long a start waits for absent servers, and the setting that says so.
+func (l *Loaded) wait() (limit time.Duration, setting string) {
+	if l.command && l.Settings.CommandWait <= l.Settings.StartTimeout {
+		return l.Settings.CommandWait, "command_wait"
+	}
+	return l.Settings.StartTimeout, "start_timeout"
 }
 
 // SettingsFlags adds --config and --profile to a command and those below it, and returns the

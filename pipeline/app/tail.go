@@ -25,6 +25,13 @@ type Tailer interface {
 	Tail(name string, oldest bool) pipeline.Source
 }
 
+// Ender is implemented by a source of Tailer that can end. ToEnd returns a source of the messages
+// that are there when it is opened: the channel of its subscription is closed after the last of
+// them, and Close returns what kept it from reading all.
+type Ender interface {
+	ToEnd() pipeline.Source
+}
+
 // Line is a message as `tail --json` writes it, one per line, and `send --format json` reads it.
 type Line struct {
 	Position string            `json:"position,omitempty"` // where tail has read it
@@ -50,6 +57,13 @@ type tailFlags struct {
 	from, plugin string
 	count        int
 	headers      bool
+	follow       bool
+}
+
+// ends says whether the command ends where the topic ends now. Whoever wants the oldest messages of a
+// topic, and not more than some, has no use for waiting until it has so many.
+func (f tailFlags) ends(followSet bool) bool {
+	return followSet && !f.follow || !followSet && f.from == "oldest" && f.count > 0
 }
 
 func (h *Host) tailCommand() *cobra.Command {
@@ -59,8 +73,11 @@ func (h *Host) tailCommand() *cobra.Command {
 		Short: "Show messages of a topic or a Redis stream as they arrive",
 		Long: "Show the messages of a Kafka topic or a Redis stream as they arrive, until Ctrl-C.\n\n" +
 			"It joins no consumer group, commits nothing, and takes no message from another reader.\n" +
+			"With --from oldest --count it ends at the present end when there are fewer messages, unless --follow is given;\n" +
+			"--from oldest --follow=false shows all that are there.\n" +
 			"A name that Kafka allows is a topic; --plugin redis reads a stream of such a name.",
 		Example: h.examples("tail orders --profile embedded", "tail orders-dead --from oldest --headers", "tail orders --from oldest --count 10 --json",
+			"tail orders --from oldest --follow=false --json > orders.ndjson",
 			"tail campaign-promotion-stream:POINT:12345"),
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return h.tail(cmd, args[0], f) },
@@ -68,7 +85,8 @@ func (h *Host) tailCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.from, "from", "newest", "newest (messages published from now on) or oldest")
 	flags.StringVar(&f.plugin, "plugin", "", "`name` of the transport, if several can have the name")
-	flags.IntVar(&f.count, "count", 0, "end after `n` messages; 0: until Ctrl-C")
+	flags.IntVar(&f.count, "count", 0, "end after `n` messages; 0: any number")
+	flags.BoolVar(&f.follow, "follow", true, "wait for new messages at the present end")
 	flags.BoolVar(&f.headers, "headers", false, "show the headers too")
 	flags.Bool("json", false, "write one JSON object per message")
 	return cmd
@@ -78,7 +96,15 @@ func (h *Host) tail(cmd *cobra.Command, name string, f tailFlags) error {
 	if f.from != "newest" && f.from != "oldest" {
 		return Usage("--from must be newest or oldest, got %q", f.from)
 	}
+	followSet := cmd.Flags().Changed("follow")
+	if followSet && !f.follow && f.from == "newest" {
+		return Usage("--follow=false needs --from oldest: there are no newest messages yet")
+	}
 	return h.open(cmd.Context(), cmd, nil, nil, func(l *Loaded, _ trace.TracerProvider) error {
+		l.command = true
+		if _, err := h.register(l); err != nil { // the plugins get their logger, and say what they wait for
+			return err
+		}
 		var source pipeline.Source
 		for _, p := range l.Plugins { // the last one counts: Redis allows every name
 			if t, ok := p.(Tailer); ok && (f.plugin == "" || f.plugin == p.Name()) {
@@ -90,14 +116,22 @@ func (h *Host) tail(cmd *cobra.Command, name string, f tailFlags) error {
 		if source == nil {
 			return Usage("no enabled transport has a topic or stream with the name %q", name)
 		}
-		return h.follow(cmd, l, source, f)
+		if f.ends(followSet) {
+			ender, ok := source.(Ender)
+			if !ok {
+				return Usage("%s can't be read to its end: use --follow", source.Describe())
+			}
+			source = ender.ToEnd()
+		}
+		return h.showAll(cmd, l, source, f)
 	})
 }
 
-func (h *Host) follow(cmd *cobra.Command, l *Loaded, source pipeline.Source, f tailFlags) (err error) {
+// showAll shows the messages of a source until there are f.count, the source ends, or a signal comes.
+func (h *Host) showAll(cmd *cobra.Command, l *Loaded, source pipeline.Source, f tailFlags) (err error) {
 	ctx := cmd.Context()
 	var s pipeline.Subscription
-	err = startWithin(ctx, l.Settings.StartTimeout, func(ctx context.Context) (err error) {
+	err = startWithin(ctx, l, func(ctx context.Context) (err error) {
 		s, err = source.Open(ctx, pipeline.Flow{})
 		return err
 	})
@@ -119,7 +153,12 @@ func (h *Host) follow(cmd *cobra.Command, l *Loaded, source pipeline.Source, f t
 		select {
 		case m, ok := <-messages:
 			if !ok {
-				return nil
+				select {
+				case err := <-failed:
+					return err
+				default:
+					return nil // Close has the error of a source that ended
+				}
 			}
 			if err := h.showLine(lineOf(m), h.JSON(cmd), f.headers); err != nil {
 				return err

@@ -69,7 +69,10 @@ func newConnection(config Config, client sarama.Client, pub *publisher, carriesM
 
 // close flushes the publisher for as long as ctx lasts, and closes everything. It is called once.
 func (c *connection) close(ctx context.Context) error {
-	err := c.publisher.close(ctx)
+	var err error
+	if c.publisher != nil { // a connection that only reads has none
+		err = c.publisher.close(ctx)
+	}
 	c.mu.Lock()
 	c.cancel()
 	c.mu.Unlock()

@@ -21,6 +21,8 @@ type Scanned struct {
 	Time      time.Time // of the record
 	Key       []byte
 	Value     []byte
+
+	headers []*sarama.RecordHeader
 }
 
 // Scan is what a scan has read.
@@ -58,33 +60,50 @@ func (p *Plugin) Scan(ctx context.Context, topic string, each func(Scanned) erro
 	defer cancel()
 	detach := context.AfterFunc(live.ctx, cancel)
 	defer detach()
-	if err := live.client.RefreshMetadata(topic); err != nil {
-		return Scan{}, scanFailed(topic, err)
-	}
-	partitions, err := live.client.Partitions(topic)
+	readers, scan, err := live.scanners(topic, p.log)
 	if err != nil {
-		return Scan{}, scanFailed(topic, err)
+		return *scan, scanFailed(topic, err)
+	}
+	err = scanPartitions(ctx, readers, each)
+	return *scan, err
+}
+
+// scanners returns a scan per partition, from its beginning to its present end.
+func (c *connection) scanners(topic string, log *slog.Logger) ([]partitionScan, *Scan, error) {
+	scan := &Scan{Beginning: true}
+	if err := c.client.RefreshMetadata(topic); err != nil {
+		return nil, scan, err
+	}
+	partitions, err := c.client.Partitions(topic)
+	if err != nil {
+		return nil, scan, err
 	}
 	slices.Sort(partitions)
-	// All ends are of the beginning of the scan.
-	scan, readers := Scan{Partitions: len(partitions), Beginning: true}, make([]partitionScan, len(partitions))
+	scan.Partitions = len(partitions)
+	readers := make([]partitionScan, len(partitions))
 	for i, partition := range partitions {
-		s := partitionScan{live: live, log: p.log, topic: topic, partition: partition, each: each, scan: &scan}
-		if s.end, err = live.client.GetOffset(topic, partition, sarama.OffsetNewest); err == nil {
-			s.offset, err = live.client.GetOffset(topic, partition, sarama.OffsetOldest)
+		s := partitionScan{live: c, log: log, topic: topic, partition: partition, scan: scan}
+		if s.end, err = c.client.GetOffset(topic, partition, sarama.OffsetNewest); err == nil {
+			s.offset, err = c.client.GetOffset(topic, partition, sarama.OffsetOldest)
 		}
 		if err != nil {
-			return scan, scanFailed(topic, err)
+			return nil, scan, err
 		}
 		scan.Beginning = scan.Beginning && s.offset == 0
 		readers[i] = s
 	}
+	return readers, scan, nil
+}
+
+// scanPartitions runs scans one after the other.
+func scanPartitions(ctx context.Context, readers []partitionScan, each func(Scanned) error) error {
 	for i := range readers {
+		readers[i].each = each
 		if err := readers[i].run(ctx); err != nil {
-			return scan, err
+			return err
 		}
 	}
-	return scan, nil
+	return nil
 }
 
 func scanFailed(topic string, err error) error {
@@ -243,7 +262,7 @@ func (s *partitionScan) records(b *sarama.RecordBatch) error {
 			at = b.MaxTimestamp
 		}
 		s.scan.Records++
-		if err := s.each(Scanned{Partition: s.partition, Offset: offset, Time: at, Key: r.Key, Value: r.Value}); err != nil {
+		if err := s.each(Scanned{Partition: s.partition, Offset: offset, Time: at, Key: r.Key, Value: r.Value, headers: r.Headers}); err != nil {
 			return callerError{err}
 		}
 	}

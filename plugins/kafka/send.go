@@ -9,6 +9,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -103,16 +104,27 @@ func (s *sendCommand) run(cmd *cobra.Command, topic string, values []string) err
 		}
 		return nil
 	}
-	return s.h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: register}, func(ctx context.Context, _ *app.Running) error {
+	return s.h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: register, Routes: audit == nil}, func(ctx context.Context, running *app.Running) error {
 		n, err := s.publish(ctx, topic, lines, audit)
 		if err != nil {
 			return fmt.Errorf("after %s: %w", app.Plural(n, "record"), err)
+		}
+		if audit == nil && !isRead(running.Registry, topic) {
+			fmt.Fprintf(s.h.Err(), "No route of these settings reads %s: it waits for another reader.\n", topic)
 		}
 		if s.h.JSON(cmd) {
 			return s.h.WriteJSON(map[string]any{"topic": topic, "sent": n})
 		}
 		_, err = fmt.Fprintf(s.h.Out(), "%s sent to %s.\n", app.Plural(n, "record"), topic)
 		return err
+	})
+}
+
+// isRead reports whether a route reads topic.
+func isRead(r *pipeline.Registry, topic string) bool {
+	return slices.ContainsFunc(r.Routes(), func(route pipeline.Route) bool {
+		from := route.From.Describe()
+		return from.Kind == Kind && from.Name == topic
 	})
 }
 

@@ -30,6 +30,13 @@ func TestSendAndTail(t *testing.T) {
 		code, out, errs := sendAndTail(t, brokers, topic, "send", "TOPIC", "first", "two\nlines", "--key", "k", "--header", "from=shop")
 		require.Zero(t, code, errs)
 		require.Equal(t, "2 records sent to "+topic+".\n", out)
+		require.Contains(t, errs, "No route of these settings reads "+topic+": it waits for another reader.\n")
+		prefix := topic + "-"
+		t.Cleanup(func() { deleteTopics(t, p, prefix+"orders") })
+		require.NoError(t, p.ensureTopics(t.Context(), prefix+"orders"))
+		code, _, errs = runShop(t, brokers, prefix, "send", prefix+"orders", "x")
+		require.Zero(t, code, errs)
+		require.NotContains(t, errs, "No route")
 		file := filepath.Join(t.TempDir(), "records")
 		require.NoError(t, os.WriteFile(file, []byte("third\n\xff\n"), 0o600))
 		code, out, errs = sendAndTail(t, brokers, topic, "send", "TOPIC", "--file", file, "--json")
@@ -41,6 +48,14 @@ func TestSendAndTail(t *testing.T) {
 		want := "AT@0  k  first\n  from: shop\nAT@1  k  two\uFFFDlines\n  from: shop\nAT@2    third\nAT@3    1 bytes, not UTF-8\n"
 		require.Equal(t, strings.ReplaceAll(want, "AT", topic+"/0"), out)
 		require.Contains(t, errs, "4 messages of kafka "+topic+".\n")
+
+		// More than there are: the present end is the end.
+		for _, flags := range [][]string{{"--count", "9"}, {"--follow=false"}} {
+			code, toEnd, errs := sendAndTail(t, brokers, topic, append([]string{"tail", "TOPIC", "--from", "oldest", "--headers"}, flags...)...)
+			require.Zero(t, code, errs)
+			require.Equal(t, out, toEnd)
+			require.Contains(t, errs, "4 messages of kafka "+topic+".\n")
+		}
 
 		// The lines of one command are the records of the other.
 		_, lines, _ := sendAndTail(t, brokers, topic, "tail", "TOPIC", "--from", "oldest", "--count", "4", "--json")
@@ -70,6 +85,8 @@ func TestSendAndTailRefuse(t *testing.T) {
 			{[]string{"send", "t", "x", "--format", "json"}, app.ExitUsage, "a line is no JSON object"},
 			{[]string{"send", "kafka-test-absent", "x"}, app.ExitBad, "kafka-test-absent"},
 			{[]string{"tail", "kafka-test-absent"}, app.ExitBad, "shop: kafka has no topic kafka-test-absent\n"},
+			{[]string{"tail", "kafka-test-absent", "--from", "oldest", "--count", "1"}, app.ExitBad, "shop: kafka has no topic kafka-test-absent\n"},
+			{[]string{"tail", "t", "--follow=false"}, app.ExitUsage, "--follow=false needs --from oldest"},
 			{[]string{"tail", "a:b"}, app.ExitUsage, `no enabled transport has a topic or stream with the name "a:b"`},
 			{[]string{"tail", "t", "--from", "today"}, app.ExitUsage, "--from must be newest or oldest"},
 		} {

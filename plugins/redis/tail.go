@@ -27,7 +27,7 @@ func (p *Plugin) Tail(stream string, oldest bool) pipeline.Source {
 
 // TailAt is Tail for a stream of another server.
 func (p *Plugin) TailAt(at ClientConfig, stream string, oldest bool) pipeline.Source {
-	return tail{p, at, stream, oldest}
+	return tail{p: p, at: at, stream: stream, oldest: oldest}
 }
 
 type tail struct {
@@ -35,6 +35,13 @@ type tail struct {
 	at     ClientConfig
 	stream string
 	oldest bool
+	ends   bool // after the last entry that is there at Open
+}
+
+// ToEnd implements app.Ender.
+func (t tail) ToEnd() pipeline.Source {
+	t.ends = true
+	return t
 }
 
 func (t tail) Describe() pipeline.Endpoint {
@@ -52,6 +59,16 @@ func (t tail) Open(ctx context.Context, _ pipeline.Flow) (pipeline.Subscription,
 		return nil, errors.Join(err, c.Close())
 	}
 	s := &tailing{tail: t, c: c}
+	if t.ends {
+		last, err := c.XRevRangeN(ctx, t.stream, "+", "-", 1).Result()
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("redis: tail %s: %w", t.stream, err), c.Close())
+		}
+		s.last = "-" // an empty stream has ended
+		if len(last) > 0 {
+			s.last = last[0].ID
+		}
+	}
 	s.Life = pipeline.NewLife(t.p.cfg.CloseTimeout, func(ctx context.Context) error {
 		return errors.Join(s.run(ctx, next), c.Close())
 	})
@@ -83,7 +100,8 @@ func (t tail) begin(ctx context.Context, c goredis.UniversalClient) (string, err
 type tailing struct {
 	*pipeline.Life
 	tail
-	c goredis.UniversalClient
+	c    goredis.UniversalClient
+	last string // the id to end after; "-": at once, "": never
 }
 
 func (s *tailing) run(ctx context.Context, next string) error {
@@ -91,8 +109,12 @@ func (s *tailing) run(ctx context.Context, next string) error {
 	if d, ok := domainOf(s.p.cfg.Domains, s.stream); ok && d.Fields {
 		decode = entry.DecodeFields
 	}
+	to := "+"
+	if s.last != "" {
+		to = s.last
+	}
 	for s.Reading.Err() == nil && next != "" { // no entry follows the largest id of all
-		page, err := s.c.XRangeN(s.Reading, s.stream, next, "+", tailPage).Result()
+		page, err := s.c.XRangeN(s.Reading, s.stream, next, to, tailPage).Result()
 		if err != nil && s.Reading.Err() == nil {
 			s.Fail(fmt.Errorf("redis: tail %s: %w", s.stream, err))
 			return nil
@@ -109,7 +131,11 @@ func (s *tailing) run(ctx context.Context, next string) error {
 			}
 			next, _ = entry.NextID(m.ID)
 		}
-		if len(page) == 0 {
+		switch {
+		case len(page) > 0:
+		case s.last != "":
+			return nil // entries up to the last one may have been trimmed meanwhile
+		default:
 			pipeline.Sleep(s.Reading, tailPause)
 		}
 	}
@@ -117,4 +143,7 @@ func (s *tailing) run(ctx context.Context, next string) error {
 	return nil
 }
 
-var _ app.Tailer = (*Plugin)(nil)
+var (
+	_ app.Tailer = (*Plugin)(nil)
+	_ app.Ender  = tail{}
+)

@@ -1,6 +1,8 @@
 package redis
 
 import (
+	"bytes"
+	"io"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -45,6 +48,16 @@ func TestTail(t *testing.T) {
 				return nil
 			}
 		}
+		// The source that ends has what was there when it was opened.
+		ending, err := p.Tail(stream, true).(app.Ender).ToEnd().Open(t.Context(), pipeline.Flow{})
+		require.NoError(t, err)
+		late := add("later")
+		ended, err := ending.Subscribe(t.Context(), "")
+		require.NoError(t, err)
+		require.Equal(t, "old", string(next(ended).Payload))
+		require.Nil(t, next(ended), "the channel is closed")
+		require.NoError(t, ending.Close())
+		require.NoError(t, c.XDel(t.Context(), stream, late).Err())
 		newest, oldest := open(false), open(true)
 		m := next(oldest)
 		require.Equal(t, "old", string(m.Payload))
@@ -59,4 +72,17 @@ func TestTail(t *testing.T) {
 		require.Empty(t, groups)
 		require.EqualValues(t, 2, c.XLen(t.Context(), stream).Val())
 	})
+}
+
+// A tail says which server it waits for, and does not wait for long.
+func TestTailReportsThatItWaits(t *testing.T) {
+	t.Parallel()
+	var errs bytes.Buffer
+	code := app.Main(t.Context(), app.Options{
+		Name: "shop", Plugins: []pipeline.Plugin{New()}, Args: []string{"tail", "a:b"}, Stdout: io.Discard, Stderr: &errs,
+		Environ: []string{"SHOP__COMMAND_WAIT=300ms", "SHOP__PLUGINS__REDIS__ADDRS=127.0.0.1:1"},
+	})
+	require.Equal(t, app.ExitUnavailable, code, &errs)
+	require.Contains(t, errs.String(), `"msg":"waiting for redis","address":"127.0.0.1:1"`)
+	require.Contains(t, errs.String(), "stopped waiting after 300ms (command_wait)")
 }
