@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/wire"
 )
 
@@ -45,7 +46,29 @@ func TestHelpFits80Columns(t *testing.T) {
 		}
 	}
 	check("", commands)
+	operations := []operate.About{operate.Routes().About}
+	for _, p := range wire.New().Plugins {
+		if operated, ok := p.(operate.Operated); ok {
+			operations = append(operations, abouts(operated.Operations())...)
+		}
+	}
+	for _, about := range operations {
+		text := helpOf(t, about.Name)
+		require.Empty(t, helpIsWide.FindAllString(text, -1), about.Name)
+		require.Contains(t, text, "Examples:", about.Name)
+	}
 	require.Contains(t, helpOf(t, ""), "/docs\n", "where the documentation is")
+}
+
+// abouts returns what people read of operations.
+func abouts(o operate.Operations) (all []operate.About) {
+	for _, r := range o.Reports {
+		all = append(all, r.About)
+	}
+	for _, a := range o.Actions {
+		all = append(all, a.About)
+	}
+	return all
 }
 
 // withoutExample returns c and its subcommands whose help has no example.
@@ -68,6 +91,11 @@ func TestEveryCommandOfAPluginHasAnExample(t *testing.T) {
 		if commander, ok := p.(app.Commander); ok {
 			for _, c := range commander.Commands(&app.Host{}) {
 				require.Empty(t, withoutExample(c), "a command needs an example in its help")
+			}
+		}
+		if operated, ok := p.(operate.Operated); ok {
+			for _, about := range abouts(operated.Operations()) {
+				require.NotEmpty(t, about.Examples, "the command %s needs an example in its help", about.Name)
 			}
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // Options describe a binary. Only Name is required.
@@ -66,7 +67,8 @@ type Tracer interface {
 	Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error)
 }
 
-// Commander is implemented by a plugin that has commands. Commands is called once, before any
+// Commander is implemented by a plugin that has commands which are no reports or actions (see
+// operate.Operated), such as one that streams. Commands is called once, before any
 // settings are read: the commands themselves call Host.Load, Host.Run or Host.Services.
 type Commander interface {
 	Commands(h *Host) []*cobra.Command
@@ -241,6 +243,12 @@ func (h *Host) root() *cobra.Command {
 				annotate(cmd, ofPlugin, p.Name())
 				add(GroupOperate, cmd)
 			}
+		}
+	}
+	h.addOperations(root, "", operate.Operations{Reports: []operate.Report{operate.Routes()}})
+	for _, p := range h.o.Plugins {
+		if o, ok := p.(operate.Operated); ok {
+			h.addOperations(root, p.Name(), o.Operations())
 		}
 	}
 	root.InitDefaultCompletionCmd(h.o.Args...)

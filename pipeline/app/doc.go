@@ -24,8 +24,14 @@
 //
 // SIGTERM drains and exits with 0, Ctrl-C drains and exits with 130, a second Ctrl-C ends at once.
 //
+// # Commands
+//
+// A report or an action of a plugin (operate.Operated) becomes a command with a flag per field, --json,
+// and --dry-run for an action. Host.Services starts what it needs, waits at most command_wait for
+// absent servers, and names them. A command that streams is a function of its own (Commander).
+//
 // # Exit codes
 //
-// 0 done; 1 it ran and the answer is bad; 2 usage or configuration; 3 a server it needs could not
-// be had; 130 interrupted.
+// 0 done; 1 it ran and the answer is bad, such as a check that failed; 2 usage or configuration; 3 a
+// server it needs could not be had, and what the others know is shown; 130 interrupted.
 package app

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
@@ -82,6 +84,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.relayed = pipeline.NewSampledLog(logInterval, p.logRelayed)
 	r.Service("deadletter.log", p.relayed)
 	r.Collect(p.metrics.collectors()...)
+	r.Offer(waiting{p})
 	return nil
 }
 
@@ -95,15 +98,47 @@ func (p *Plugin) Schemas(env pipeline.Env) []pipeline.Schema {
 
 // Commands implements app.Commander.
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
-	return []*cobra.Command{cli.Command(h, cli.Env{
+	return []*cobra.Command{cli.Command(h, p.cliEnv())}
+}
+
+// Operations implements operate.Operated.
+func (p *Plugin) Operations() operate.Operations {
+	return operate.Operations{Reports: []operate.Report{p.cliEnv().List()}}
+}
+
+func (p *Plugin) cliEnv() cli.Env {
+	return cli.Env{
 		Register: p.registerStore,
 		Store:    p.store.Load,
 		Replayer: func(running *app.Running) cli.Replayer { return newReplays(p, running) },
-	})}
+	}
+}
+
+// waiting counts the stored dead letters of a plugin.
+type waiting struct{ p *Plugin }
+
+// WaitingByRoute implements operate.DeadLetters. It opens the store for itself unless it is open.
+func (w waiting) WaitingByRoute(ctx context.Context) (counts map[string]int64, ok bool, err error) {
+	if w.p.config.Store.DSN.IsZero() {
+		return nil, false, nil
+	}
+	open := w.p.store.Load()
+	if open == nil {
+		own, err := w.p.openStore(ctx, pipeline.MatchSchemas)
+		if err != nil {
+			return nil, false, err
+		}
+		defer func() { err = errors.Join(err, own.Close()) }()
+		open = own
+	}
+	counts, err = open.WaitingByHandler(ctx)
+	return counts, err == nil, err
 }
 
 var (
 	_ pipeline.Configurable = (*Plugin)(nil)
 	_ pipeline.Migratable   = (*Plugin)(nil)
 	_ app.Commander         = (*Plugin)(nil)
+	_ operate.Operated      = (*Plugin)(nil)
+	_ operate.DeadLetters   = waiting{}
 )

@@ -10,66 +10,70 @@ import (
 	"strings"
 
 	"github.com/IBM/sarama"
-	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-// Commands implements app.Commander.
-func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
-	list := h.JSONFlag(h.ServiceFlags(&cobra.Command{
-		Use:     "topics",
-		Short:   "List the Kafka topics of all routes, and their problems",
-		Example: fmt.Sprintf("  %[1]s topics --config settings.yaml\n  %[1]s topics create --config settings.yaml", h.Name()),
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return p.topics(h, cmd, false, false) },
-	}))
-	var dryRun bool
-	create := h.JSONFlag(&cobra.Command{
-		Use:     "create",
-		Short:   "Create the missing Kafka topics; change no existing one",
-		Example: fmt.Sprintf("  %[1]s topics create --config settings.yaml --dry-run\n  %[1]s topics create --config settings.yaml", h.Name()),
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return p.topics(h, cmd, true, dryRun) },
-	})
-	create.Flags().BoolVar(&dryRun, "dry-run", false, "let the cluster check the requests, and create nothing")
-	list.AddCommand(create)
-	return []*cobra.Command{list, p.sendCommand(h)}
-}
-
-// topics connects to the brokers, without any route, and reports the topics that the routes need.
-// Before that it may create the missing ones.
-func (p *Plugin) topics(h *app.Host, cmd *cobra.Command, create, dryRun bool) error {
+// Operations implements operate.Operated.
+func (p *Plugin) Operations() operate.Operations {
 	register := func(r *pipeline.Registry) error {
 		r.Service("kafka.topics", service{p}) // it does not mind missing topics
 		return nil
 	}
-	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Routes: true, Register: register}, func(ctx context.Context, running *app.Running) error {
-		live, err := p.connected()
+	return operate.Operations{
+		Reports: []operate.Report{{
+			About: operate.About{
+				Name: "topics", Short: "List the Kafka topics of all routes, and their problems",
+				Examples: []string{"topics --config settings.yaml", "topics create --config settings.yaml"},
+				Register: register,
+			},
+			Read: func(_ context.Context, reg *pipeline.Registry, _ operate.Input) (operate.Answer, error) {
+				return p.topics(reg, topicsReport{}, nil)
+			},
+		}},
+		Actions: []operate.Action{{
+			About: operate.About{
+				Name: "topics create", Short: "Create the missing Kafka topics; change no existing one",
+				Long:     "Create the missing Kafka topics; change no existing one.\n\nWith --dry-run the cluster checks the requests and creates nothing.",
+				Examples: []string{"topics create --config settings.yaml --dry-run", "topics create --config settings.yaml"},
+				Register: register,
+			},
+			Role: operate.Admin, Danger: operate.Safe,
+			Preview: func(_ context.Context, reg *pipeline.Registry, _ operate.Input) (operate.Answer, error) {
+				check := func(c *connection, name string) error { return c.create(name, true) }
+				return p.topics(reg, topicsReport{DryRun: true}, check)
+			},
+			Do: func(ctx context.Context, reg *pipeline.Registry, _ operate.Input) (operate.Answer, error) {
+				create := func(c *connection, name string) error { return c.ensure(ctx, name) }
+				return p.topics(reg, topicsReport{}, create)
+			},
+		}},
+	}
+}
+
+// topics reports the topics that the routes need. Before that it calls create, unless it is nil, for
+// the missing ones.
+func (p *Plugin) topics(reg *pipeline.Registry, r topicsReport, create func(*connection, string) error) (operate.Answer, error) {
+	live, err := p.connected()
+	if err != nil {
+		return operate.Answer{}, err
+	}
+	needed := neededTopics(reg.Routes())
+	if r.Topics, err = live.status(needed); err != nil {
+		return operate.Answer{}, answered(err)
+	}
+	if create != nil {
+		live.createMissing(&r, create)
+	}
+	if create != nil && !r.DryRun {
+		after, err := live.status(needed)
 		if err != nil {
-			return err
+			return r.answer(), answered(err)
 		}
-		needed := neededTopics(running.Registry.Routes())
-		r := topicsReport{DryRun: dryRun}
-		if r.Topics, err = live.status(needed); err != nil {
-			return answered(err)
-		}
-		if create {
-			live.createMissing(ctx, &r)
-		}
-		if create && !dryRun {
-			var after []*topicStatus
-			if after, err = live.status(needed); err == nil {
-				r.Topics = after
-			}
-		}
-		reported := report(h, cmd, r)
-		if err != nil {
-			return answered(err)
-		}
-		return reported
-	})
+		r.Topics = after
+	}
+	return r.answer(), nil
 }
 
 // answered marks an error as one of an unavailable server when no broker answered.
@@ -80,18 +84,14 @@ func answered(err error) error {
 	return fmt.Errorf("kafka: %w", err)
 }
 
-// createMissing creates the topics of the report that do not exist, or lets the cluster check that
-// in a dry run. One that is refused does not stop the others.
-func (c *connection) createMissing(ctx context.Context, r *topicsReport) {
-	create := func(name string) error { return c.ensure(ctx, name) }
-	if r.DryRun {
-		create = func(name string) error { return c.create(name, true) }
-	}
+// createMissing calls create for the topics of the report that do not exist. One that is refused
+// does not stop the others.
+func (c *connection) createMissing(r *topicsReport, create func(*connection, string) error) {
 	for _, t := range r.Topics {
 		if t.Exists {
 			continue
 		}
-		err := create(t.Name)
+		err := create(c, t.Name)
 		if err == nil {
 			r.Created = append(r.Created, c.plan(t.Name))
 			continue
@@ -135,46 +135,32 @@ func (c *connection) plan(topic string) createdTopic {
 	return t
 }
 
-// report writes r. Topics that were not created make the exit code 1, and so do topics with
-// problems, except in a dry run.
-func report(h *app.Host, cmd *cobra.Command, r topicsReport) error {
-	if h.JSON(cmd) {
-		if err := h.WriteJSON(r); err != nil {
-			return err
-		}
-	} else if err := r.write(h); err != nil {
-		return err
-	}
-	problems := slices.ContainsFunc(r.Topics, func(t *topicStatus) bool { return len(t.Problems) > 0 })
-	if len(r.Failed) > 0 || problems && !r.DryRun {
-		return &app.ExitError{Code: app.ExitBad}
-	}
-	return nil
-}
-
-func (r topicsReport) write(h *app.Host) error {
+// answer returns the report for people, too. A topic that was not created is a check that failed, and
+// so is a problem of a topic, except in a dry run.
+func (r topicsReport) answer() operate.Answer {
+	a := operate.Answer{Value: r}
 	verb := "Created"
 	if r.DryRun {
 		verb = "Would create"
 	}
 	for _, t := range r.Created {
-		fmt.Fprintf(h.Out(), "%s %s: %d partitions, replication factor %d", verb, t.Name, t.Partitions, t.Replication)
+		line := fmt.Sprintf("%s %s: %d partitions, replication factor %d", verb, t.Name, t.Partitions, t.Replication)
 		for _, name := range slices.Sorted(maps.Keys(t.Settings)) {
-			fmt.Fprintf(h.Out(), ", %s %s", name, t.Settings[name])
+			line += fmt.Sprintf(", %s %s", name, t.Settings[name])
 		}
-		fmt.Fprintln(h.Out())
+		a.Lines = append(a.Lines, line)
 	}
 	for _, t := range r.Failed {
-		fmt.Fprintf(h.Out(), "Not created: %s: %s\n", t.Name, t.Error)
+		a.Checks = append(a.Checks, operate.Check{Name: t.Name, Level: operate.Fail, Text: "not created: " + t.Error})
 	}
 	if r.DryRun {
 		if len(r.Created)+len(r.Failed) == 0 {
-			fmt.Fprintln(h.Out(), "All topics exist.")
+			a.Lines = append(a.Lines, "All topics exist.")
 		}
-		return nil
+		return a
 	}
-	w := app.Table(h.Out())
-	fmt.Fprintln(w, "TOPIC\tROLE\tEXISTS\tPARTITIONS\tREPLICATION\t"+strings.ToUpper(strings.Join(listedSettings(), "\t")))
+	table := operate.Table{Columns: append([]string{"TOPIC", "ROLE", "EXISTS", "PARTITIONS", "REPLICATION"},
+		strings.Fields(strings.ToUpper(strings.Join(listedSettings(), " ")))...)}
 	absent := false // a topic that is created on first use
 	for _, t := range r.Topics {
 		exists, partitions, replication := "yes", fmt.Sprint(t.Partitions), fmt.Sprint(t.Replication)
@@ -186,20 +172,16 @@ func (r topicsReport) write(h *app.Host) error {
 		for _, name := range listedSettings() {
 			row = append(row, cmp.Or(t.Settings[name], "-"))
 		}
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("write the table: %w", err)
-	}
-	if absent {
-		fmt.Fprintln(h.Out(), "The topics that do not exist are created on first use (plugins.kafka.create_topics).")
-	}
-	for _, t := range r.Topics {
+		table.Rows = append(table.Rows, row)
 		for _, problem := range t.Problems {
-			fmt.Fprintf(h.Out(), "%s: %s\n", t.neededTopic, problem)
+			a.Checks = append(a.Checks, operate.Check{Name: t.String(), Level: operate.Fail, Text: problem})
 		}
 	}
-	return nil
+	a.Tables = []operate.Table{table}
+	if absent {
+		a.Notes = append(a.Notes, "The topics that do not exist are created on first use (plugins.kafka.create_topics).")
+	}
+	return a
 }
 
-var _ app.Commander = (*Plugin)(nil)
+var _ operate.Operated = (*Plugin)(nil)

@@ -36,6 +36,9 @@ type sendCommand struct {
 	by      app.By
 }
 
+// Commands implements app.Commander.
+func (p *Plugin) Commands(h *app.Host) []*cobra.Command { return []*cobra.Command{p.sendCommand(h)} }
+
 func (p *Plugin) sendCommand(h *app.Host) *cobra.Command {
 	s := &sendCommand{p: p, h: h}
 	cmd := h.JSONFlag(h.ServiceFlags(&cobra.Command{
@@ -212,3 +215,5 @@ func (s *sendCommand) message(text string) (*message.Message, error) {
 	}
 	return m, nil
 }
+
+var _ app.Commander = (*Plugin)(nil)

@@ -39,7 +39,7 @@ type Replayer interface {
 	Stop(context.Context) error
 }
 
-// Command returns the command with its subcommands.
+// Command returns the command with its subcommands, without the reports.
 func Command(h *app.Host, env Env) *cobra.Command {
 	group := h.ServiceFlags(&cobra.Command{
 		Use:     "deadletter",
@@ -47,7 +47,7 @@ func Command(h *app.Host, env Env) *cobra.Command {
 		Short:   "List, show, replay, discard and prune dead letters",
 		Example: fmt.Sprintf("  %[1]s deadletter list\n  %[1]s deadletter show 15183961\n  %[1]s deadletter replay 15183961 --why \"the receiver is back\"", h.Name()),
 	})
-	group.AddCommand(env.listCommand(h), env.showCommand(h), env.replayCommand(h), env.discardCommand(h), env.pruneCommand(h))
+	group.AddCommand(env.showCommand(h), env.replayCommand(h), env.discardCommand(h), env.pruneCommand(h))
 	return group
 }
 

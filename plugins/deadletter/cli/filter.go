@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -31,16 +32,40 @@ type filterFlags struct {
 	since, until string
 }
 
+// filterField is a field and where its value belongs.
+type filterField struct {
+	operate.Field
+	to *string
+}
+
+func (f *filterFlags) fields() []filterField {
+	field := func(to *string, name, help string) filterField {
+		return filterField{operate.Field{Name: name, Help: help}, to}
+	}
+	return []filterField{
+		field(&f.Source, "source", "only from this `topic` or stream"),
+		field(&f.Plugin, "plugin", "only of the plugin of this `name`"),
+		field(&f.Handler, "handler", "only of the `route` of this name"),
+		field(&f.Class, "class", "only with errors of this `class`"),
+		field(&f.Fingerprint, "fingerprint", "only with errors of this `group` (see list --group)"),
+		field(&f.Under, "subject", "only about this `subject` and its parts: POINT:77 selects the payouts of that promotion"),
+		field(&f.since, "since", "only with a last failure at or after this `time`: RFC 3339, or an age such as 2h"),
+		field(&f.until, "until", "only with a last failure before this `time`"),
+	}
+}
+
 func (f *filterFlags) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&f.Source, "source", "", "only from this `topic` or stream")
-	flags.StringVar(&f.Plugin, "plugin", "", "only of the plugin of this `name`")
-	flags.StringVar(&f.Handler, "handler", "", "only of the `route` of this name")
-	flags.StringVar(&f.Class, "class", "", "only with errors of this `class`")
-	flags.StringVar(&f.Fingerprint, "fingerprint", "", "only with errors of this `group` (see list --group)")
-	flags.StringVar(&f.Under, "subject", "", "only about this `subject` and its parts: POINT:77 selects the payouts of that promotion")
-	flags.StringVar(&f.since, "since", "", "only with a last failure at or after this `time`: RFC 3339, or an age such as 2h")
-	flags.StringVar(&f.until, "until", "", "only with a last failure before this `time`")
+	for _, field := range f.fields() {
+		cmd.Flags().StringVar(field.to, field.Name, "", field.Help)
+	}
+}
+
+// read takes the values of the fields.
+func (f *filterFlags) read(in operate.Input) error {
+	for _, field := range f.fields() {
+		*field.to = in.Text(field.Name)
+	}
+	return f.parse()
 }
 
 // parse reads the times.

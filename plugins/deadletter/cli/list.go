@@ -3,12 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
+	"strconv"
 	"time"
 
-	"github.com/spf13/cobra"
-
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -23,100 +23,90 @@ type groups struct {
 	Groups []store.Group `json:"groups"`
 }
 
-func (e Env) listCommand(h *app.Host) *cobra.Command {
-	var (
-		f      filterFlags
-		states []string
-		group  bool
-		limit  int
-	)
-	cmd := h.JSONFlag(&cobra.Command{
-		Use:   "list",
-		Short: "List dead letters, newest first, or groups of equal errors",
-		Example: fmt.Sprintf(`  %[1]s deadletter list
-  %[1]s deadletter list --group --since 24h
-  %[1]s deadletter list --class rejected --state all`, h.Name()),
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.parse(); err != nil {
+// List returns the report "deadletter list".
+func (e Env) List() operate.Report {
+	var fields []operate.Field
+	for _, f := range (&filterFlags{}).fields() {
+		fields = append(fields, f.Field)
+	}
+	return operate.Report{
+		About: operate.About{
+			Name: "deadletter list", Short: "List dead letters, newest first, or groups of equal errors",
+			Examples: []string{"deadletter list", "deadletter list --group --since 24h", "deadletter list --class rejected --state all"},
+			Fields: append(fields,
+				operate.Field{Name: "state", Type: operate.List, Help: "only in these `states`: " + joined(store.States()) + ", or all (default " + joined(store.Waiting()) + ")"},
+				operate.Field{Name: "group", Type: operate.Switch, Help: "group by error: errors that differ only in numbers and ids are equal"},
+				operate.Field{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"},
+			),
+			Validate: func(in operate.Input) error {
+				_, _, err := selection(in)
 				return err
-			}
-			var err error
-			if f.States, err = parseStates(states); err != nil {
-				return err
-			}
-			if limit < 1 {
-				return app.Usage("--limit must be > 0, got %d", limit)
-			}
-			return e.run(h, cmd, func(ctx context.Context, s *session) error {
-				if err := f.check(ctx, s.store); err != nil {
-					return err
-				}
-				if group {
-					return s.listGroups(ctx, f.Filter, limit)
-				}
-				return s.list(ctx, f.Filter, limit)
-			})
+			},
+			Register: e.Register,
 		},
-	})
-	f.add(cmd)
-	flags := cmd.Flags()
-	flags.StringSliceVar(&states, "state", nil, "only in these `states`: "+joined(store.States())+", or all (default "+joined(store.Waiting())+")")
-	flags.BoolVar(&group, "group", false, "group by error: errors that differ only in numbers and ids are equal")
-	flags.IntVar(&limit, "limit", 50, "largest number of rows")
-	return cmd
+		Read: func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+			f, limit, err := selection(in)
+			if err != nil {
+				return operate.Answer{}, err
+			}
+			if err := f.check(ctx, e.Store()); err != nil {
+				return operate.Answer{}, err
+			}
+			if in.Switch("group") {
+				found, err := e.Store().Groups(ctx, f.Filter, limit)
+				if err != nil {
+					return operate.Answer{}, err
+				}
+				return groups{found}.answer(), nil
+			}
+			found, total, err := e.Store().List(ctx, f.Filter, limit)
+			if err != nil {
+				return operate.Answer{}, err
+			}
+			return list{total, found}.answer(), nil
+		},
+	}
 }
 
-func (s *session) list(ctx context.Context, f store.Filter, limit int) error {
-	found, total, err := s.store.List(ctx, f, limit)
-	if err != nil {
-		return err
+// selection reads the fields of the report.
+func selection(in operate.Input) (f filterFlags, limit int, err error) {
+	if err := f.read(in); err != nil {
+		return f, 0, err
 	}
-	return s.show(list{total, found}, list{total, found}.write)
+	if f.States, err = parseStates(in.List("state")); err != nil {
+		return f, 0, err
+	}
+	if limit = in.Number("limit"); limit < 1 {
+		return f, 0, app.Usage("--limit must be > 0, got %d", limit)
+	}
+	return f, limit, nil
 }
 
-func (l list) write(out io.Writer) error {
-	if len(l.DeadLetters) == 0 {
-		_, err := fmt.Fprintln(out, "No dead letters.")
-		return err
-	}
-	w := app.Table(out)
-	fmt.Fprintln(w, "ID\tSTATE\tFAILED\tHANDLER\tABOUT\tCLASS\tERROR")
+func (l list) answer() operate.Answer {
+	table := operate.Table{Columns: []string{"ID", "STATE", "FAILED", "HANDLER", "ABOUT", "CLASS", "ERROR"}, Empty: "No dead letters."}
 	for _, d := range l.DeadLetters {
 		about := d.Subject
 		if about == "" {
 			about = d.Source.String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", app.Printable(d.ID), d.State, d.Failed.Format(time.RFC3339), OneLine(d.Handler, 80), OneLine(about, 60),
-			OneLine(d.Class, errorWidth), OneLine(d.Error, errorWidth))
+		table.Rows = append(table.Rows, []string{
+			d.ID, string(d.State), d.Failed.Format(time.RFC3339), OneLine(d.Handler, 80), OneLine(about, 60), OneLine(d.Class, errorWidth), OneLine(d.Error, errorWidth),
+		})
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
+	a := operate.Answer{Value: l, Tables: []operate.Table{table}}
 	if more := l.Total - int64(len(l.DeadLetters)); more > 0 {
-		fmt.Fprintf(out, "… and %d more. Use --limit, a filter, or --group.\n", more)
+		a.Notes = append(a.Notes, fmt.Sprintf("… and %d more. Use --limit, a filter, or --group.", more))
 	}
-	return nil
+	return a
 }
 
-func (s *session) listGroups(ctx context.Context, f store.Filter, limit int) error {
-	found, err := s.store.Groups(ctx, f, limit)
-	if err != nil {
-		return err
-	}
-	return s.show(groups{found}, groups{found}.write)
-}
-
-func (g groups) write(out io.Writer) error {
-	if len(g.Groups) == 0 {
-		_, err := fmt.Fprintln(out, "No dead letters.")
-		return err
-	}
-	w := app.Table(out)
-	fmt.Fprintln(w, "FINGERPRINT\tCOUNT\tCLASS\tHANDLER\tFIRST\tLAST\tEXAMPLE\tERROR")
+func (g groups) answer() operate.Answer {
+	table := operate.Table{Columns: []string{"FINGERPRINT", "COUNT", "CLASS", "HANDLER", "FIRST", "LAST", "EXAMPLE", "ERROR"}, Empty: "No dead letters."}
 	for _, g := range g.Groups {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Fingerprint, g.Count, OneLine(g.Class, errorWidth), OneLine(g.Handler, 80),
-			g.FirstFailed.Format(time.RFC3339), g.LastFailed.Format(time.RFC3339), app.Printable(g.Example), OneLine(g.Error, errorWidth))
+		table.Rows = append(table.Rows, []string{
+			g.Fingerprint, strconv.FormatInt(g.Count, 10), OneLine(g.Class, errorWidth), OneLine(g.Handler, 80),
+			g.FirstFailed.Format(time.RFC3339), g.LastFailed.Format(time.RFC3339), g.Example, OneLine(g.Error, errorWidth),
+		})
 	}
-	return w.Flush()
+	return operate.Answer{Value: g, Tables: []operate.Table{table}}
 }

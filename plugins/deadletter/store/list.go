@@ -228,6 +228,22 @@ func (s *Store) Tallies(ctx context.Context) ([]Tally, error) {
 	return all, nil
 }
 
+// WaitingByHandler counts the dead letters that wait for a person, by the route that failed.
+func (s *Store) WaitingByHandler(ctx context.Context) (map[string]int64, error) {
+	counts := map[string]int64{}
+	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+		var handler string
+		var n int64
+		err := rows.Scan(&handler, &n)
+		counts[handler] = n
+		return err
+	}, `SELECT handler, count(*) FROM dead_letters WHERE state IN ('open', 'replaying', 'parked') GROUP BY handler`)
+	if err != nil {
+		return nil, s.wrap("count by handler", err)
+	}
+	return counts, nil
+}
+
 // Target says which plugin or transport replays a dead letter.
 type Target struct {
 	Plugin     string

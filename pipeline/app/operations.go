@@ -1,0 +1,165 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// addOperations adds a command per report and action below root. A name of several words is below
+// the command of the words before the last one, which must exist.
+func (h *Host) addOperations(root *cobra.Command, plugin string, o operate.Operations) {
+	for _, r := range o.Reports {
+		h.addOperation(root, plugin, h.operation(r.About, r.Read))
+	}
+	for _, a := range o.Actions {
+		var dryRun bool
+		long := cmp.Or(a.Long, a.Short+".")
+		a.Long = fmt.Sprintf("%s\n\nIt needs the role %s, and is %s: %s.", long, a.Role, a.Danger, map[operate.Danger]string{
+			operate.Safe: "it can be repeated", operate.Irreversible: "it can't be undone"}[a.Danger])
+		cmd := h.operation(a.About, func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+			if dryRun {
+				return a.Preview(ctx, reg, in)
+			}
+			return a.Do(ctx, reg, in)
+		})
+		cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be done, and change nothing")
+		h.addOperation(root, plugin, cmd)
+	}
+}
+
+// operation returns the command of a report or an action. Its Use is the complete name.
+func (h *Host) operation(about operate.About, read func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error)) *cobra.Command {
+	cmd := h.JSONFlag(&cobra.Command{
+		Use:     about.Name,
+		Short:   about.Short,
+		Long:    about.Long,
+		Example: h.examples(about.Examples...),
+		Args:    cobra.NoArgs,
+	})
+	addFields(cmd, about.Fields)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		in := inputOf(cmd, about.Fields)
+		if about.Validate != nil {
+			if err := about.Validate(in); err != nil {
+				return err
+			}
+		}
+		o := ServicesOptions{Routes: true, Register: about.Register}
+		return h.Services(cmd.Context(), cmd, o, func(ctx context.Context, running *Running) error {
+			if about.Register == nil { // it connects by itself, so its waiting is bounded here
+				bounded, cancel := context.WithTimeout(ctx, running.Settings.StartTimeout)
+				defer cancel()
+				ctx = bounded
+			}
+			answer, err := read(ctx, running.Registry, in)
+			return h.answer(cmd, answer, err)
+		})
+	}
+	return cmd
+}
+
+func (h *Host) addOperation(root *cobra.Command, plugin string, cmd *cobra.Command) {
+	words := strings.Fields(cmd.Use)
+	last := len(words) - 1
+	parent := root
+	for _, word := range words[:last] {
+		for _, c := range parent.Commands() {
+			if c.Name() == word {
+				parent = c
+			}
+		}
+	}
+	cmd.Use = words[last]
+	if parent == root { // below it they are inherited
+		cmd.GroupID = GroupOperate
+		h.ServiceFlags(cmd)
+		if plugin != "" {
+			annotate(cmd, ofPlugin, plugin)
+		}
+	}
+	parent.AddCommand(cmd)
+}
+
+func addFields(cmd *cobra.Command, fields []operate.Field) {
+	flags := cmd.Flags()
+	for _, f := range fields {
+		switch f.Type {
+		case operate.Number:
+			n, _ := strconv.Atoi(f.Default) // 0 without a default
+			flags.Int(f.Name, n, f.Help)
+		case operate.Switch:
+			flags.Bool(f.Name, f.Default == strconv.FormatBool(true), f.Help)
+		case operate.List:
+			flags.StringSlice(f.Name, nil, f.Help)
+		default:
+			flags.String(f.Name, f.Default, f.Help)
+		}
+	}
+}
+
+func inputOf(cmd *cobra.Command, fields []operate.Field) operate.Input {
+	flags, in := cmd.Flags(), operate.Input{}
+	for _, f := range fields {
+		if list, err := flags.GetStringSlice(f.Name); f.Type == operate.List && err == nil {
+			in[f.Name] = list
+		} else {
+			in[f.Name] = []string{flags.Lookup(f.Name).Value.String()}
+		}
+	}
+	return in
+}
+
+// answer shows what a report or an action returned, also together with an error.
+func (h *Host) answer(cmd *cobra.Command, a operate.Answer, err error) error {
+	if a.Value == nil {
+		return err
+	}
+	if wrong := h.Show(cmd, a.Value, func(out io.Writer) error { return writeAnswer(out, a) }); wrong != nil {
+		return wrong
+	}
+	if err == nil && a.Failed() {
+		return &ExitError{Code: ExitBad}
+	}
+	return err
+}
+
+func writeAnswer(out io.Writer, a operate.Answer) error {
+	for _, line := range a.Lines {
+		fmt.Fprintln(out, line)
+	}
+	for _, t := range a.Tables {
+		if len(t.Rows) == 0 && t.Empty != "" {
+			fmt.Fprintln(out, t.Empty)
+			continue
+		}
+		w := Table(out)
+		for _, row := range append([][]string{t.Columns}, t.Rows...) {
+			cells := make([]string, len(row))
+			for i, cell := range row {
+				cells[i] = Printable(cell)
+			}
+			fmt.Fprintln(w, strings.Join(cells, "\t"))
+		}
+		if err := w.Flush(); err != nil {
+			return fmt.Errorf("write the table: %w", err)
+		}
+	}
+	for _, note := range a.Notes {
+		fmt.Fprintln(out, note)
+	}
+	for _, c := range a.Checks {
+		if _, err := fmt.Fprintln(out, Printable(c.String())); err != nil {
+			return fmt.Errorf("write the checks: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package app_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// operated is a toy with a report and an action below a command of its own.
+type operated struct{ *toy }
+
+type wheel struct {
+	Name string   `json:"name"`
+	Tags []string `json:"tags"`
+	Size int      `json:"size"`
+	Big  bool     `json:"big"`
+}
+
+func (o operated) Operations() operate.Operations {
+	about := operate.About{
+		Name: "wheel show", Short: "Show a wheel", Examples: []string{"wheel show"},
+		Fields: []operate.Field{
+			{Name: "name", Help: "the `name`", Default: "w"}, {Name: "tag", Type: operate.List, Help: "a `tag`"},
+			{Name: "size", Type: operate.Number, Default: "3", Help: "the `size`"}, {Name: "big", Type: operate.Switch, Help: "it is big"},
+		},
+		Validate: func(in operate.Input) error {
+			if in.Number("size") < 1 {
+				return app.Usage("--size must be > 0")
+			}
+			return nil
+		},
+		Register: func(r *pipeline.Registry) error {
+			r.Service("wheel", toyService{&toy{order: o.order}})
+			return nil
+		},
+	}
+	read := func(_ context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+		w := wheel{in.Text("name"), in.List("tag"), in.Number("size"), in.Switch("big")}
+		a := operate.Answer{
+			Value: w, Lines: []string{"A wheel."}, Notes: []string{"It turns."},
+			Tables: []operate.Table{{Columns: []string{"NAME", "SIZE"}, Rows: [][]string{{w.Name, fmt.Sprint(w.Size)}}}, {Empty: "No spokes."}},
+		}
+		switch w.Name {
+		case "broken":
+			a.Checks = []operate.Check{{Name: "spoke", Level: operate.Fail, Text: "is missing", Remedy: "add one"}}
+		case "away":
+			return a, fmt.Errorf("%w: its hub", pipeline.ErrUnavailable)
+		case "lost":
+			return operate.Answer{}, errors.New("no such wheel")
+		}
+		return a, nil
+	}
+	did := func(what string) func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
+		return func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
+			return operate.Answer{Value: map[string]string{"did": what}, Lines: []string{what}}, nil
+		}
+	}
+	turn := operate.About{Name: "wheel turn", Short: "Turn a wheel", Examples: []string{"wheel turn"}}
+	return operate.Operations{
+		Reports: []operate.Report{{About: about, Read: read}},
+		Actions: []operate.Action{{About: turn, Role: operate.Operator, Danger: operate.Irreversible, Preview: did("would turn"), Do: did("turned")}},
+	}
+}
+
+func TestOperationsAreCommands(t *testing.T) {
+	t.Parallel()
+	table := "A wheel.\nNAME  SIZE\nw     3\nNo spokes.\nIt turns.\n"
+	for name, tc := range map[string]struct {
+		args   []string
+		code   int
+		stdout string
+		stderr string
+		starts int
+	}{
+		"a report":                     {[]string{"show"}, app.ExitOK, table, "", 1},
+		"as JSON":                      {[]string{"show", "--json", "--name", "x", "--tag", "a,b", "--size", "4", "--big"}, app.ExitOK, "{\n  \"name\": \"x\",\n  \"tags\": [\n    \"a\",\n    \"b\"\n  ],\n  \"size\": 4,\n  \"big\": true\n}\n", "", 1},
+		"refused before anything runs": {[]string{"show", "--size", "0"}, app.ExitUsage, "", "mill: --size must be > 0\n", 0},
+		"a check that failed":          {[]string{"show", "--name", "broken"}, app.ExitBad, "A wheel.\nNAME    SIZE\nbroken  3\nNo spokes.\nIt turns.\nspoke: is missing; add one\n", "", 1},
+		"what is known, and an error":  {[]string{"show", "--name", "away"}, app.ExitUnavailable, "A wheel.\nNAME  SIZE\naway  3\nNo spokes.\nIt turns.\n", "its hub\n", 1},
+		"an error alone":               {[]string{"show", "--name", "lost", "--json"}, app.ExitBad, "", "mill: no such wheel\n", 1},
+		"an action":                    {[]string{"turn"}, app.ExitOK, "turned\n", "", 0},
+		"its preview":                  {[]string{"turn", "--dry-run", "--json"}, app.ExitOK, "{\n  \"did\": \"would turn\"\n}\n", "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newToy()
+			p.commands = func(h *app.Host) []*cobra.Command {
+				return []*cobra.Command{h.ServiceFlags(&cobra.Command{Use: "wheel", Short: "Wheels", Example: "  mill wheel show"})}
+			}
+			o := options(p, append([]string{"wheel"}, tc.args...)...)
+			o.Plugins = []pipeline.Plugin{operated{p}}
+			r := run(t.Context(), o)
+			require.Equal(t, tc.code, r.code, r.stderr)
+			require.Equal(t, tc.stdout, r.stdout)
+			require.Contains(t, r.stderr, tc.stderr)
+			started := 0
+			for _, line := range p.order.all() {
+				if line == "start" {
+					started++
+				}
+			}
+			require.Equal(t, tc.starts, started, "only what the report needs")
+		})
+	}
+	p := operated{newToy()}
+	o := options(p, "wheel", "turn", "--help")
+	p.commands = func(h *app.Host) []*cobra.Command {
+		return []*cobra.Command{h.ServiceFlags(&cobra.Command{Use: "wheel"})}
+	}
+	require.Contains(t, run(t.Context(), o).stdout, "It needs the role operator, and is irreversible: it can't be undone.")
+}
+
+// The report about routes is part of every binary.
+func TestRoutesByCommand(t *testing.T) {
+	t.Parallel()
+	r := run(t.Context(), options(newToy(), "routes"))
+	require.Equal(t, app.ExitOK, r.code, r.stderr)
+	require.Equal(t, "ROUTE  WAITING  IN FLIGHT  OLDEST  RETRIES  DUE IN  DEAD\nshout  -        -          -       0        -       -\n", r.stdout)
+}

@@ -1,0 +1,36 @@
+package operate
+
+import (
+	"context"
+	"time"
+)
+
+// Measured is implemented by a pipeline.Source that can tell what its group has not done yet. It reads
+// the server, so the answer is that of all instances. The transport need not be started. A topic or
+// stream that does not exist has nothing to do. An error that wraps pipeline.ErrUnavailable says that
+// the server does not answer.
+type Measured interface {
+	Backlog(context.Context) (Backlog, error)
+}
+
+// Backlog is what a group has not done yet. A nil field is not known.
+type Backlog struct {
+	// Waiting counts the messages that are not done. Without InFlight it includes those in flight.
+	Waiting *int64
+	// InFlight counts the messages that consumers have, and have not acknowledged.
+	InFlight *int64
+	// NotDue counts the retries that wait until they are due. Nil: Waiting includes them.
+	NotDue *int64
+	// NextDue is when the next retry is due. Zero: it is not known, or none waits.
+	NextDue time.Time
+	// Oldest is when the oldest message that is not done was published. Zero: it is not known, or
+	// there is none.
+	Oldest time.Time
+}
+
+// DeadLetters is offered (pipeline.Registry.Offer) by a plugin that stores dead letters.
+type DeadLetters interface {
+	// WaitingByRoute counts the dead letters that wait for a person, by route. ok is false without a
+	// store. The plugin need not be started.
+	WaitingByRoute(context.Context) (counts map[string]int64, ok bool, err error)
+}

@@ -1,0 +1,179 @@
+package operate
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Operated is implemented by a plugin that has reports or actions. Operations is called before the
+// settings are read, and its functions are called after all plugins were registered.
+type Operated interface {
+	Operations() Operations
+}
+
+// Operations are the reports and actions of a plugin.
+type Operations struct {
+	Reports []Report
+	Actions []Action
+}
+
+// About is what a person reads before using a report or an action.
+type About struct {
+	// Name is unique in the binary. Its words are those of the command, such as "topics create".
+	Name string
+	// Short is one line. Long is the help, and empty when Short says all.
+	Short, Long string
+	// Examples are commands without the name of the binary. At least one is required.
+	Examples []string
+	// Fields are what a person may give: the flags of the command.
+	Fields []Field
+	// Validate reports what is wrong with the fields, before anything is started. May be nil.
+	Validate func(Input) error
+	// Register adds the services that must run meanwhile. Nil: none. It is called in a process of
+	// its own only, because a process that runs routes has them already.
+	Register func(*pipeline.Registry) error
+}
+
+// Report answers a question and changes nothing.
+type Report struct {
+	About
+	// Read returns the answer. With an error, the answer holds what is known all the same.
+	Read func(context.Context, *pipeline.Registry, Input) (Answer, error)
+}
+
+// Action changes something.
+type Action struct {
+	About
+	Role   Role
+	Danger Danger
+	// Preview returns what Do would do now, and changes nothing: the --dry-run of the command.
+	Preview func(context.Context, *pipeline.Registry, Input) (Answer, error)
+	// Do returns what was done. With an error, the answer holds what was done before it.
+	Do func(context.Context, *pipeline.Registry, Input) (Answer, error)
+}
+
+// Role is who may do an action.
+type Role string
+
+// The roles. Each may do what the roles before it may.
+const (
+	Operator Role = "operator" // works with records and payouts
+	Admin    Role = "admin"    // changes the servers
+)
+
+// Danger is how an action can be undone.
+type Danger string
+
+// The dangers.
+const (
+	Safe         Danger = "safe"         // it adds something, and can be repeated
+	Irreversible Danger = "irreversible" // it can't be undone
+)
+
+// FieldType is the type of a field's value.
+type FieldType int
+
+// The types.
+const (
+	Text FieldType = iota
+	Number
+	Switch
+	List // of texts
+)
+
+// Field is one value that a person may give.
+type Field struct {
+	Name string // the name of the flag
+	Type FieldType
+	Help string // a word in back quotes names the value
+	// Default is used when the field is not given. Empty: none, 0 or false.
+	Default string
+}
+
+// Input has the values of fields, as url.Values has those of a form.
+type Input map[string][]string
+
+// Text returns a value, or "".
+func (in Input) Text(field string) string {
+	if len(in[field]) == 0 {
+		return ""
+	}
+	return in[field][0]
+}
+
+// List returns all values.
+func (in Input) List(field string) []string { return in[field] }
+
+// Number returns a value, or 0 for one that is no number.
+func (in Input) Number(field string) int {
+	n, _ := strconv.Atoi(in.Text(field))
+	return n
+}
+
+// Switch reports whether a value is true.
+func (in Input) Switch(field string) bool { return in.Text(field) == strconv.FormatBool(true) }
+
+// Answer is what a report or an action returns.
+type Answer struct {
+	// Value is the answer for programs, and is encoded as JSON. Its fields keep their names.
+	Value any
+	// Lines are sentences that come first, such as what was done.
+	Lines []string
+	// Tables are the answer for people.
+	Tables []Table
+	// Notes are sentences below the tables.
+	Notes []string
+	// Checks say what is not in order. One that failed makes the exit code 1.
+	Checks []Check
+}
+
+// Failed reports whether a check has failed.
+func (a Answer) Failed() bool {
+	for _, c := range a.Checks {
+		if c.Level == Fail {
+			return true
+		}
+	}
+	return false
+}
+
+// Table has a row per thing. Each row has a cell per column.
+type Table struct {
+	Columns []string
+	Rows    [][]string
+	Empty   string // the sentence in place of a table without rows; empty: the columns alone
+}
+
+// Level is the result of a check.
+type Level string
+
+// The levels.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn" // it works, and should be changed
+	Fail Level = "fail"
+)
+
+// Check is one line about something that should be in order.
+type Check struct {
+	Name  string `json:"name"` // what was checked
+	Level Level  `json:"level"`
+	Text  string `json:"text"`
+	// Remedy is what to do about it, and Runbook the section that says more. Both may be empty.
+	Remedy  string `json:"remedy,omitempty"`
+	Runbook string `json:"runbook,omitempty"`
+}
+
+// String returns the check in one line.
+func (c Check) String() string {
+	text := c.Name + ": " + c.Text
+	if c.Remedy != "" {
+		text += "; " + c.Remedy
+	}
+	if c.Runbook != "" {
+		text += " (runbook: " + c.Runbook + ")"
+	}
+	return text
+}

@@ -1,0 +1,228 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// RouteStatus is the state of one route in the report of Routes. A field that is null is not known.
+type RouteStatus struct {
+	Route       string            `json:"route"`
+	From        pipeline.Endpoint `json:"from"`
+	Waiting     *int64            `json:"waiting"`
+	InFlight    *int64            `json:"in_flight"`
+	Oldest      *time.Time        `json:"oldest"`
+	Retries     *int64            `json:"retries"` // that wait in the retry topic
+	NextDue     *time.Time        `json:"next_due"`
+	DeadLetters *int64            `json:"dead_letters"` // that wait for a person
+}
+
+// RoutesStatus is the value of the report of Routes.
+type RoutesStatus struct {
+	Routes []RouteStatus `json:"routes"`
+	Checks []Check       `json:"checks"` // what could not be read
+}
+
+// Routes returns the report about the routes of all plugins: what waits, what is in flight, what
+// waits for a retry, and the dead letters. The route that reads a retry topic is part of the routes
+// that retry into it.
+func Routes() Report {
+	return Report{
+		About: About{
+			Name:  "routes",
+			Short: "Show the lag, retries and dead letters of each route",
+			Long: `Show what each route has not done yet, over all instances.
+
+WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both. RETRIES wait in the retry topic, and DUE IN says when the next one is due. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell.
+
+It needs no running instance, and reads without a consumer group.`,
+			Examples: []string{"routes --config settings.yaml", "routes --route orders --json"},
+			Fields:   []Field{{Name: "route", Help: "only the route of this `name`"}},
+		},
+		Read: readRoutes,
+	}
+}
+
+func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, error) {
+	routes, names := reg.Routes(), []string(nil)
+	readers := map[pipeline.Endpoint]pipeline.Route{} // of retry topics, without their group
+	for _, r := range routes {
+		names = append(names, r.Name)
+		if isRetry(reg, r) {
+			readers[place(r.From.Describe())] = r
+		}
+	}
+	only := in.Text("route")
+	if only != "" && !slices.Contains(names, only) {
+		return Answer{}, fmt.Errorf("no route has the name %q; the routes are %s", only, strings.Join(names, ", "))
+	}
+	backlogs, problems := measure(ctx, routes)
+	dead, known, err := countDead(ctx, reg)
+	if err != nil {
+		problems = append(problems, fmt.Errorf("dead letters: %w", err))
+	}
+	value := RoutesStatus{Routes: []RouteStatus{}, Checks: []Check{}}
+	table := Table{Columns: []string{"ROUTE", "WAITING", "IN FLIGHT", "OLDEST", "RETRIES", "DUE IN", "DEAD"}, Empty: "No routes."}
+	now := time.Now()
+	for _, r := range routes {
+		if only != "" && r.Name != only || only == "" && isRetry(reg, r) {
+			continue
+		}
+		own := backlogs[r.Name]
+		status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest)}
+		if r.Policy.Retry.To == nil {
+			status.Retries = new(int64)
+		} else if reader, ok := readers[place(r.Policy.Retry.To.Describe())]; ok {
+			again := backlogs[reader.Name]
+			status.Retries, status.NextDue = sum(again.Waiting, again.NotDue), timeOf(again.NextDue)
+		}
+		if known && err == nil {
+			n := dead[r.Name]
+			if reader, ok := readers[retryPlace(r)]; ok && reader.Name != r.Name {
+				n += dead[reader.Name]
+			}
+			status.DeadLetters = &n
+		}
+		value.Routes = append(value.Routes, status)
+		table.Rows = append(table.Rows, status.row(now))
+	}
+	answer := Answer{Tables: []Table{table}}
+	for _, p := range problems {
+		check := Check{Name: "not known", Level: Fail, Text: strings.ReplaceAll(p.Error(), "\n", "; ")}
+		value.Checks, answer.Checks = append(value.Checks, check), append(answer.Checks, check)
+	}
+	answer.Value = value
+	for _, p := range problems {
+		if errors.Is(p, pipeline.ErrUnavailable) {
+			return answer, fmt.Errorf("%w: not all of the numbers are known", pipeline.ErrUnavailable)
+		}
+	}
+	return answer, nil
+}
+
+// place is an endpoint without its group, which a sink does not have.
+func place(e pipeline.Endpoint) pipeline.Endpoint {
+	return pipeline.Endpoint{Kind: e.Kind, Name: e.Name}
+}
+
+func retryPlace(r pipeline.Route) pipeline.Endpoint {
+	if r.Policy.Retry.To == nil {
+		return pipeline.Endpoint{}
+	}
+	return place(r.Policy.Retry.To.Describe())
+}
+
+// isRetry reports whether r reads a retry topic.
+func isRetry(reg *pipeline.Registry, r pipeline.Route) bool {
+	return len(reg.RetriesInto(place(r.From.Describe()))) > 0
+}
+
+// measure reads the backlogs by route. The sources of one kind are read one after the other, and a
+// server that does not answer is asked once.
+func measure(ctx context.Context, routes []pipeline.Route) (backlogs map[string]Backlog, problems []error) {
+	byKind := map[string][]pipeline.Route{}
+	for _, r := range routes {
+		kind := r.From.Describe().Kind
+		byKind[kind] = append(byKind[kind], r)
+	}
+	backlogs = map[string]Backlog{}
+	var mu sync.Mutex
+	var reading sync.WaitGroup
+	for _, of := range byKind {
+		reading.Go(func() {
+			for _, r := range of {
+				source, ok := r.From.(Measured)
+				if !ok {
+					continue
+				}
+				b, err := source.Backlog(ctx)
+				mu.Lock()
+				if err != nil {
+					problems = append(problems, fmt.Errorf("route %s: %w", r.Name, err))
+				} else {
+					backlogs[r.Name] = b
+				}
+				mu.Unlock()
+				if errors.Is(err, pipeline.ErrUnavailable) {
+					return
+				}
+			}
+		})
+	}
+	reading.Wait()
+	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return backlogs, problems
+}
+
+// countDead adds up what all plugins with dead letters have.
+func countDead(ctx context.Context, reg *pipeline.Registry) (counts map[string]int64, known bool, err error) {
+	counts = map[string]int64{}
+	for _, d := range pipeline.Offers[DeadLetters](reg) {
+		byRoute, ok, wrong := d.WaitingByRoute(ctx)
+		known, err = known || ok, errors.Join(err, wrong)
+		for route, n := range byRoute {
+			counts[route] += n
+		}
+	}
+	return counts, known, err
+}
+
+// timeOf returns nil for a time that is not known.
+func timeOf(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// sum returns the sum of the numbers that are known, or nil.
+func sum(numbers ...*int64) *int64 {
+	var total *int64
+	for _, n := range numbers {
+		if n != nil {
+			if total == nil {
+				total = new(int64)
+			}
+			*total += *n
+		}
+	}
+	return total
+}
+
+func (s RouteStatus) row(now time.Time) []string {
+	number := func(n *int64) string {
+		if n == nil {
+			return "-"
+		}
+		return strconv.FormatInt(*n, 10)
+	}
+	oldest, due := "-", "-"
+	if s.Oldest != nil {
+		oldest = short(now.Sub(*s.Oldest))
+	}
+	if s.NextDue != nil {
+		due = short(s.NextDue.Sub(now))
+	}
+	return []string{s.Route, number(s.Waiting), number(s.InFlight), oldest, number(s.Retries), due, number(s.DeadLetters)}
+}
+
+// short rounds a duration to what fits into a column. What has passed is now.
+func short(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "now"
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+}

@@ -1,0 +1,141 @@
+package operate_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// end is one end of a route that can't be opened.
+type end struct{ pipeline.Endpoint }
+
+func (e end) Describe() pipeline.Endpoint { return e.Endpoint }
+func (end) Delays() error                 { return nil }
+func (end) Open(context.Context, pipeline.Flow) (pipeline.Subscription, error) {
+	panic("the report opened a source")
+}
+func (end) Publish(context.Context, ...*message.Message) error { panic("the report published") }
+
+// measured is an end with a backlog.
+type measured struct {
+	end
+	backlog operate.Backlog
+	err     error
+	calls   *int
+}
+
+func (m measured) Backlog(context.Context) (operate.Backlog, error) {
+	*m.calls++
+	return m.backlog, m.err
+}
+
+// mill has a route with a retry topic, one without, one whose source tells nothing, and dead letters.
+type mill struct {
+	grain, again, flour measured
+	dead                map[string]int64
+	known               bool
+}
+
+func (mill) Name() string { return "mill" }
+
+func (m mill) WaitingByRoute(context.Context) (map[string]int64, bool, error) {
+	return m.dead, m.known, nil
+}
+
+func (m mill) Register(r *pipeline.Registry) error {
+	handle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+	dead := end{pipeline.Endpoint{Kind: "kafka", Name: "dead"}}
+	r.Route(pipeline.Route{Name: "grind", From: m.grain, Handle: handle, Policy: pipeline.Policy{
+		DeadLetter: dead, Retry: pipeline.Retry{To: end{pipeline.Endpoint{Kind: "kafka", Name: "grain-retry"}}, From: m.again, Max: 3},
+	}})
+	r.Route(pipeline.Route{Name: "bake", From: m.flour, Handle: handle, Policy: pipeline.Policy{DeadLetter: dead}})
+	r.Route(pipeline.Route{Name: "sell", From: end{pipeline.Endpoint{Kind: "shop", Name: "bread"}}, Handle: handle, Policy: pipeline.Policy{DeadLetter: dead}})
+	r.Offer(m)
+	return nil
+}
+
+func newMill(now time.Time) mill {
+	n := func(n int64) *int64 { return &n }
+	at := func(kind, name string, b operate.Backlog) measured {
+		return measured{end: end{pipeline.Endpoint{Kind: kind, Name: name, Group: "g"}}, backlog: b, calls: new(int)}
+	}
+	return mill{
+		grain: at("kafka", "grain", operate.Backlog{Waiting: n(7), Oldest: now.Add(-90 * time.Second)}),
+		again: at("kafka", "grain-retry", operate.Backlog{Waiting: n(2), NotDue: n(3), NextDue: now.Add(10 * time.Minute)}),
+		flour: at("redis-stream", "flour", operate.Backlog{Waiting: n(0), InFlight: n(4), Oldest: now.Add(-25 * time.Hour)}),
+		dead:  map[string]int64{"grind": 1, "grind.retry": 2}, known: true,
+	}
+}
+
+func read(t *testing.T, m mill, in operate.Input) (operate.Answer, error) {
+	t.Helper()
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, m)
+	require.NoError(t, err)
+	return operate.Routes().Read(t.Context(), reg, in)
+}
+
+// The names of the JSON are what scripts read.
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	a, err := read(t, newMill(now), nil)
+	require.NoError(t, err)
+	require.False(t, a.Failed())
+	text, err := json.Marshal(a.Value)
+	require.NoError(t, err)
+	ago := func(d time.Duration) string { return now.Add(d).UTC().Format(time.RFC3339Nano) }
+	require.JSONEq(t, fmt.Sprintf(`{"routes": [
+		{"route": "grind", "from": {"kind": "kafka", "name": "grain", "group": "g"}, "waiting": 7, "in_flight": null, "oldest": %q, "retries": 5, "next_due": %q, "dead_letters": 3},
+		{"route": "bake", "from": {"kind": "redis-stream", "name": "flour", "group": "g"}, "waiting": 0, "in_flight": 4, "oldest": %q, "retries": 0, "next_due": null, "dead_letters": 0},
+		{"route": "sell", "from": {"kind": "shop", "name": "bread"}, "waiting": null, "in_flight": null, "oldest": null, "retries": 0, "next_due": null, "dead_letters": 0}
+	], "checks": []}`, ago(-90*time.Second), ago(10*time.Minute), ago(-25*time.Hour)), string(text))
+	rows := a.Tables[0].Rows
+	require.Equal(t, []string{"grind", "7", "-", rows[0][3], "5", rows[0][5], "3"}, rows[0])
+	require.Equal(t, []string{"bake", "0", "4", "25h0m", "0", "-", "0"}, rows[1])
+	require.Equal(t, []string{"sell", "-", "-", "-", "0", "-", "0"}, rows[2])
+}
+
+func TestRoutesOfOneName(t *testing.T) {
+	t.Parallel()
+	a, err := read(t, newMill(time.Now()), operate.Input{"route": {"grind.retry"}})
+	require.NoError(t, err)
+	require.Len(t, a.Tables[0].Rows, 1)
+	require.Equal(t, "grind.retry", a.Tables[0].Rows[0][0])
+	_, err = read(t, newMill(time.Now()), operate.Input{"route": {"grnd"}})
+	require.EqualError(t, err, `no route has the name "grnd"; the routes are grind, grind.retry, bake, sell`)
+}
+
+// A server that does not answer is asked once, and the numbers of the others are shown.
+func TestRoutesWithoutOneServer(t *testing.T) {
+	t.Parallel()
+	m := newMill(time.Now())
+	m.grain.err = fmt.Errorf("%w: no broker at k:9092 answered", pipeline.ErrUnavailable)
+	m.known = false
+	a, err := read(t, m, nil)
+	require.ErrorIs(t, err, pipeline.ErrUnavailable)
+	require.Zero(t, *m.again.calls)
+	value := a.Value.(operate.RoutesStatus)
+	require.Nil(t, value.Routes[0].Waiting)
+	require.Nil(t, value.Routes[0].Retries)
+	require.Nil(t, value.Routes[0].DeadLetters, "no store")
+	require.EqualValues(t, 4, *value.Routes[1].InFlight)
+	require.Len(t, value.Checks, 1)
+	require.Equal(t, operate.Fail, value.Checks[0].Level)
+	require.Contains(t, value.Checks[0].String(), "not known: route grind: ")
+	require.Contains(t, value.Checks[0].String(), "no broker at k:9092 answered")
+}
+
+func TestCheckInOneLine(t *testing.T) {
+	t.Parallel()
+	c := operate.Check{Name: "orders", Level: operate.Warn, Text: "has one replica", Remedy: "add two", Runbook: "topics"}
+	require.Equal(t, "orders: has one replica; add two (runbook: topics)", c.String())
+	require.False(t, operate.Answer{Checks: []operate.Check{c}}.Failed())
+}

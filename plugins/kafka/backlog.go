@@ -1,0 +1,130 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// dueRecords is how many records of a partition of a retry topic are read for the next due time.
+// Records with one delay are in order, so the first is enough; other routes or longer backoffs mix
+// the delays.
+const dueRecords = 100
+
+// Backlog implements operate.Measured: the records from the group's commits to the ends of the
+// partitions. They include those in flight, and a few that were handled before an earlier one. The
+// oldest of them is the first that is not committed.
+func (g groupSource) Backlog(ctx context.Context) (operate.Backlog, error) {
+	live, err := g.plugin.connected()
+	if err != nil {
+		if live, err = g.plugin.standalone(ctx); err != nil {
+			return operate.Backlog{}, err
+		}
+		defer func() { _ = live.close(ctx) }() // it has published nothing
+	}
+	b, err := g.backlog(ctx, live)
+	switch {
+	case errors.Is(err, sarama.ErrUnknownTopicOrPartition):
+		return operate.Backlog{Waiting: new(int64)}, nil
+	case err != nil:
+		return operate.Backlog{}, answered(err)
+	}
+	return b, nil
+}
+
+func (g groupSource) backlog(ctx context.Context, live *connection) (operate.Backlog, error) {
+	readers, _, err := live.scanners(g.topic, g.plugin.log)
+	if err != nil {
+		return operate.Backlog{}, err
+	}
+	partitions := make([]int32, len(readers))
+	for i, r := range readers {
+		partitions[i] = r.partition
+	}
+	admin, err := sarama.NewClusterAdminFromClient(live.client)
+	if err != nil {
+		return operate.Backlog{}, err
+	}
+	commits, err := admin.ListConsumerGroupOffsets(g.group, map[string][]int32{g.topic: partitions})
+	if errors.Is(err, sarama.ErrGroupIDNotFound) {
+		commits, err = &sarama.OffsetFetchResponse{Err: sarama.ErrGroupIDNotFound}, nil // it has committed nothing
+	}
+	switch {
+	case err != nil:
+		return operate.Backlog{}, err
+	case commits.Err != sarama.ErrNoError && commits.Err != sarama.ErrGroupIDNotFound:
+		return operate.Backlog{}, commits.Err
+	}
+	b := operate.Backlog{Waiting: new(int64)}
+	retries := g.plugin.retries(g.topic)
+	for i := range readers {
+		r := &readers[i]
+		block := commits.GetBlock(g.topic, r.partition)
+		switch {
+		case block == nil && commits.Err == sarama.ErrNoError:
+			return operate.Backlog{}, sarama.ErrIncompleteResponse
+		case block != nil && block.Err != sarama.ErrNoError && block.Err != sarama.ErrGroupIDNotFound:
+			return operate.Backlog{}, block.Err
+		case block != nil && block.Offset >= 0:
+			r.offset = max(r.offset, block.Offset)
+		case live.config.InitialOffset == "newest":
+			r.offset = r.end // the group has never read it, and begins at its end
+		}
+		if r.offset >= r.end {
+			continue
+		}
+		*b.Waiting += r.end - r.offset
+		if err := g.first(ctx, r, retries, &b); err != nil {
+			return operate.Backlog{}, err
+		}
+	}
+	return b, nil
+}
+
+// first reads the first records that are not committed: the oldest one's time, and when the next of a
+// retry topic is due. What an open transaction hides is left out.
+func (g groupSource) first(ctx context.Context, r *partitionScan, retries bool, b *operate.Backlog) error {
+	ended := errors.New("enough was read")
+	n := 0
+	r.scan = &Scan{}
+	r.each = func(record Scanned) error {
+		if n == 0 && (b.Oldest.IsZero() || record.Time.Before(b.Oldest)) {
+			b.Oldest = record.Time
+		}
+		if n++; retries {
+			if due := dueOf(record.headers); !due.IsZero() && (b.NextDue.IsZero() || due.Before(b.NextDue)) {
+				b.NextDue = due
+			}
+		}
+		if !retries || n == dueRecords {
+			return ended
+		}
+		return ctx.Err()
+	}
+	r.size = scanBytes
+	for r.offset < r.end && ctx.Err() == nil {
+		before := r.offset
+		err := r.fetch()
+		var own callerError
+		switch {
+		case errors.As(err, &own) && errors.Is(own.error, ended):
+			return nil
+		case err != nil:
+			return err
+		case r.offset == before && r.size == scanBytes:
+			return nil // nothing of it can be read now
+		}
+	}
+	return ctx.Err()
+}
+
+func dueOf(headers []*sarama.RecordHeader) time.Time {
+	meta := unmarshal(&sarama.ConsumerMessage{Headers: headers}).Metadata
+	return dueTime(meta)
+}
+
+var _ operate.Measured = groupSource{}

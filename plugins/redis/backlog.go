@@ -1,0 +1,157 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// Backlog implements operate.Measured. Entries that a reader has and did not acknowledge are in
+// flight, and so are those of readers that ended, until another one claims them.
+func (s source) Backlog(ctx context.Context) (operate.Backlog, error) {
+	return s.p.backlog(ctx, s.at.Group, s.at.Name)
+}
+
+// Backlog implements operate.Measured: all shards together.
+func (s domainSource) Backlog(ctx context.Context) (operate.Backlog, error) {
+	c, err := s.d.Config()
+	if err != nil {
+		return operate.Backlog{}, err
+	}
+	streams := make([]string, c.Shards)
+	for i := range streams {
+		streams[i] = c.Stream(i)
+	}
+	return s.d.p.backlog(ctx, c.Group, streams...)
+}
+
+// backlog adds up what a group has not done in streams.
+func (p *Plugin) backlog(ctx context.Context, group string, streams ...string) (operate.Backlog, error) {
+	c := p.Client()
+	if c == nil {
+		own, err := NewClient(p.cfg.ClientConfig)
+		if err != nil {
+			return operate.Backlog{}, err
+		}
+		defer func() { _ = own.Close() }() // it was only read
+		p.mu.Lock()
+		log := p.env.Logger
+		p.mu.Unlock()
+		if err := waitFor(ctx, own, p.cfg.address(), log); err != nil {
+			return operate.Backlog{}, err
+		}
+		c = own
+	}
+	total := operate.Backlog{Waiting: new(int64), InFlight: new(int64), NotDue: new(int64)}
+	for _, stream := range streams {
+		err := addBacklog(ctx, c, stream, group, &total)
+		if err == nil && p.delays.retries(stream) {
+			err = addNotDue(ctx, c, stream, &total)
+		}
+		if err != nil {
+			return operate.Backlog{}, fmt.Errorf("redis: backlog of %s: %w", stream, answered(err))
+		}
+	}
+	return total, nil
+}
+
+// answered marks an error as one of an unavailable server unless the server itself sent it.
+func answered(err error) error {
+	var reply goredis.Error
+	if errors.As(err, &reply) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
+}
+
+// addBacklog adds one stream. A number that the server does not know, because entries were deleted
+// from the middle, makes the total unknown.
+func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group string, b *operate.Backlog) error {
+	groups, err := c.XInfoGroups(ctx, stream).Result()
+	if err != nil {
+		if strings.Contains(err.Error(), "no such key") {
+			return nil
+		}
+		return err
+	}
+	after, lag := "-", int64(-1) // of a group that was not created yet: all entries
+	for _, g := range groups {
+		if g.Name != group {
+			continue
+		}
+		after, lag = "("+g.LastDeliveredID, g.Lag
+		*b.InFlight += g.Pending
+		if g.Pending > 0 {
+			pending, err := c.XPending(ctx, stream, group).Result()
+			if err != nil {
+				return err
+			}
+			b.Oldest = earlier(b.Oldest, timeOf(pending.Lower))
+		}
+	}
+	next, err := c.XRangeN(ctx, stream, after, "+", 1).Result()
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(next) == 0:
+		return nil
+	case after == "-":
+		if lag, err = c.XLen(ctx, stream).Result(); err != nil {
+			return err
+		}
+	}
+	b.Oldest = earlier(b.Oldest, timeOf(next[0].ID))
+	if b.Waiting != nil && lag >= 0 {
+		*b.Waiting += lag
+	} else {
+		b.Waiting = nil
+	}
+	return nil
+}
+
+// addNotDue adds the entries of a retry topic that are not in the stream yet.
+func addNotDue(ctx context.Context, c goredis.UniversalClient, stream string, b *operate.Backlog) error {
+	next, err := c.ZRangeWithScores(ctx, DueKey(stream), 0, 0).Result()
+	if err != nil || len(next) == 0 {
+		return err
+	}
+	n, err := c.ZCard(ctx, DueKey(stream)).Result()
+	if err != nil {
+		return err
+	}
+	*b.NotDue += n
+	b.NextDue = earlier(b.NextDue, time.UnixMilli(int64(next[0].Score)))
+	return nil
+}
+
+// timeOf returns the time in the id of an entry, which Redis gave it.
+func timeOf(id string) time.Time {
+	millis, _, _ := strings.Cut(id, "-")
+	n, err := strconv.ParseInt(millis, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(n)
+}
+
+// earlier returns the earlier of two times, of which the zero time is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+var (
+	_ operate.Measured = source{}
+	_ operate.Measured = domainSource{}
+)
