@@ -1,8 +1,3 @@
-//go:build ignore
-
-// The package of Watermill's middlewares imports github.com/sony/gobreaker. With that module in go.mod
-// the constraint goes.
-
 package middleware_test
 
 import (
