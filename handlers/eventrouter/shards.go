@@ -60,7 +60,7 @@ func (s *shardCheck) look(ctx context.Context) error {
 			length, err := call.Int()
 			switch {
 			case err != nil && !strings.Contains(err.Error(), "WRONGTYPE"):
-				return nil //nolint:nilerr // the check of plugins.redis reports it
+				return nil // the check of plugins.redis reports it
 			case err != nil && i < d.Shards:
 				foreign++
 			case i >= d.Shards && length > 0:

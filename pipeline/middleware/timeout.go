@@ -32,7 +32,8 @@ func (w *route) watching(msg *message.Message, next message.HandlerFunc) ([]*mes
 	if w.hold <= 0 {
 		return next(msg)
 	}
-	defer w.stuck.watch(msg.Context(), w, nil)()
+	stop := w.stuck.watch(msg.Context(), w, nil)
+	defer stop()
 	return next(msg)
 }
 

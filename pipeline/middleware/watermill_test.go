@@ -26,7 +26,7 @@ import (
 )
 
 // watermills are the middlewares of Watermill, each with the file that it is in.
-var watermills = []struct { //nolint:gochecknoglobals // a table
+var watermills = []struct { // a table
 	name, file string
 	make       func(poison message.Publisher) message.HandlerMiddleware
 	advice     string
