@@ -37,11 +37,6 @@ func (g *Gateway) events() http.Handler {
 			web.Refuse(w, r, *refusal)
 			return
 		}
-		if r.Method == http.MethodHead { // a probe, which would end the stream before it begins
-			w.Header().Set("Content-Type", "text/event-stream")
-			w.Header().Set("Cache-Control", "no-store")
-			return
-		}
 		s := g.newStream(keys, sse.LastEventID(r))
 		defer s.leave()
 		if err := s.first(r.Context(), r.URL.Query().Get("from") == "now"); err != nil {

@@ -26,9 +26,8 @@ type Config struct {
 	MaxRetries int `yaml:"max_retries"`
 	// MaxReleased is the number of released calls per payout while calls for other payouts are
 	// answered. Then the payout is FAILED if it was certainly not charged, and looked up otherwise.
-	// The same number of lookups may be released. After the time of the key, twice as many failed
-	// calls are enough for a payout that was perhaps charged to be UNKNOWN, whether calls for others
-	// are answered or not. Default 20.
+	// The same number of lookups may be released. Lookups that are refused after the time of the key
+	// count, whether calls for others are answered or not. Default 20.
 	MaxReleased int `yaml:"max_released"`
 	// IdempotencyTTL is the time after the first use of a key during which a request may be sent.
 	// Later it is looked up first, and not sent if it may have been charged. The Money API must

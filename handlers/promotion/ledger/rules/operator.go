@@ -54,7 +54,7 @@ func (p Policy) replay(row Row, ev Event) (Row, Effects, Decision) {
 
 // resolve applies an operator's statement, the only event that may deny a possible charge. It ends
 // an UNKNOWN payout. With force it also ends an AMBIGUOUS one that is only looked up: while the API
-// itself does not answer, such lookups go on until the key is old (refusedTooLong). The new epoch
+// itself does not answer, such lookups go on until the key is old (refusedLate). The new epoch
 // makes an answer that is still under way stale.
 func (p Policy) resolve(row Row, ev Event) (Row, Effects, Decision) {
 	lookupOnly := false

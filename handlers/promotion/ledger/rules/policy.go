@@ -36,7 +36,7 @@ type Policy struct {
 	MaxReleased int           // counted releases before the payout is FAILED or looked up
 	Lease       time.Duration // of a begin
 	// KeyTTL is the age of a key above which a lookup precedes each send. Above it, too, lookups that
-	// are always refused end, after twice MaxReleased failed calls.
+	// are always refused end, after twice MaxReleased of them.
 	KeyTTL   time.Duration
 	Delay    func(failures int) time.Duration
 	Instance string

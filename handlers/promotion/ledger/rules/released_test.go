@@ -125,7 +125,7 @@ func TestRefusedLookupsEnd(t *testing.T) {
 		require.Equal(t, ClassUnknown, eff.DeadLetterClass)
 		require.Greater(t, last, l.p.KeyTTL)
 		require.Less(t, l.calls[Lookup], 100)
-		require.Contains(t, l.row.LastError, "no lookup was answered for 1h")
+		require.Contains(t, l.row.LastError, "its lookups are refused")
 		require.Contains(t, l.row.LastError, "401 Unauthorized")
 
 		l.row, _, _ = l.p.Apply(l.row, Event{Kind: EventReplay, Now: l.now, Promotion: PromotionRunning})
@@ -137,6 +137,15 @@ func TestRefusedLookupsEnd(t *testing.T) {
 		l.begin()
 		require.True(t, l.settle(CallResult{Outcome: outcome}).Settled)
 	}
+	// Calls that were not sent, and those before the key was old, count for nothing.
+	l := newLife(testPolicy())
+	for l.settle(CallResult{Outcome: PerhapsCharged}); l.row.KeyAge(l.now) <= l.p.KeyTTL || l.row.Failures < 100; l.now = l.row.NextAttemptAt {
+		l.begin()
+		l.settle(CallResult{Outcome: NotSent})
+	}
+	l.begin()
+	require.False(t, l.settle(CallResult{Outcome: Misconfigured}).Settled)
+
 	p := testPolicy()
 	row := shapes()["sending certain lookup"]
 	row.Failures = 1000

@@ -42,21 +42,20 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 		return finish(Success)
 	}
 
-	if res.Counted && res.Outcome.released() {
+	refused := p.refusedLate(row, res, now)
+	if res.Counted && res.Outcome.released() || refused {
 		row.Released++
 	}
-	refused := row.LookingUp && p.refusedTooLong(row, res, now)
 	if row.LookingUp {
 		p.settleLookup(&row, res.Outcome)
 	} else if rejected := p.settleSend(&row, res.Outcome); rejected && !row.MaybeCharged {
 		return finish(Failed)
 	}
 	if p.exhausted(row) {
+		if refused {
+			row.LastError = fmt.Sprintf("its key is %s old and its lookups are refused, the last one: %s", row.KeyAge(now).Truncate(time.Minute), res.Answer)
+		}
 		return finish(Failed) // which is UNKNOWN when a charge is possible
-	}
-	if refused {
-		row.LastError = fmt.Sprintf("no lookup was answered for %s, the last one: %s", row.KeyAge(now).Truncate(time.Minute), res.Answer)
-		return finish(Failed)
 	}
 
 	row.State = Errored
@@ -123,14 +122,14 @@ func (p Policy) settleLookup(row *Row, o Outcome) {
 	}
 }
 
-// refusedTooLong reports whether a lookup without a usable answer was the last one. Lookups that are
-// refused because of our credentials or by a proxy, or throttled, are released, and no other payout
-// may be answered meanwhile. So their number alone has no limit: an outage must not end a payout.
-// Once the key is old, the far side may have forgotten it, and later lookups prove less and less.
-func (p Policy) refusedTooLong(row Row, res CallResult, now time.Time) bool {
+// refusedLate reports whether a lookup counts towards MaxReleased although no other payout was
+// answered meanwhile. Lookups that are refused because of our credentials or by a proxy, or
+// throttled, are released without a limit, because an outage must not end a payout. Once the key is
+// old the far side may have forgotten it, and later lookups prove less and less.
+func (p Policy) refusedLate(row Row, res CallResult, now time.Time) bool {
 	switch res.Outcome {
 	case NotCharged, Unrecognized, Misconfigured:
-		return row.MaybeCharged && !res.postponed && row.KeyAge(now) > p.KeyTTL && row.Failures+1 >= 2*p.MaxReleased
+		return row.LookingUp && row.MaybeCharged && !res.postponed && row.KeyAge(now) > p.KeyTTL
 	}
 	return false
 }
