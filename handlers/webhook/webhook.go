@@ -98,7 +98,10 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
 		err := fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status)
 		if wait, ok := pipeline.RetryAfterOf(resp.Header, time.Now()); ok {
-			return nil, pipeline.RetryAfter(err, min(wait, maxRetryAfter))
+			failed, _ := strconv.Atoi(m.Metadata.Get(pipeline.MetaAttempt))
+			// No sooner than the receiver asks, and not sooner than without its answer: zero seconds from
+			// a proxy would spend all retries at once.
+			return nil, pipeline.RetryAfter(err, max(min(wait, maxRetryAfter), p.config.Retry.Delay(failed+1)))
 		}
 		return nil, err
 	default:

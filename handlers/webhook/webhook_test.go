@@ -123,7 +123,6 @@ func TestRetryAfterOfTheReceiver(t *testing.T) {
 	}{
 		"seconds":          {http.StatusServiceUnavailable, "6", 6 * time.Second},
 		"too many":         {http.StatusTooManyRequests, "90", 90 * time.Second},
-		"at once":          {http.StatusServiceUnavailable, "0", 0},
 		"a date":           {http.StatusServiceUnavailable, "Fri, 02 Jan 2026 03:05:05 GMT", time.Minute},
 		"longer than ours": {http.StatusServiceUnavailable, "90000", 24 * time.Hour},
 		"out of range":     {http.StatusServiceUnavailable, "99999999999999999999", 24 * time.Hour},
@@ -153,6 +152,27 @@ func TestRetryAfterOfTheReceiver(t *testing.T) {
 			require.Equal(t, max(0, c.want), wait)
 		})
 	}
+}
+
+// A receiver that asks for no wait, as a proxy may, does not spend all retries at once.
+func TestARetryIsNotSoonerThanTheSettingsSay(t *testing.T) {
+	t.Parallel()
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer receiver.Close()
+	p := webhook.New(&pipelinetest.Topics{}, &pipelinetest.Topics{})
+	config := p.Settings().(*webhook.Config)
+	config.URL, config.Secret, config.Retry = receiver.URL, pipeline.NewSecret(secret), pipeline.Backoff{First: time.Hour, Max: 10 * time.Hour}
+	registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
+	require.NoError(t, err)
+	m := message.NewMessage("order-1", []byte(`{"id":1}`))
+	m.Metadata.Set(pipeline.MetaAttempt, "1")
+	_, err = registry.Routes()[0].Handle(m)
+	wait, given := pipeline.RetryDelay(err)
+	require.True(t, given)
+	require.GreaterOrEqual(t, wait, 96*time.Minute, "two hours, less the jitter")
 }
 
 func TestAnAnswerDecidesWhatHappensToTheRecord(t *testing.T) {

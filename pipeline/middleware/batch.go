@@ -21,7 +21,8 @@ type delivery struct {
 	origin      pipeline.Origin
 	span        trace.Span
 	received    time.Time
-	payload     message.Payload // unchanged: a handler may change the message
+	payload     message.Payload // unchanged: a middleware or a handler may change the message
+	admitted    message.Payload // what the handler is called with
 	spent       history
 	err         error // why it is nacked; nil: it is acked; errUnsettled until settle has ended
 	correlation string
@@ -60,7 +61,7 @@ func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 			continue
 		}
 		if b.admitWith(d) {
-			d.correlation = correlationOf(d.msg)
+			d.admitted, d.correlation = d.msg.Payload, correlationOf(d.msg)
 			accepted = append(accepted, d)
 		}
 	}
@@ -147,7 +148,7 @@ func (b *batch) handle(ds []*delivery) {
 	results, err := b.call(ds)
 	if len(ds) > 1 && (pipeline.Class(err) == pipeline.ClassPanic || errors.Is(err, errResults) || errors.Is(err, pipeline.ErrGoexit)) {
 		for _, d := range ds {
-			d.msg.Payload = d.payload
+			d.msg.Payload = d.admitted
 		}
 		b.handle(ds[:len(ds)/2])
 		b.handle(ds[len(ds)/2:])

@@ -65,6 +65,11 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	if only != "" && !slices.Contains(names, only) {
 		return Answer{}, fmt.Errorf("no route has the name %q; the routes are %s", only, strings.Join(names, ", "))
 	}
+	if only != "" {
+		routes = slices.DeleteFunc(slices.Clone(routes), func(r pipeline.Route) bool {
+			return r.Name != only && !slices.Contains(reg.RetriesInto(place(r.From.Describe())), only)
+		})
+	}
 	backlogs, problems := measure(ctx, routes)
 	dead, known, err := countDead(ctx, reg)
 	if err != nil {

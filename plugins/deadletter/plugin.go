@@ -124,9 +124,9 @@ func (w waiting) WaitingByRoute(ctx context.Context) (counts map[string]int64, o
 	}
 	open := w.p.store.Load()
 	if open == nil {
-		own, err := w.p.openStore(ctx, pipeline.MatchSchemas)
-		if err != nil {
-			return nil, false, err
+		own, openErr := w.p.openStore(ctx, pipeline.MatchSchemas)
+		if openErr != nil {
+			return nil, false, openErr
 		}
 		defer func() { err = errors.Join(err, own.Close()) }()
 		open = own

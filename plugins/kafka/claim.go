@@ -470,6 +470,10 @@ func (c *claim) finish() {
 	if k != nil && k.running != nil && c.sub.Abandoned.Err() != nil {
 		c.survived(k.running) // a stop ends it, and no death
 	}
+	if k != nil && k.running != nil {
+		// It may still kill this process. A rebalance is no death, so the count does not grow with each.
+		k.counts[k.running.offset] = max(k.running.before, 1)
+	}
 	last := c.standing(c.next)
 	c.handOn(&last)
 	if k != nil && (k.read > 0 || k.deaths > 0 && !last.owned) || len(last.done) > 0 || c.outdated {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -32,6 +33,10 @@ const (
 	// normally is how many records other owners read between their commits. They do not wait for
 	// these, so up to twice as many may have been read since the last one.
 	normally = 2048
+	// longestTurn is how long a record that may kill the process keeps all others of that kind waiting,
+	// in every partition and route. If it takes longer, two may run when the process dies, and each
+	// gets a death.
+	longestTurn = 5 * time.Second
 )
 
 // deathLimit is how many processes may die while they run a record. Two deaths come before, which
@@ -203,6 +208,8 @@ func (c *claim) begin(r *record) (died int, end func(), ok bool) {
 	case <-c.ctx.Done():
 		return 0, nil, false
 	}
+	free := sync.OnceFunc(func() { <-c.sub.turn })
+	late := time.AfterFunc(longestTurn, free)
 	c.mu.Lock()
 	run := &running{r.offset, died}
 	k.running = run
@@ -213,7 +220,8 @@ func (c *claim) begin(r *record) (died int, end func(), ok bool) {
 	k.commit()
 	return died, func() {
 		c.answered(run)
-		<-c.sub.turn
+		late.Stop()
+		free()
 	}, true
 }
 

@@ -41,7 +41,7 @@ func TestReadme(t *testing.T) {
 
 	example, err := os.ReadFile("example_test.go")
 	require.NoError(t, err)
-	code := regexp.MustCompile("(?s)```go\n(.*?)```").FindStringSubmatch(rest)[1]
+	code := regexp.MustCompile("(?s)```go\n(.*?)```").FindStringSubmatch(readme)[1]
 	require.Contains(t, unindented(string(example)), unindented(code))
 }
 

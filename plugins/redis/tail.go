@@ -139,7 +139,9 @@ func (s *tailing) run(ctx context.Context, next string) error {
 			pipeline.Sleep(s.Reading, tailPause)
 		}
 	}
-	<-s.Reading.Done()
+	if s.last == "" {
+		<-s.Reading.Done()
+	}
 	return nil
 }
 

@@ -18,7 +18,7 @@ func FuzzStarted(f *testing.F) {
 		var m Started
 		if err := pipeline.Decode(payload, &m); err != nil {
 			require.True(t, pipeline.IsPermanent(err))
-			require.Equal(t, pipeline.ClassUndecodable, pipeline.Class(err))
+			require.Contains(t, []string{pipeline.ClassUndecodable, pipeline.ClassInvalid}, pipeline.Class(err))
 			return
 		}
 		require.Positive(t, m.PromotionID)

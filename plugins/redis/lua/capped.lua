@@ -16,10 +16,10 @@ local function written(e)
   return 0 -- of another client
 end
 
-local total, args, found, before, seen = 0, {}, false, '+', 0
-while not found and before and seen < limit do
-  local page = redis.call('XREVRANGE', stream, before, '-', 'COUNT', 10)
-  before = page[10] and '(' .. page[10][1]
+local total, args, found, before, seen, page = 0, {}, false, '+', 0, {}
+repeat
+  page = redis.call('XREVRANGE', stream, before, '-', 'COUNT', 10)
+  if #page > 0 then before = '(' .. page[#page][1] end
   seen = seen + #page
   for _, e in ipairs(page) do
     found = written(e) > 0
@@ -27,7 +27,7 @@ while not found and before and seen < limit do
     if found then break end
     for _, text in ipairs(e[2]) do total = total + #text end
   end
-end
+until found or #page < 10 or seen >= limit
 for i = 3, #ARGV do
   args[#args + 1] = ARGV[i]
   total = total + #ARGV[i]

@@ -139,10 +139,15 @@ func TestRefusedLookupsEnd(t *testing.T) {
 	}
 	// Calls that were not sent, and those before the key was old, count for nothing.
 	l := newLife(testPolicy())
-	for l.settle(CallResult{Outcome: PerhapsCharged}); l.row.KeyAge(l.now) <= l.p.KeyTTL || l.row.Failures < 100; l.now = l.row.NextAttemptAt {
+	l.begin()
+	l.settle(CallResult{Outcome: PerhapsCharged})
+	for range 100 {
+		l.now = l.row.NextAttemptAt
 		l.begin()
 		l.settle(CallResult{Outcome: NotSent})
 	}
+	require.Greater(t, l.row.KeyAge(l.now), l.p.KeyTTL)
+	l.now = l.row.NextAttemptAt
 	l.begin()
 	require.False(t, l.settle(CallResult{Outcome: Misconfigured}).Settled)
 
