@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -155,6 +156,38 @@ func TestAMiddlewareBeforeABatch(t *testing.T) {
 	require.Len(t, c.all, 1, "one call for those that are left")
 	require.Equal(t, []string{"bad", "lost", "panic"}, payloads(b.dead.Messages()))
 	require.Len(t, out.Messages(), 6, "two for each of three messages")
+}
+
+// When the handler breaks on one message, the others are handled again as the middlewares before the
+// batch have left them, and not as they were received.
+func TestABatchThatBreaksKeepsWhatItsMiddlewaresDid(t *testing.T) {
+	t.Parallel()
+	out := pipelinetest.NewRecorder("out")
+	b := batchOf{payloads: []string{"sealed 1", "sealed poison", "sealed 2"}, route: pipeline.Route{
+		To: out,
+		HandleBatch: func(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
+			results := make([]pipeline.BatchResult, len(msgs))
+			for i, m := range msgs {
+				switch text := string(m.Payload); {
+				case strings.HasPrefix(text, "sealed"):
+					results[i].Err = pipeline.Permanent(errBoom)
+				case text == "poison":
+					panic("poison")
+				default:
+					results[i].Out = message.Messages{message.NewMessage("", []byte(text))}
+					m.Payload = []byte("changed by the handler")
+				}
+			}
+			return results
+		},
+		Middlewares: at(pipeline.PlaceReceived, func(m *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+			m.Payload = []byte(strings.TrimPrefix(string(m.Payload), "sealed "))
+			return next(m)
+		}),
+	}}
+	b.run(t)
+	require.Equal(t, []string{"1", "2"}, payloads(out.Messages()))
+	require.Equal(t, []string{"sealed poison"}, payloads(b.dead.Messages()), "a dead letter is what was received")
 }
 
 // adds is a plugin with middlewares for routes of others.
