@@ -61,6 +61,7 @@ type crashes struct {
 	running *running
 	commit  func()        // commits the marks, and waits for it
 	behind  chan struct{} // has a commit that nobody waits for
+	place   chan struct{} // has the record that a careful claim runs
 }
 
 // running is the record that a careful claim runs, and its count without this run.
@@ -106,7 +107,7 @@ func (k *crashes) every() int {
 
 // countCrashes has the claim count. known is the commit at which it begins.
 func (c *claim) countCrashes(known progress, commit func()) {
-	k := &crashes{counts: map[int64]int{}, careful: -1, commit: commit, behind: make(chan struct{}, 1)}
+	k := &crashes{counts: map[int64]int{}, careful: -1, commit: commit, behind: make(chan struct{}, 1), place: make(chan struct{}, 1)}
 	maps.Copy(k.counts, known.counts)
 	if known.owned {
 		k.deaths = known.deaths + 1
@@ -200,12 +201,19 @@ func (c *claim) begin(r *record) (died int, end func(), ok bool) {
 	if !careful {
 		return died, nil, true
 	}
+	select {
+	case k.place <- struct{}{}:
+	case <-c.ctx.Done():
+		return 0, nil, false
+	}
 	if !c.sub.gate.wait(c.ctx) { // it must not keep the turn from others
+		<-k.place
 		return 0, nil, false
 	}
 	select {
 	case c.sub.turn <- struct{}{}:
 	case <-c.ctx.Done():
+		<-k.place
 		return 0, nil, false
 	}
 	free := sync.OnceFunc(func() { <-c.sub.turn })
@@ -222,6 +230,7 @@ func (c *claim) begin(r *record) (died int, end func(), ok bool) {
 		c.answered(run)
 		late.Stop()
 		free()
+		<-k.place
 	}, true
 }
 

@@ -287,6 +287,41 @@ func TestACarefulClaimGivesItsTurnBackWhenItsGateCloses(t *testing.T) {
 	})
 }
 
+// A record that takes long keeps the suspects of other partitions and routes waiting for a while only.
+func TestASlowRecordOfACarefulClaimGivesItsTurnBack(t *testing.T) {
+	t.Parallel()
+	onBench(t, pipeline.Flow{}, benchOption{plain: true, former: &progress{owned: true, deaths: 1}}, func(t *testing.T, b *bench) {
+		b.write("", "")
+		slow := b.out()
+		require.Equal(t, []int64{0}, offsets(slow))
+		require.Len(t, b.sub.turn, 1)
+		time.Sleep(longestTurn)
+		synctest.Wait()
+		require.Empty(t, b.sub.turn, "others go on")
+		require.Equal(t, map[int64]int{0: 1}, b.committed().counts, "it may still kill the process")
+		b.sub.turn <- struct{}{} // a record of another route
+		slow[0].Ack()
+		synctest.Wait()
+		require.Len(t, b.sub.turn, 1, "the other one keeps it")
+		<-b.sub.turn
+		require.Equal(t, []int64{1}, offsets(b.out()))
+	})
+}
+
+// A handler that is slower than each rebalance is no reason to believe in more deaths.
+func TestARebalanceAddsNoDeath(t *testing.T) {
+	t.Parallel()
+	former := &progress{owned: true, deaths: 1, counts: map[int64]int{0: 3}}
+	onBench(t, pipeline.Flow{}, benchOption{plain: true, former: former}, func(t *testing.T, b *bench) {
+		b.write("")
+		require.Len(t, b.out(), 1)
+		require.Equal(t, map[int64]int{0: 4}, b.committed().counts)
+		b.endSess()
+		<-b.ended
+		require.Equal(t, map[int64]int{0: 3}, b.last().counts)
+	})
+}
+
 const (
 	killing  = "killer"
 	crashing = "MILLRACE_TEST_CRASHING" // topic and brokers of the process that TestCrashing is
