@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -106,7 +107,10 @@ func (o opened) reset(ctx context.Context, j job, by app.By, dry bool) (ResetRep
 	}
 	r.State, r.Log, r.Top, r.End = kept.State, kept.Log, kept.Top, kept.End
 	if !r.State && !r.Log && r.Counter == 0 {
-		return r, app.Bad("job %s has no state, no log and no number: it can run already", j)
+		// A reset that failed at its end is repeated, so that the gateways learn of it.
+		if last, err := o.lastReset(ctx, domain, j.id); err != nil || last == nil {
+			return r, errors.Join(err, app.Bad("job %s has no state, no log and no number: it can run already", j))
+		}
 	}
 	if dry {
 		return r, nil

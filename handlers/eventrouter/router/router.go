@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -178,7 +179,7 @@ func (b *batch) append(jobs []*jobEvents) {
 			if reason := reasonOf(result.Answers[n].Outcome); reason != "" {
 				b.skip(reason)
 				b.warn(reason, jobs[i].events[n])
-				b.results[at].Err = b.lostEnd(reason, jobs[i].events[n])
+				b.results[at].Err = b.lostEnd(reason, jobs[i].events[n], result.Answers[n].Text)
 			}
 		}
 	}
@@ -217,10 +218,15 @@ func (b *batch) warn(reason string, e event.Event) {
 		slog.String(pipeline.LogStreamEntryID, e.StreamID))
 }
 
-// lostEnd returns the error of a terminal event whose number another event has. Without its end the
-// watchers of the job would wait until max_watch, so it becomes a dead letter.
-func (b *batch) lostEnd(reason string, e event.Event) error {
+// lostEnd returns the error of a terminal event whose number another event has, which is stored as a
+// text. Without its end the watchers of the job would wait until max_watch, so it becomes a dead
+// letter. A worker that repeats its end with other data has ended the job before.
+func (b *batch) lostEnd(reason string, e event.Event, stored string) error {
 	if reason != reasonConflict || !b.Stages.IsTerminal(e.Stage) {
+		return nil
+	}
+	var first struct{ Stage string }
+	if json.Unmarshal([]byte(stored), &first) == nil && b.Stages.IsTerminal(first.Stage) {
 		return nil
 	}
 	err := fmt.Errorf("the log of job %s has another event with number %d, so this end of the job is lost: give each event its own number", e.JobID, e.Seq)
