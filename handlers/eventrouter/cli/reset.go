@@ -131,6 +131,8 @@ func (r ResetReport) write(out io.Writer) error {
 	switch {
 	case r.End > 0:
 		ended = fmt.Sprintf("which ended with event %d", r.End)
+	case !r.State && !r.Log && r.Counter == 0:
+		ended = "of which an earlier reset has left nothing"
 	case r.Top == 0:
 		ended = "of which only the last number or an unreadable key is kept"
 	}
