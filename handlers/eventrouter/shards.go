@@ -53,18 +53,18 @@ domains:
 	for _, d := range s.domains {
 		calls := make([]*redis.Call, 2*d.Shards)
 		for i := range calls {
-			calls[i] = redis.Command("XLEN", d.Stream(i))
+			calls[i] = redis.Measure(d.Stream(i))
 		}
 		_ = s.server.Do(ctx, calls...) // each call has its error
 		foreign := 0
 		for i, call := range calls {
-			length, err := call.Int()
+			measured, err := redis.MeasuredBy(call)
 			switch {
 			case err != nil && !strings.Contains(err.Error(), "WRONGTYPE"):
 				continue domains // the check of plugins.redis reports it
 			case err != nil && i < d.Shards:
 				foreign++
-			case i >= d.Shards && length > 0:
+			case i >= d.Shards && measured.Entries > 0:
 				s.sampled.Warn(s.log, "no router reads a stream of events, because its producer has another number of shards: set the same number in both",
 					slog.String(pipeline.LogStream, d.Stream(i)), slog.Int("shards", d.Shards))
 			}
