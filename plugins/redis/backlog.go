@@ -33,6 +33,9 @@ func (s domainSource) Backlog(ctx context.Context) (operate.Backlog, error) {
 	return s.d.p.backlog(ctx, c.Group, streams...)
 }
 
+// latest is the latest time that can be written as JSON.
+var latest = time.UnixMilli(253402300799999) //nolint:gochecknoglobals // a constant, but Go has none of this type
+
 // backlog adds up what a group has not done in streams.
 func (p *Plugin) backlog(ctx context.Context, group string, streams ...string) (operate.Backlog, error) {
 	c := p.Client()
@@ -82,12 +85,13 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 		}
 		return err
 	}
-	after, lag := "-", int64(-1) // of a group that was not created yet: all entries
+	after, lag, isLast := "-", int64(-1), false // of a group that was not created yet: all entries
 	for _, g := range groups {
 		if g.Name != group {
 			continue
 		}
 		after, lag = "("+g.LastDeliveredID, g.Lag
+		isLast = g.LastDeliveredID == largestID // the server refuses to look after it
 		*b.InFlight += g.Pending
 		if g.Pending > 0 {
 			pending, err := c.XPending(ctx, stream, group).Result()
@@ -96,6 +100,9 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 			}
 			b.Oldest = earlier(b.Oldest, timeOf(pending.Lower))
 		}
+	}
+	if isLast {
+		return nil
 	}
 	next, err := c.XRangeN(ctx, stream, after, "+", 1).Result()
 	if err != nil {
@@ -129,18 +136,20 @@ func addNotDue(ctx context.Context, c goredis.UniversalClient, stream string, b 
 		return err
 	}
 	*b.NotDue += n
-	b.NextDue = earlier(b.NextDue, time.UnixMilli(int64(next[0].Score)))
+	score := min(max(next[0].Score, 0), float64(latest.UnixMilli())) // another program may have written anything
+	b.NextDue = earlier(b.NextDue, time.UnixMilli(int64(score)))
 	return nil
 }
 
-// timeOf returns the time in the id of an entry, which Redis gave it.
+// timeOf returns the time in the id of an entry, which Redis gave it. It is zero for an id that is
+// ahead of the clock, because a producer has set it.
 func timeOf(id string) time.Time {
 	millis, _, _ := strings.Cut(id, "-")
 	n, err := strconv.ParseInt(millis, 10, 64)
-	if err != nil {
-		return time.Time{}
+	if at := time.UnixMilli(n); err == nil && !at.After(time.Now().Add(clockSteps)) {
+		return at
 	}
-	return time.UnixMilli(n)
+	return time.Time{}
 }
 
 // earlier returns the earlier of two times, of which the zero time is none.

@@ -30,12 +30,14 @@ func (x retrying) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// The backlog of a group is read without the service.
+// The backlog of a group is read without the service. The lag of miniredis counts entries that were
+// delivered.
 func TestBacklog(t *testing.T) {
-	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		c := s.Client(t)
 		stream, ctx := redistest.Stream(t, c), t.Context()
 		p := New()
-		p.cfg.Addrs = []string{c.(*goredis.Client).Options().Addr}
+		p.cfg.Addrs = []string{s.Addr}
 		_, err := pipeline.NewRegistry(pipeline.Env{}, p, retrying{p, stream})
 		require.NoError(t, err)
 		t.Cleanup(func() { c.Del(context.Background(), DueKey(stream)) })
@@ -73,6 +75,15 @@ func TestBacklog(t *testing.T) {
 		require.EqualValues(t, 2, *b.NotDue)
 		require.Equal(t, time.UnixMilli(5000), b.NextDue)
 
+		// Times of another program, in microseconds, or which are none. They can be written as JSON.
+		for score, next := range map[string]time.Time{"-inf": time.UnixMilli(0), "-7": time.UnixMilli(0), "1700000000000000": latest, "+inf": latest} {
+			require.NoError(t, c.Del(ctx, DueKey(stream)).Err())
+			require.NoError(t, c.Do(ctx, "ZADD", DueKey(stream), score, "odd").Err())
+			require.Equal(t, next, read().NextDue, score)
+			_, err = read().NextDue.UTC().MarshalJSON()
+			require.NoError(t, err, score)
+		}
+
 		// An entry that was deleted in the middle makes the lag unknown.
 		require.NoError(t, c.XDel(ctx, stream, "2000-0").Err())
 		b = read()
@@ -80,5 +91,10 @@ func TestBacklog(t *testing.T) {
 		if b.Waiting != nil {
 			require.NotZero(t, *b.Waiting)
 		}
+
+		// An id that a producer has set in microseconds says nothing about the age of its entry.
+		require.NoError(t, c.XGroupSetID(ctx, stream, "g", "3000-0").Err())
+		add("1700000000000000-0")
+		require.Zero(t, read().Oldest)
 	})
 }

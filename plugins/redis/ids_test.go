@@ -139,9 +139,22 @@ func TestTheLargestIDOfAll(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []any{largestID, int64(0), []any{}}, reply)
 
+			backlog := func() (waiting, inFlight int64) {
+				b, err := p.backlog(t.Context(), "own", shard)
+				require.NoError(t, err)
+				require.Zero(t, b.Oldest, "no id of a producer says when it was added")
+				return *b.Waiting, *b.InFlight
+			}
+			waiting, inFlight := backlog()
+			require.Equal(t, []int64{2, 0}, []int64{waiting, inFlight})
 			round()
 			require.EqualValues(t, 2, c.XLen(t.Context(), shard).Val())
-			require.NoError(t, c.XAck(t.Context(), shard, "own", take(t, c, shard, "own", 10)...).Err())
+			taken := take(t, c, shard, "own", 10)
+			waiting, inFlight = backlog()
+			require.Equal(t, []int64{0, 2}, []int64{waiting, inFlight})
+			require.NoError(t, c.XAck(t.Context(), shard, "own", taken...).Err())
+			waiting, inFlight = backlog()
+			require.Equal(t, []int64{0, 0}, []int64{waiting, inFlight})
 			redistest.Eventually(t, "its entries are removed", func() bool { round(); return c.XLen(t.Context(), shard).Val() == 0 })
 			p.trim.measure(t.Context(), c, slog.New(slog.NewTextHandler(log, nil)))
 			require.Equal(t, 1, log.Count("stream="+shard+" id="+largestID), log)
