@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -156,6 +157,53 @@ func TestAnEntryThatCanNotBeMovedStays(t *testing.T) {
 		all := c.XRange(t.Context(), stream, "-", "+").Val()
 		require.Len(t, all, 2)
 		require.Equal(t, map[string]any{"undecodable": "of another program"}, all[1].Values, "the reader makes it a dead letter")
+	})
+}
+
+// What another program has written into the set does not stop the mover. A time that no delay can
+// give is due, after what was due before, and delays nothing else.
+func TestDueTimesThatNoDelayGives(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		stream := redistest.Stream(t, c)
+		p, m := opened(t, c, stream)
+		now := time.Now()
+		add := func(score any, name string) {
+			t.Helper()
+			require.NoError(t, c.Do(t.Context(), "ZADD", DueKey(stream), score, packed(entry.Entry{UUID: name})).Err())
+		}
+		add(-1, "negative")
+		add("-inf", "before all")
+		add("0.5", "fraction")
+		add(now.UnixMicro(), "microseconds")
+		add(now.UnixNano(), "nanoseconds")
+		add("1e300", "no time")
+		add("+inf", "never")
+		require.NoError(t, p.Server(nil).Do(t.Context(), p.delays.later(stream, entry.Entry{UUID: "in a year"}, 365*24*3_600_000)))
+		require.NoError(t, p.Server(nil).Do(t.Context(), p.delays.later(stream, entry.Entry{UUID: "the longest delay"}, time.Duration(math.MaxInt64).Milliseconds()+1)))
+
+		// What can't be moved keeps its time.
+		require.NoError(t, c.Set(t.Context(), stream, "no stream", 0).Err())
+		before := c.ZRange(t.Context(), DueKey(stream), 0, -1).Val()
+		require.Equal(t, m.every, m.round(t.Context()))
+		require.Equal(t, before, c.ZRange(t.Context(), DueKey(stream), 0, -1).Val())
+		require.NoError(t, c.Del(t.Context(), stream).Err())
+
+		require.Equal(t, m.every, m.round(t.Context()))
+		var moved []any
+		for _, e := range c.XRange(t.Context(), stream, "-", "+").Val() {
+			moved = append(moved, e.Values["uuid"])
+		}
+		require.ElementsMatch(t, []any{"before all", "negative", "fraction", "never", "no time", "nanoseconds", "microseconds"}, moved)
+		require.EqualValues(t, 2, c.ZCard(t.Context(), DueKey(stream)).Val(), "delays of programs stay")
+
+		// A call that moves no more says that another one is due, and not when the others are.
+		add(now.UnixMicro(), "microseconds")
+		add(now.UnixNano(), "nanoseconds")
+		call := p.delays.due.Call([]string{stream, DueKey(stream)}, 1, dueBytes)
+		require.NoError(t, p.Server(nil).Do(t.Context(), call))
+		n, waiting, wait, err := dueReply(call)
+		require.NoError(t, err)
+		require.Equal(t, []any{int64(1), int64(3), time.Duration(0)}, []any{n, waiting, wait})
 	})
 }
 
