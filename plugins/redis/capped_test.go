@@ -88,5 +88,15 @@ func TestACappedStreamIsLimitedByBytes(t *testing.T) {
 		publish(10)
 		_, bytes = sizes()
 		require.LessOrEqual(t, bytes, most+8<<10, "the bytes of other clients")
+
+		// Their field "written" may have any value.
+		for _, odd := range []string{"nan", "-nan", "inf", "-5", "1e300", "0x10", "1.5", strings.Repeat("9", 400), "today"} {
+			require.NoError(t, client.Del(t.Context(), stream).Err())
+			publish(repeat(3, 10)...)
+			require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", "foreign", "written", odd}}).Err())
+			publish(repeat(3, 10)...)
+			list, _ = sizes()
+			require.Equal(t, []int{10, 10, 10, len("foreign"), 10, 10, 10}, list, odd)
+		}
 	})
 }

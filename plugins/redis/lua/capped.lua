@@ -8,12 +8,17 @@
 -- Complexity: O(entries removed), at most 100 besides those beyond ARGV[1], and O(newest entries of other
 -- clients), at most ARGV[1].
 local stream, limit, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+-- written returns 0 for an entry of another client. That may have a field of the same name with any text: nan or inf
+-- would be in every later total, and remove all entries but the newest.
 local function written(e)
   local fields = e[2]
   for i = #fields - 1, 1, -2 do
-    if fields[i] == 'written' then return tonumber(fields[i + 1]) or 0 end
+    if fields[i] == 'written' then
+      local digits = string.match(fields[i + 1], '^%d+$')
+      return digits and #digits <= 15 and tonumber(digits) or 0
+    end
   end
-  return 0 -- of another client
+  return 0
 end
 
 local total, args, found, before, seen, page = 0, {}, false, '+', 0, {}
