@@ -15,15 +15,21 @@ type Place string
 // The places of the chain, the outermost first. The order of the middlewares at one place is: those
 // of the binary, those of plugins in the order of their registration, those of the Route.
 const (
-	// PlaceReceived is before a message is handled, outside of the time limit. The middleware may
-	// change the message, wait, refuse it with an error, or end it without a call of the handler.
+	// PlaceReceived is before a message is handled, outside of the time limit but inside the longest
+	// hold. The middleware may change the message, pass on another one, wait, refuse it with an
+	// error, or end it without a call of the handler.
 	//
 	// On a route with HandleBatch it runs once per message, before the batch is handled, for one
 	// message after another. What it calls then returns nil at once and says nothing about the
 	// outcome. A message whose middleware fails, or does not call it, is left out of the batch.
+	//
+	// The batch has the message that was passed on, with the payload, metadata and context values
+	// that it had then. Its context must be derived from that of the message that was received, as
+	// CopyWithContext does, and only one message may be passed on for each. Otherwise the message
+	// fails permanently.
 	PlaceReceived Place = "received"
 	// PlaceAttempt is around the handler and the publishing of its outputs, outside of the time
-	// limit. The middleware sees the error of both, also that of a panic, before the route's Policy
+	// limit but inside the longest hold. The middleware sees the error of both, also that of a panic, before the route's Policy
 	// decides about it. A route with HandleBatch has no such place.
 	PlaceAttempt Place = "attempt"
 	// PlaceHandler is innermost, inside the time limit and the recovery of panics. The middleware

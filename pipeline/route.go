@@ -114,7 +114,9 @@ type Policy struct {
 	// limit.
 	Timeout time.Duration
 	// LongestHold is the time after which a handler counts as stuck, and its message is no longer
-	// kept alive at the broker. Zero: ten times the time limit. Negative: no limit.
+	// kept alive at the broker. It covers the middlewares and the publishing of the outputs too, so
+	// it must be longer than Timeout and the publish timeout of the process together. Zero: ten
+	// times the time limit, but at least a minute. Negative: no limit.
 	LongestHold time.Duration
 	// Retry is the retry topic of failed messages. The zero value nacks a failed message, and the
 	// transport delivers it again.
@@ -138,8 +140,12 @@ type Policy struct {
 // DefaultTimeout is the time limit of a Policy without one.
 const DefaultTimeout = 30 * time.Second
 
-// holdFactor times the time limit is the default of LongestHold.
-const holdFactor = 10
+// holdFactor times the time limit is the default of LongestHold, which is at least leastHold: a
+// publish that waits for an absent broker must not count as stuck.
+const (
+	holdFactor = 10
+	leastHold  = time.Minute
+)
 
 // TimeLimit returns Timeout with its default applied; zero means no limit.
 func (p Policy) TimeLimit() time.Duration {
@@ -151,10 +157,15 @@ func (p Policy) TimeLimit() time.Duration {
 
 // Hold returns LongestHold with its default applied; zero means no limit.
 func (p Policy) Hold() time.Duration {
-	if p.LongestHold == 0 {
-		return holdFactor * p.TimeLimit()
+	limit := p.TimeLimit()
+	switch {
+	case p.LongestHold != 0:
+		return max(p.LongestHold, 0)
+	case limit == 0:
+		return 0
+	default:
+		return max(holdFactor*limit, leastHold)
 	}
-	return max(p.LongestHold, 0)
 }
 
 // Drop is the DeadLetter of a route whose messages may be lost. A message that can't succeed is

@@ -384,7 +384,8 @@ func TestTheLongestHoldReachesTheTransport(t *testing.T) {
 		want   time.Duration
 	}{
 		"as set":            {pipeline.Policy{Timeout: time.Second, LongestHold: time.Minute}, time.Minute},
-		"ten times Timeout": {pipeline.Policy{Timeout: time.Second}, 10 * time.Second},
+		"ten times Timeout": {pipeline.Policy{Timeout: 10 * time.Second}, 100 * time.Second},
+		"at least a minute": {pipeline.Policy{Timeout: time.Second}, time.Minute},
 		"the defaults":      {pipeline.Policy{}, 300 * time.Second},
 		"no limit":          {pipeline.Policy{LongestHold: -1}, 0},
 		"no time limit":     {pipeline.Policy{Timeout: -1}, 0},

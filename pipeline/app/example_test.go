@@ -50,7 +50,7 @@ func ExampleMain() {
 	//   from         feed names
 	//   dead letter  drop messages
 	//   order        none
-	//   chain        metrics trace owner failure refuse publish correlation recover timeout hold
+	//   chain        metrics trace owner failure refuse hold publish correlation recover timeout
 	// exit code 0
 }
 

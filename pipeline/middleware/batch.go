@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,13 +17,14 @@ var errResults = errors.New("wrong number of results")
 
 // delivery is one delivery of a message in a batch, on its way through the chain.
 type delivery struct {
-	msg         *message.Message
-	outer       context.Context // of the transport
+	msg         *message.Message // as the transport sent it; it is acked or nacked
+	outer       context.Context  // of the transport
+	inner       context.Context  // with the span, for what is published about msg
 	origin      pipeline.Origin
 	span        trace.Span
 	received    time.Time
 	payload     message.Payload // unchanged: a middleware or a handler may change the message
-	admitted    message.Payload // what the handler is called with
+	passed      passed          // what the handler is called with
 	spent       history
 	err         error // why it is nacked; nil: it is acked; errUnsettled until settle has ended
 	correlation string
@@ -36,6 +38,7 @@ type batch struct {
 	pipeline.Envelope
 	ctx context.Context
 	all []delivery
+	at  atomic.Pointer[pipeline.Origin] // the message that the work is at, for the step hold
 }
 
 // batch passes the messages of an envelope through the chain: together through HandleBatch and the
@@ -46,10 +49,45 @@ type batch struct {
 // here, and the envelope is always acked.
 func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 	b := &batch{route: w, Envelope: pipeline.EnvelopeFrom(envelope.Context()), ctx: envelope.Context()}
+	b.at.Store(&pipeline.Origin{})
 	end := b.abandon
 	defer func() { end() }()
+	accepted := b.handleWatched()
+	records, of := b.outputs(accepted)
+	if len(records) == 0 {
+		b.succeed(accepted)
+		return nil, nil
+	}
+	publish := func() {
+		defer b.abandon()
+		b.at.Store(&of[0].origin)
+		returned := b.watched()
+		defer returned()
+		b.failUnpublished(of, b.publishRecords(b.ctx, records))
+		b.succeed(accepted)
+	}
+	end = func() { b.Go(publish) }
+	if w.Batch.PerSource {
+		end = publish
+	}
+	return nil, nil
+}
+
+// watched reports a batch that takes longer than the longest hold until returned is called.
+func (b *batch) watched() (returned func()) {
+	if b.hold <= 0 {
+		return func() {}
+	}
+	return b.stuck.watch(b.route, func() pipeline.Origin { return *b.at.Load() }, b.Release)
+}
+
+// handleWatched passes the messages through the middlewares before the handler, and calls it with
+// those that are left. One longest hold is the limit of all of it.
+func (b *batch) handleWatched() (accepted []*delivery) {
+	returned := b.watched()
+	defer returned()
 	b.all = make([]delivery, 0, len(b.Messages))
-	accepted := make([]*delivery, 0, len(b.Messages))
+	accepted = make([]*delivery, 0, len(b.Messages))
 	for _, msg := range b.Messages {
 		n := len(b.all)
 		d := &b.all[:n+1][n]
@@ -61,103 +99,54 @@ func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 			continue
 		}
 		if b.admitWith(d) {
-			d.admitted, d.correlation = d.msg.Payload, correlationOf(d.msg)
+			d.correlation = correlationOf(d.passed.Message)
 			accepted = append(accepted, d)
 		}
 	}
-	if len(accepted) == 0 {
-		return nil, nil
+	if len(accepted) > 0 {
+		b.metrics.batchRecords.Observe(float64(len(accepted)))
+		b.handle(accepted)
 	}
-	w.metrics.batchRecords.Observe(float64(len(accepted)))
-	b.handleWatched(accepted)
-	records, of := b.outputs(accepted)
-	if len(records) == 0 {
-		b.succeed(accepted)
-		return nil, nil
-	}
-	publish := func() {
-		defer b.abandon()
-		b.failUnpublished(of, b.publishRecords(b.ctx, records))
-		b.succeed(accepted)
-	}
-	end = func() { b.Go(publish) }
-	if w.Batch.PerSource {
-		end = publish
-	}
-	return nil, nil
+	return accepted
 }
 
 // begin prepares a message. Each begin is followed by one end.
 func (b *batch) begin(d *delivery, m pipeline.Received) {
 	d.msg, d.outer, d.payload, d.received, d.err = m.Message, m.Context(), m.Payload, m.At, errUnsettled
 	d.origin = pipeline.OriginFrom(d.outer)
+	b.at.Store(&d.origin)
 	d.span = b.startSpan(d.msg)
+	d.inner = d.msg.Context()
 	d.spent = spentBy(d.msg, b.retriers)
 }
 
-// admitWith passes a message through the middlewares before the handler, and reports whether it is
-// in the batch. Otherwise they have ended it, or it failed.
-func (b *batch) admitWith(d *delivery) bool {
-	if err := refuse(b.Policy, d.origin); err != nil {
-		b.fail(d, err)
-		return false
-	}
-	if b.admit == nil {
-		return true
-	}
-	inner, in := d.msg.Context(), false
-	d.msg.SetContext(context.WithValue(inner, admittedKey{}, &in))
-	out, err := b.recovering(d.msg, b.admit)
-	d.msg.SetContext(inner)
-	if err == nil && len(out) > 0 {
-		err = pipeline.Permanent(errOutputsLost)
-	}
-	switch {
-	case err != nil:
-		b.fail(d, err)
-	case !in:
-		b.succeed([]*delivery{d})
-	}
-	return err == nil && in
-}
-
-// admitted is what the middlewares at PlaceReceived call on a route with HandleBatch.
-func admitted(msg *message.Message) ([]*message.Message, error) {
-	in, ok := msg.Context().Value(admittedKey{}).(*bool)
-	if !ok {
-		return nil, pipeline.Permanent(errors.New("a middleware at the place received replaced the message's context by one that is not derived from it"))
-	}
-	*in = true
-	return nil, nil
-}
-
-type admittedKey struct{}
-
-// handleWatched reports a handler whose calls for the batch take longer than the longest hold.
-func (b *batch) handleWatched(ds []*delivery) {
-	if b.hold > 0 {
-		returned := b.stuck.watch(ds[0].outer, b.route, b.Release)
-		defer returned()
-	}
-	b.handle(ds)
+// apart runs f on a goroutine that f may end, and then returns ErrGoexit.
+func (b *batch) apart(f func() error) error {
+	err, ended := pipeline.ErrGoexit, make(chan struct{})
+	b.Go(func() {
+		defer close(ended)
+		err = f()
+	})
+	<-ended
+	return err
 }
 
 // handle calls the handler. If the call breaks, each half is handled again. One message may be the
 // cause, and must not make dead letters of the others.
 func (b *batch) handle(ds []*delivery) {
+	b.at.Store(&ds[0].origin)
 	results, err := b.call(ds)
 	if len(ds) > 1 && (pipeline.Class(err) == pipeline.ClassPanic || errors.Is(err, errResults) || errors.Is(err, pipeline.ErrGoexit)) {
 		for _, d := range ds {
-			d.msg.Payload = d.admitted
+			d.passed.restore()
 		}
 		b.handle(ds[:len(ds)/2])
 		b.handle(ds[len(ds)/2:])
 		return
 	}
 	for i, d := range ds {
-		if errors.Is(err, pipeline.ErrGoexit) { // it stays unsettled, as it would alone
-			d.left = true
-			b.end(d)
+		if errors.Is(err, pipeline.ErrGoexit) {
+			b.leaveUnsettled(d)
 			continue
 		}
 		if err != nil {
@@ -167,7 +156,7 @@ func (b *batch) handle(ds []*delivery) {
 		d.out = results[i].Out
 		failed := results[i].Err
 		if then := results[i].Then; then != nil {
-			b.goOn(d, func() error { return b.alone(d.msg, then) })
+			b.goOn(d, func() error { return b.alone(d.passed.Message, then) })
 			continue
 		}
 		if failed == nil {
@@ -183,25 +172,24 @@ func (b *batch) handle(ds []*delivery) {
 func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 	msgs := make([]*message.Message, len(ds))
 	for i, d := range ds {
-		msgs[i] = d.msg
+		msgs[i] = d.passed.Message
 	}
 	ctx, span := b.batchSpan(b.ctx, ds)
 	started := time.Now()
 	var results []pipeline.BatchResult
-	err, ended := pipeline.ErrGoexit, make(chan struct{})
-	b.Go(func() {
-		defer close(ended)
-		_, err = b.recovering(message.NewMessageWithContext(ctx, "", nil), func(envelope *message.Message) ([]*message.Message, error) {
-			return b.limiting(envelope, func(envelope *message.Message) ([]*message.Message, error) {
-				results = b.HandleBatch(envelope.Context(), msgs)
-				if len(results) != len(msgs) {
-					return nil, pipeline.Permanent(fmt.Errorf("the handler of batches: %w: %d for %d messages", errResults, len(results), len(msgs)))
-				}
-				return nil, nil
-			})
+	err := b.apart(func() error {
+		_, err := b.calling(message.NewMessageWithContext(ctx, "", nil), func(envelope *message.Message) ([]*message.Message, error) {
+			results = b.HandleBatch(envelope.Context(), msgs)
+			if len(results) != len(msgs) {
+				return nil, pipeline.Permanent(fmt.Errorf("the handler of batches: %w: %d for %d messages", errResults, len(results), len(msgs)))
+			}
+			return nil, nil
 		})
+		return err
 	})
-	<-ended
+	for _, d := range ds {
+		d.passed.SetContext(d.passed.ctx) // as the step timeout does
+	}
 	b.metrics.batchSeconds.Observe(time.Since(started).Seconds())
 	endSpan(span, err)
 	return results, err
@@ -211,7 +199,7 @@ func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 func (b *batch) outputs(ds []*delivery) (records []*message.Message, of []*delivery) {
 	for _, d := range ds {
 		if !d.left {
-			records = b.records(records, d.msg, d.out)
+			records = b.records(records, d.passed.Message, d.out)
 			for len(of) < len(records) {
 				of = append(of, d)
 			}
@@ -225,7 +213,7 @@ func (b *batch) succeed(ds []*delivery) {
 	for _, d := range ds {
 		if !d.left {
 			d.left = true
-			d.err = b.settle(d.msg, d.payload, d.spent, nil)
+			d.err = b.settled(d, nil)
 			b.end(d)
 		}
 	}
@@ -245,7 +233,7 @@ func (b *batch) failUnpublished(of []*delivery, err error) {
 				b.fail(d, fmt.Errorf("publish to %s: %w", b.To.Describe(), reason))
 			}
 		case each:
-			b.goOn(d, func() error { return b.publish(d.msg, d.out) })
+			b.goOn(d, func() error { return b.publish(d.passed.Message, d.out) })
 		default:
 			b.fail(d, err)
 		}
@@ -259,8 +247,20 @@ func (b *batch) goOn(d *delivery, f func() error) {
 	d.left = true
 	b.Go(func() {
 		defer b.end(d)
-		d.err = b.settle(d.msg, d.payload, d.spent, f())
+		d.err = b.settled(d, f())
 	})
+}
+
+// settled decides about a message as the step failure does.
+func (b *batch) settled(d *delivery, err error) error {
+	d.msg.SetContext(d.inner)
+	return b.settle(d.msg, d.payload, d.spent, err)
+}
+
+// leaveUnsettled ends a message whose goroutine has ended: it is nacked, as it would be alone.
+func (b *batch) leaveUnsettled(d *delivery) {
+	d.left = true
+	b.end(d)
 }
 
 // abandon nacks the messages that are still here when the batch ends early.
@@ -277,13 +277,13 @@ func (b *batch) abandon() {
 
 // end acks or nacks a message.
 func (b *batch) end(d *delivery) {
+	d.msg.SetContext(d.outer)
 	if errors.Is(d.err, errUnsettled) {
 		b.count(d.msg, outcomeNacked, d.err)
 	}
 	if b.Activity != nil {
 		b.Activity.Ended(d.origin)
 	}
-	d.msg.SetContext(d.outer)
 	endSpan(d.span, d.err)
 	b.metrics.end(d.received)
 	if d.err == nil {

@@ -114,7 +114,8 @@ func TestAPanicOutsideOfTheHandler(t *testing.T) {
 				return pipeline.BatchResult{Err: errBoom, Then: tt.then}
 			})
 			require.Equal(t, map[string]bool{"good": true, "bad": false}, b.run(t))
-			require.Contains(t, log.String(), tt.log)
+			// The panic is logged after the nack.
+			require.Eventually(t, func() bool { return strings.Contains(log.String(), tt.log) }, 30*time.Second, time.Millisecond)
 			require.Contains(t, log.String(), "outcome=nacked")
 			counts, _ := measured(t, b.reg)
 			require.Equal(t, 2.0, counts["messages_total"])

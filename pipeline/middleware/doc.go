@@ -8,19 +8,21 @@
 //   - owner: nacks a message that another instance has received meanwhile;
 //   - failure: decides about errors and panics by the route's Policy;
 //   - refuse: fails a message that was delivered too often, or that its transport can't decode;
+//   - hold: reports a message whose steps inside of it take longer than the longest hold;
 //   - publish: sends the outputs to Route.To, before the ack;
 //   - correlation: gives the outputs the correlation id of their message;
 //   - recover: makes an error of a panic;
-//   - timeout: gives the handler's context the time limit;
-//   - hold: reports a handler that does not return.
+//   - timeout: gives the handler's context the time limit.
 //
 // A binary, a plugin or a route adds steps of its own as a pipeline.Middleware, at one of three
-// places: received and attempt are between refuse and publish, and handler is after hold. All of
+// places: received and attempt are between hold and publish, and handler is after timeout. All of
 // them are inside of failure, so whatever fails there is decided by the Policy, and no step can lose
-// a message that was acked. None of the places has the time limit but the last.
+// a message that was acked. They are also inside of hold, so one that hangs is reported, while only
+// the last has the time limit.
 //
 // On a route with HandleBatch the messages of an envelope pass the steps up to the place received one
-// by one. Those from publish on are common to the batch (batch.go).
+// by one. Those from publish on are common to the batch (batch.go). The step hold has one limit for
+// the place received and the handler together, and another one for the publishing.
 //
 // # Why the chain has steps of its own
 //

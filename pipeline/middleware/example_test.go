@@ -100,6 +100,6 @@ func ExampleSteps() {
 	_, err = handle(message.NewMessage("1", []byte("label 7")))
 	fmt.Println(err, topics.Published("parcels-dead").Messages()[0].Metadata[pipeline.MetaDeadError])
 	// Output:
-	// [metrics trace owner failure refuse tenant@received publish correlation recover timeout hold]
+	// [metrics trace owner failure refuse hold tenant@received publish correlation recover timeout]
 	// <nil> no tenant
 }

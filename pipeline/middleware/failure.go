@@ -22,6 +22,7 @@ func (w *route) deciding(msg *message.Message, next message.HandlerFunc) ([]*mes
 	settled := false
 	defer func() {
 		if !settled {
+			msg.SetContext(ctx)
 			w.count(msg, outcomeNacked, errUnsettled)
 		}
 	}()

@@ -234,7 +234,7 @@ func TestTheOrderOfMiddlewares(t *testing.T) {
 		_, err = handle(message.NewMessage("1", nil))
 		require.NoError(t, err)
 		require.Equal(t, "plugins own attempt innermost ", passed, route.Name)
-		require.Equal(t, "[metrics trace owner failure refuse plugins@received own@received attempt@attempt publish correlation recover timeout hold innermost@handler]",
+		require.Equal(t, "[metrics trace owner failure refuse hold plugins@received own@received attempt@attempt publish correlation recover timeout innermost@handler]",
 			fmt.Sprint(middleware.Steps(route)), route.Name)
 	}
 }

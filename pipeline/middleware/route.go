@@ -59,13 +59,13 @@ func steps() []step {
 		{name: "owner", wrap: (*route).holding},
 		{name: "failure", wrap: (*route).deciding},
 		{name: "refuse", wrap: (*route).refusing},
+		{name: "hold", wrap: (*route).watching, on: func(r pipeline.Route) bool { return r.Policy.Hold() > 0 }},
 		{place: pipeline.PlaceReceived},
 		{place: pipeline.PlaceAttempt},
 		{name: "publish", wrap: (*route).publishing},
 		{name: "correlation", wrap: (*route).correlating},
 		{name: "recover", wrap: (*route).recovering},
 		{name: "timeout", wrap: (*route).limiting, on: func(r pipeline.Route) bool { return r.Policy.TimeLimit() > 0 }},
-		{name: "hold", wrap: (*route).watching, on: func(r pipeline.Route) bool { return r.Policy.Hold() > 0 }},
 		{place: pipeline.PlaceHandler},
 	}
 }
@@ -172,17 +172,18 @@ func (w *route) holding(msg *message.Message, next message.HandlerFunc) ([]*mess
 	return next(msg)
 }
 
-// alone passes a message of a batch through the steps from publish on, with a handler of its own.
+// alone passes a message of a batch through the steps hold and those from publish on, with a handler
+// of its own.
 func (w *route) alone(msg *message.Message, h message.HandlerFunc) error {
-	_, err := w.publishing(msg, func(m *message.Message) ([]*message.Message, error) {
-		return w.correlating(m, func(m *message.Message) ([]*message.Message, error) { return w.calling(m, h) })
+	_, err := w.watching(msg, func(m *message.Message) ([]*message.Message, error) {
+		return w.publishing(m, func(m *message.Message) ([]*message.Message, error) {
+			return w.correlating(m, func(m *message.Message) ([]*message.Message, error) { return w.calling(m, h) })
+		})
 	})
 	return err
 }
 
-// calling passes a message, or the envelope of a batch, through the steps recover, timeout and hold.
+// calling passes a message, or the envelope of a batch, through the steps recover and timeout.
 func (w *route) calling(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
-	return w.recovering(msg, func(m *message.Message) ([]*message.Message, error) {
-		return w.limiting(m, func(m *message.Message) ([]*message.Message, error) { return w.watching(m, h) })
-	})
+	return w.recovering(msg, func(m *message.Message) ([]*message.Message, error) { return w.limiting(m, h) })
 }

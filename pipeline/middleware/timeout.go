@@ -26,14 +26,16 @@ func (w *route) limiting(msg *message.Message, next message.HandlerFunc) ([]*mes
 	return next(msg)
 }
 
-// watching is the step hold: a handler that stays beyond the longest hold is reported. It runs on the
-// message's own goroutine, so one that never returns keeps its slot.
+// watching is the step hold: a message whose middlewares, handler or publish take longer than the
+// longest hold is reported. They run on the message's own goroutine, so one that never returns keeps
+// its slot.
 func (w *route) watching(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	if w.hold <= 0 {
 		return next(msg)
 	}
-	stop := w.stuck.watch(msg.Context(), w, nil)
-	defer stop()
+	from := msg.Context()
+	returned := w.stuck.watch(w, func() pipeline.Origin { return pipeline.OriginFrom(from) }, nil)
+	defer returned()
 	return next(msg)
 }
 
@@ -51,11 +53,11 @@ func newStuckWatch(log *slog.Logger, most int, fail func(error)) *stuckWatch {
 	return &stuckWatch{log: log, most: most, fail: fail}
 }
 
-// watch reports a handler that runs for longer than the longest hold, and calls stuck, which may be
-// nil. The caller calls the result when the handler has returned.
-func (s *stuckWatch) watch(from context.Context, w *route, stuck func()) (returned func()) {
+// watch reports work that takes longer than the longest hold, with the message that it is at then. It
+// calls stuck, which may be nil. The caller calls the result when the work has returned.
+func (s *stuckWatch) watch(w *route, at func() pipeline.Origin, stuck func()) (returned func()) {
 	timer := time.AfterFunc(w.hold, func() {
-		o := pipeline.OriginFrom(from)
+		o := at()
 		w.metrics.stuck.Inc()
 		n := s.add(1)
 		s.log.Error("handler does not return", slog.String(pipeline.LogRoute, w.Name), slog.String(pipeline.LogOrigin, o.String()),

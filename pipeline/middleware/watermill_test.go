@@ -295,7 +295,7 @@ A binary, a plugin or a route adds any ` + "`message.HandlerMiddleware`" + ` at 
 
 | place | position | on a route with ` + "`HandleBatch`" + ` |
 |---|---|---|
-| ` + "`received`" + ` | before a message is handled, outside of the time limit | once per message, before the batch; it does not see the outcome |
+| ` + "`received`" + ` | before a message is handled, outside of the time limit | once per message, before the batch, which has what it passes on; it does not see the outcome |
 | ` + "`attempt`" + ` | around the handler and the publishing of its outputs, outside of the time limit | refused |
 | ` + "`handler`" + ` | innermost, inside the time limit and the recovery of panics; sees the outputs | refused |
 
@@ -303,6 +303,10 @@ The steps of the chain are in the [package documentation](../pipeline/middleware
 [CONTRIBUTING](../CONTRIBUTING.md#how-to-add-a-middleware) shows how to add one. Outputs are published
 inside the chain, because Watermill's Router publishes outside of all middlewares, where nothing sees a
 failed publish.
+
+A middleware that hangs at any of the places is reported after the longest hold of its route, like a
+handler (` + "`MillraceHandlersStuck`" + `). A wait at ` + "`received`" + ` or ` + "`attempt`" + ` must therefore be shorter than that.
+On a route with ` + "`HandleBatch`" + ` the waits of a batch add up, because its messages pass ` + "`received`" + ` one after another.
 
 ## Watermill's middlewares
 
