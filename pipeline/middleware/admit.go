@@ -26,6 +26,18 @@ func (p passed) restore() {
 	p.Payload = p.payload
 }
 
+// apply gives the message what it had when it was passed on. given is the context that the
+// middlewares were called with. The message has the end of inner, and the values of what they derived.
+func (p *passed) apply(given, inner context.Context) {
+	if p.ctx == given {
+		p.ctx = inner
+	} else {
+		p.ctx = valuesOf{inner, context.WithoutCancel(p.ctx)}
+	}
+	p.Metadata = p.metadata
+	p.restore()
+}
+
 var (
 	errPassedTwice = errors.New("the middlewares at the place received have passed on two messages for one, and a batch has one of each: " +
 		"pass on one of them, or use a route with Handle")
@@ -64,9 +76,7 @@ func (b *batch) admitWith(d *delivery) bool {
 	case d.passed.Message == nil:
 		b.succeed([]*delivery{d})
 	default:
-		d.passed.ctx = withValuesOf(ctx, d.passed.ctx, d.inner)
-		d.passed.restore()
-		d.passed.Metadata = d.passed.metadata
+		d.passed.apply(ctx, d.inner)
 		return true
 	}
 	return false
@@ -83,14 +93,6 @@ func admitted(msg *message.Message) ([]*message.Message, error) {
 	p.twice = p.twice || p.Message != nil && p.Message != msg
 	p.Message, p.ctx, p.payload, p.metadata = msg, msg.Context(), msg.Payload, maps.Clone(msg.Metadata)
 	return nil, nil
-}
-
-// withValuesOf returns inner with the values of a context that the middlewares may have derived from given.
-func withValuesOf(given, derived, inner context.Context) context.Context {
-	if derived == given {
-		return inner
-	}
-	return valuesOf{inner, context.WithoutCancel(derived)}
 }
 
 // valuesOf is a context with the values of another one. A middleware that has given a context to its
