@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/configs"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // The exit codes of a binary.
@@ -83,7 +84,7 @@ func exitCode(ctx context.Context, err error) int {
 		return ExitInterrupted
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return ExitInterrupted
-	case has[*usageError](err), has[*configs.Error](err), has[*pipeline.SchemaError](err):
+	case has[*usageError](err), has[*operate.InputError](err), has[*configs.Error](err), has[*pipeline.SchemaError](err):
 		return ExitUsage
 	case unavailable(err):
 		return ExitUnavailable

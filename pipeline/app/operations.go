@@ -23,7 +23,7 @@ func (h *Host) addOperations(root *cobra.Command, plugin string, o operate.Opera
 	for _, a := range o.Actions {
 		var dryRun bool
 		long := cmp.Or(a.Long, a.Short+".")
-		a.Long = fmt.Sprintf("%s\n\nIt needs the role %s, and is %s: %s.", long, a.Role, a.Danger, map[operate.Danger]string{
+		a.Long = fmt.Sprintf("%s\n\nIt is %s: %s.", long, a.Danger, map[operate.Danger]string{
 			operate.Safe: "it can be repeated", operate.Irreversible: "it can't be undone"}[a.Danger])
 		cmd := h.operation(a.About, func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
 			if dryRun {

@@ -66,7 +66,7 @@ func (o operated) Operations() operate.Operations {
 	turn := operate.About{Name: "wheel turn", Short: "Turn a wheel", Examples: []string{"wheel turn"}}
 	return operate.Operations{
 		Reports: []operate.Report{{About: about, Read: read}},
-		Actions: []operate.Action{{About: turn, Role: operate.Operator, Danger: operate.Irreversible, Preview: did("would turn"), Do: did("turned")}},
+		Actions: []operate.Action{{About: turn, Danger: operate.Irreversible, Preview: did("would turn"), Do: did("turned")}},
 	}
 }
 
@@ -115,7 +115,9 @@ func TestOperationsAreCommands(t *testing.T) {
 	p.commands = func(h *app.Host) []*cobra.Command {
 		return []*cobra.Command{h.ServiceFlags(&cobra.Command{Use: "wheel"})}
 	}
-	require.Contains(t, run(t.Context(), o).stdout, "It needs the role operator, and is irreversible: it can't be undone.")
+	help := run(t.Context(), o).stdout
+	require.Contains(t, help, "It is irreversible: it can't be undone.")
+	require.NotContains(t, help, "role", "nothing checks one")
 }
 
 // The report about routes is part of every binary.

@@ -13,6 +13,15 @@ type Measured interface {
 	Backlog(context.Context) (Backlog, error)
 }
 
+// Connecting is implemented by a Measured source whose transport takes long to connect. A report calls
+// Connect of one source of a kind, and passes the returned context to the Backlog of all sources of
+// that kind. Close is called once, after the last of them. With an error there is nothing to close,
+// and one that wraps pipeline.ErrUnavailable says that the server does not answer.
+type Connecting interface {
+	Measured
+	Connect(context.Context) (connected context.Context, closeIt func(), err error)
+}
+
 // Backlog is what a group has not done yet. A nil field is not known.
 type Backlog struct {
 	// Waiting counts the messages that are not done. Without InFlight it includes those in flight.

@@ -46,7 +46,6 @@ type Report struct {
 // Action changes something.
 type Action struct {
 	About
-	Role   Role
 	Danger Danger
 	// Preview returns what Do would do now, and changes nothing: the --dry-run of the command.
 	Preview func(context.Context, *pipeline.Registry, Input) (Answer, error)
@@ -54,14 +53,12 @@ type Action struct {
 	Do func(context.Context, *pipeline.Registry, Input) (Answer, error)
 }
 
-// Role is who may do an action.
-type Role string
+// InputError says that a field has a value that the report or action can't work with, which only it
+// can tell. The command then ends with the exit code of a wrong command line.
+type InputError struct{ Problem string }
 
-// The roles. Each may do what the roles before it may.
-const (
-	Operator Role = "operator" // works with records and payouts
-	Admin    Role = "admin"    // changes the servers
-)
+// Error returns the problem.
+func (e *InputError) Error() string { return e.Problem }
 
 // Danger is how an action can be undone.
 type Danger string

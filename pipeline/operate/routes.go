@@ -63,7 +63,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	}
 	only := in.Text("route")
 	if only != "" && !slices.Contains(names, only) {
-		return Answer{}, fmt.Errorf("no route has the name %q; the routes are %s", only, strings.Join(names, ", "))
+		return Answer{}, &InputError{fmt.Sprintf("no route has the name %q; the routes are %s", only, strings.Join(names, ", "))}
 	}
 	if only != "" {
 		routes = slices.DeleteFunc(slices.Clone(routes), func(r pipeline.Route) bool {
@@ -131,8 +131,8 @@ func isRetry(reg *pipeline.Registry, r pipeline.Route) bool {
 	return len(reg.RetriesInto(place(r.From.Describe()))) > 0
 }
 
-// measure reads the backlogs by route. The sources of one kind are read one after the other, and a
-// server that does not answer is asked once.
+// measure reads the backlogs by route. The sources of one kind share a connection and are read one
+// after the other, and a server that does not answer is asked once.
 func measure(ctx context.Context, routes []pipeline.Route) (backlogs map[string]Backlog, problems []error) {
 	byKind := map[string][]pipeline.Route{}
 	for _, r := range routes {
@@ -144,28 +144,48 @@ func measure(ctx context.Context, routes []pipeline.Route) (backlogs map[string]
 	var reading sync.WaitGroup
 	for _, of := range byKind {
 		reading.Go(func() {
-			for _, r := range of {
-				source, ok := r.From.(Measured)
-				if !ok {
-					continue
-				}
-				b, err := source.Backlog(ctx)
+			measureKind(ctx, of, func(route string, b Backlog, err error) {
 				mu.Lock()
+				defer mu.Unlock()
 				if err != nil {
-					problems = append(problems, fmt.Errorf("route %s: %w", r.Name, err))
+					problems = append(problems, fmt.Errorf("route %s: %w", route, err))
 				} else {
-					backlogs[r.Name] = b
+					backlogs[route] = b
 				}
-				mu.Unlock()
-				if errors.Is(err, pipeline.ErrUnavailable) {
-					return
-				}
-			}
+			})
 		})
 	}
 	reading.Wait()
 	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return backlogs, problems
+}
+
+// measureKind reads the backlogs of routes whose sources have one kind, until the server does not answer.
+func measureKind(ctx context.Context, routes []pipeline.Route, note func(route string, b Backlog, err error)) {
+	connected := false
+	for _, r := range routes {
+		source, ok := r.From.(Measured)
+		if !ok {
+			continue
+		}
+		if c, ok := source.(Connecting); ok && !connected {
+			shared, closeIt, err := c.Connect(ctx)
+			if err != nil {
+				note(r.Name, Backlog{}, err)
+				if errors.Is(err, pipeline.ErrUnavailable) {
+					return
+				}
+				continue
+			}
+			defer closeIt()
+			ctx, connected = shared, true
+		}
+		b, err := source.Backlog(ctx)
+		note(r.Name, b, err)
+		if errors.Is(err, pipeline.ErrUnavailable) {
+			return
+		}
+	}
 }
 
 // countDead adds up what all plugins with dead letters have.

@@ -3,6 +3,7 @@ package operate_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -110,6 +111,8 @@ func TestRoutesOfOneName(t *testing.T) {
 	require.Len(t, a.Tables[0].Rows, 1)
 	require.Equal(t, "grind.retry", a.Tables[0].Rows[0][0])
 	_, err = read(t, newMill(time.Now()), operate.Input{"route": {"grnd"}})
+	_, wrong := errors.AsType[*operate.InputError](err)
+	require.True(t, wrong)
 	require.EqualError(t, err, `no route has the name "grnd"; the routes are grind, grind.retry, bake, sell`)
 }
 

@@ -15,17 +15,36 @@ import (
 // the delays.
 const dueRecords = 100
 
+// sharedConnection is the key of the *connection in the context that Connect returns.
+type sharedConnection struct{}
+
+// Connect implements operate.Connecting. It uses the connection of the service where that runs, and
+// that of ctx if it has one.
+func (g groupSource) Connect(ctx context.Context) (connected context.Context, closeIt func(), err error) {
+	if _, has := ctx.Value(sharedConnection{}).(*connection); has {
+		return ctx, func() {}, nil
+	}
+	closeIt = func() {}
+	live, err := g.plugin.connected()
+	if err != nil {
+		if live, err = g.plugin.standalone(ctx); err != nil {
+			return nil, nil, err
+		}
+		closeIt = func() { _ = live.close(ctx) } // it has published nothing
+	}
+	return context.WithValue(ctx, sharedConnection{}, live), closeIt, nil
+}
+
 // Backlog implements operate.Measured: the records from the group's commits to the ends of the
 // partitions. They include those in flight, and a few that were handled before an earlier one. The
 // oldest of them is the first that is not committed.
 func (g groupSource) Backlog(ctx context.Context) (operate.Backlog, error) {
-	live, err := g.plugin.connected()
+	ctx, done, err := g.Connect(ctx)
 	if err != nil {
-		if live, err = g.plugin.standalone(ctx); err != nil {
-			return operate.Backlog{}, err
-		}
-		defer func() { _ = live.close(ctx) }() // it has published nothing
+		return operate.Backlog{}, err
 	}
+	defer done()
+	live, _ := ctx.Value(sharedConnection{}).(*connection)
 	b, err := g.backlog(ctx, live)
 	switch {
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition):
@@ -37,6 +56,14 @@ func (g groupSource) Backlog(ctx context.Context) (operate.Backlog, error) {
 }
 
 func (g groupSource) backlog(ctx context.Context, live *connection) (operate.Backlog, error) {
+	// A refresh of the client's metadata asks for an absent topic several times, with waits in between.
+	described, err := live.describe(g.topic)
+	if err != nil {
+		return operate.Backlog{}, err
+	}
+	if t := described[g.topic]; t != nil && t.Err == sarama.ErrUnknownTopicOrPartition {
+		return operate.Backlog{}, t.Err
+	}
 	readers, _, err := live.scanners(g.topic, g.plugin.log)
 	if err != nil {
 		return operate.Backlog{}, err
@@ -127,4 +154,4 @@ func dueOf(headers []*sarama.RecordHeader) time.Time {
 	return dueTime(meta)
 }
 
-var _ operate.Measured = groupSource{}
+var _ operate.Connecting = groupSource{}

@@ -2,16 +2,21 @@ package kafka
 
 import (
 	"encoding/json"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 // What a group has not done is counted from its commits, also by a process that reads nothing.
@@ -72,10 +77,95 @@ func TestBacklog(t *testing.T) {
 		require.EqualValues(t, 0, *done.Waiting)
 		require.Zero(t, done.Oldest)
 	})
-	code, out, errs := runShop(t, []string{"127.0.0.1:1"}, "none-", "routes")
+	code, out, errs := runShop(t, []string{"127.0.0.1:1"}, "none-", "routes", "--route", "shop.order")
+	require.Equal(t, app.ExitUsage, code, errs)
+	require.Empty(t, out)
+	require.Contains(t, errs, `no route has the name "shop.order"; the routes are shop.orders, shop.again`)
+	code, out, errs = runShop(t, []string{"127.0.0.1:1"}, "none-", "routes")
 	require.Equal(t, app.ExitUnavailable, code, errs)
 	require.Contains(t, errs, `"msg":"waiting for kafka"`)
 	require.Contains(t, out, "shop.orders  -  ")
 	require.Contains(t, out, "not known: route shop.orders: ")
 	require.Contains(t, out, "127.0.0.1:1")
+}
+
+// absentRoutes are routes of topics that do not exist.
+func absentRoutes(p *Plugin, n int) router {
+	var all router
+	for i := range n {
+		topic := "kafka-test-absent-" + watermill.NewShortUUID()
+		all = append(all, pipeline.Route{
+			Name: fmt.Sprint("absent.", i), From: p.Source(topic, topic),
+			Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+			Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
+		})
+	}
+	return all
+}
+
+// reportOfAbsent reads the report of n routes whose topics do not exist, without the service.
+func reportOfAbsent(t *testing.T, brokers []string, n int) operate.RoutesStatus {
+	t.Helper()
+	p := New()
+	quick(&p.config)
+	p.config.Brokers = brokers
+	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, p, absentRoutes(p, n))
+	require.NoError(t, err)
+	answer, err := operate.Routes().Read(t.Context(), reg, nil)
+	require.NoError(t, err)
+	status, ours := answer.Value.(operate.RoutesStatus)
+	require.True(t, ours)
+	return status
+}
+
+func TestAbsentTopicsHaveNothingToDo(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		status := reportOfAbsent(t, brokers, 12)
+		require.Empty(t, status.Checks)
+		require.Len(t, status.Routes, 12)
+		for _, r := range status.Routes {
+			require.EqualValues(t, 0, *r.Waiting, r.Route)
+		}
+	})
+}
+
+// A report connects once however many routes there are, and asks once about an absent topic, so that
+// it ends within the wait of a command.
+func TestAReportConnectsOnceAndAsksOnce(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	var mu sync.Mutex
+	var clients int // requests for all topics: a client makes them when it connects
+	asked := map[string]int{}
+	cluster.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		mu.Lock()
+		defer mu.Unlock()
+		request, ours := r.(*kmsg.MetadataRequest)
+		if !ours || len(request.Topics) == 0 {
+			clients++
+			return nil, nil, false
+		}
+		for _, topic := range request.Topics {
+			asked[*topic.Topic]++
+		}
+		return nil, nil, false
+	})
+	reportOfAbsent(t, cluster.ListenAddrs(), 1)
+	mu.Lock()
+	ofOne := clients
+	clear(asked)
+	mu.Unlock()
+	require.Positive(t, ofOne)
+	reportOfAbsent(t, cluster.ListenAddrs(), 5)
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, 2*ofOne, clients)
+	require.Len(t, asked, 5)
+	for topic, n := range asked {
+		require.Equal(t, 1, n, topic)
+	}
 }

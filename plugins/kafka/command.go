@@ -35,11 +35,11 @@ func (p *Plugin) Operations() operate.Operations {
 		Actions: []operate.Action{{
 			About: operate.About{
 				Name: "topics create", Short: "Create the missing Kafka topics; change no existing one",
-				Long:     "Create the missing Kafka topics; change no existing one.\n\nWith --dry-run the cluster checks the requests and creates nothing.",
+				Long:     "Create the missing Kafka topics; change no existing one.\n\nWith --dry-run the cluster checks the requests and creates nothing. Where the brokers check rights, the user in plugins.kafka.sasl needs Create and DescribeConfigs for these topics.",
 				Examples: []string{"topics create --config settings.yaml --dry-run", "topics create --config settings.yaml"},
 				Register: register,
 			},
-			Role: operate.Admin, Danger: operate.Safe,
+			Danger: operate.Safe,
 			Preview: func(_ context.Context, reg *pipeline.Registry, _ operate.Input) (operate.Answer, error) {
 				check := func(c *connection, name string) error { return c.create(name, true) }
 				return p.topics(reg, topicsReport{DryRun: true}, check)

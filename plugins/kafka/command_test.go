@@ -76,6 +76,16 @@ func runShopWith(t *testing.T, brokers []string, prefix string, adapt func(*Conf
 	return code, out.String(), errs.String()
 }
 
+// The help names the rights that the brokers check, and no role, because nothing here checks one.
+func TestHelpOfTopicsCreateNamesTheRights(t *testing.T) {
+	t.Parallel()
+	code, help, errs := runShop(t, []string{"127.0.0.1:1"}, "none-", "topics", "create", "--help")
+	require.Equal(t, app.ExitOK, code, errs)
+	require.Contains(t, strings.Join(strings.Fields(help), " "), "needs Create and DescribeConfigs for these topics.")
+	require.Contains(t, help, "It is safe: it can be repeated.")
+	require.NotContains(t, help, "role")
+}
+
 func TestTopicsByCommand(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
