@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/IBM/sarama"
 
@@ -185,24 +186,38 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 	return nil
 }
 
+// stillWaiting is the time between two lines about a partition whose commit can't be read.
+const stillWaiting = time.Minute
+
 // waitForFormer reads the commit of a partition until there is an answer, ctx ends, or the error is
-// permanent. An error of one partition must not end the session of the others.
+// permanent. An error of one partition must not end the session of the others. Meanwhile the partition
+// counts as waiting, and a line says so at once and every stillWaiting.
 func (s *subscription) waitForFormer(ctx context.Context, partition int32) (commit progress, exists bool, err error) {
-	for attempt := 1; ; attempt++ {
+	commit, exists, err = s.former(partition)
+	if err == nil || fatal(err) {
+		return commit, exists, err
+	}
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
+	s.log.Warn("kafka commit can't be read, so its partition waits; it is tried again", pipeline.LogPartition, partition, pipeline.Err(err))
+	began := time.Now()
+	told := began
+	for attempt := 1; pipeline.Sleep(ctx, s.config.ReconnectBackoff.Delay(attempt)); attempt++ {
 		commit, exists, err = s.former(partition)
+		now := time.Now()
+		waited := slog.Duration(keyWaited, now.Sub(began).Round(time.Second))
 		switch {
-		case err == nil && attempt > 1:
-			s.log.Info("kafka commit can be read again", pipeline.LogPartition, partition)
+		case err == nil:
+			s.log.Info("kafka commit can be read again", pipeline.LogPartition, partition, waited)
 			return commit, exists, nil
-		case err == nil || fatal(err):
+		case fatal(err):
 			return commit, exists, err
-		case attempt == 1:
-			s.log.Warn("kafka commit can't be read, so its partition waits; it is tried again", pipeline.LogPartition, partition, pipeline.Err(err))
-		}
-		if !pipeline.Sleep(ctx, s.config.ReconnectBackoff.Delay(attempt)) {
-			return commit, exists, err
+		case now.Sub(told) >= stillWaiting:
+			told = now
+			s.log.Warn("kafka commit still can't be read; its partition waits", pipeline.LogPartition, partition, waited, pipeline.Err(err))
 		}
 	}
+	return commit, exists, err
 }
 
 // waitForEnd returns when sarama has taken the partition away itself. Until then the return of

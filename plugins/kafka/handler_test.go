@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 // A group that begins at the newest offset skips nothing afterwards, also when its sessions end
@@ -205,6 +208,61 @@ func TestACommitThatCantBeReadEndsNoSession(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While a commit can't be read, the log repeats how long its partition has waited, and the metric counts
+// the partition.
+func TestAPartitionThatWaitsForItsCommitIsSeen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, m := &pipelinetest.Buffer{}, newMetrics()
+		s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.NewTextHandler(log, nil)), m)
+		s.groupClient = &waitingClient{owned: &s.owned, log: s.log}
+		m.add(s)
+		readable := make(chan struct{})
+		s.former = func(int32) (progress, bool, error) {
+			select {
+			case <-readable:
+				return progress{base: 7}, true, nil
+			default:
+				return progress{}, false, errCoordinator
+			}
+		}
+		counts := func(n int) {
+			t.Helper()
+			require.NoError(t, testutil.CollectAndCompare(m, strings.NewReader(fmt.Sprintf(`
+# HELP millrace_kafka_waiting_partitions Partitions of this member that wait because the group's commit can't be read.
+# TYPE millrace_kafka_waiting_partitions gauge
+millrace_kafka_waiting_partitions{group="group",topic="topic"} %d
+`, n)), "millrace_kafka_waiting_partitions"))
+		}
+		counts(0)
+		var waits sync.WaitGroup
+		waits.Go(func() {
+			commit, exists, err := s.waitForFormer(t.Context(), 3)
+			require.NoError(t, err)
+			require.True(t, exists)
+			require.EqualValues(t, 7, commit.base)
+		})
+		ctx, end := context.WithCancel(t.Context())
+		waits.Go(func() {
+			_, _, err := s.waitForFormer(ctx, 4)
+			require.ErrorIs(t, err, errCoordinator)
+		})
+		synctest.Wait()
+		counts(2)
+		end()
+		time.Sleep(10*time.Minute + 30*time.Second)
+		counts(1)
+		still := strings.Count(log.String(), "kafka commit still can't be read")
+		require.GreaterOrEqual(t, still, 8, "about once a minute")
+		require.LessOrEqual(t, still, 10)
+		require.Regexp(t, `partition=3 waited=1m\d+s error=`, log.String())
+		close(readable)
+		waits.Wait()
+		counts(0)
+		require.Regexp(t, `kafka commit can be read again" topic=topic group=group partition=3 waited=10m\d+s`, log.String())
+	})
 }
 
 var errCoordinator = fmt.Errorf("read the commit: %w", sarama.ErrConsumerCoordinatorNotAvailable)

@@ -4,6 +4,7 @@ package kafka
 const (
 	keyCount     = "count"
 	keyHeldFor   = "held_for"
+	keyWaited    = "waited"
 	keyBrokers   = "brokers"
 	keyDeaths    = "deaths"
 	keyCommitted = "committed_offset"

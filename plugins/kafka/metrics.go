@@ -17,7 +17,7 @@ type metrics struct {
 	published, publishErrors *prometheus.CounterVec
 
 	inFlight, notDue, lag, lagAge, openTransaction, headRecords, headSeconds, headOffset *prometheus.Desc
-	unreadable                                                                           *prometheus.Desc
+	unreadable, waiting                                                                  *prometheus.Desc
 
 	mu   sync.Mutex
 	subs map[*subscription]struct{}
@@ -64,6 +64,8 @@ func newMetrics() *metrics {
 		headOffset:      desc("head_of_line_offset", "Offset of the record that holds back acknowledged ones."),
 		unreadable: prometheus.NewDesc("millrace_kafka_unreadable_partitions",
 			"Partitions of this member that have no leader, or whose leader does not answer.", []string{"topic", "group"}, nil),
+		waiting: prometheus.NewDesc("millrace_kafka_waiting_partitions",
+			"Partitions of this member that wait because the group's commit can't be read.", []string{"topic", "group"}, nil),
 		subs: map[*subscription]struct{}{},
 	}
 }
@@ -114,7 +116,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, v := range m.counters() {
 		v.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{m.inFlight, m.notDue, m.lag, m.lagAge, m.openTransaction, m.headRecords, m.headSeconds, m.headOffset, m.unreadable} {
+	for _, d := range []*prometheus.Desc{m.inFlight, m.notDue, m.lag, m.lagAge, m.openTransaction, m.headRecords, m.headSeconds, m.headOffset, m.unreadable, m.waiting} {
 		ch <- d
 	}
 }
@@ -131,9 +133,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		partition    int32
 	}
 	seen := map[place]bool{}
-	unreadable := map[[2]string]int{}
+	unreadable, waiting := map[[2]string]int{}, map[[2]string]int{}
 	for _, s := range m.open() {
 		unreadable[[2]string{s.topic, s.group}] += s.groupClient.unreadable()
+		waiting[[2]string{s.topic, s.group}] += int(s.waiting.Load())
 		for _, c := range s.live() {
 			at := place{s.topic, s.group, c.partition}
 			if seen[at] {
@@ -159,6 +162,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	for of, n := range unreadable {
 		ch <- prometheus.MustNewConstMetric(m.unreadable, prometheus.GaugeValue, float64(n), of[0], of[1])
+		ch <- prometheus.MustNewConstMetric(m.waiting, prometheus.GaugeValue, float64(waiting[of]), of[0], of[1])
 	}
 }
 

@@ -59,6 +59,8 @@ type subscription struct {
 	leftAt     time.Time            // when the membership was lost; zero while joined
 	why        error                // the last error since then
 
+	waiting atomic.Int32 // partitions whose commit can't be read
+
 	down atomic.Bool // the last thing the log said about the brokers
 }
 
