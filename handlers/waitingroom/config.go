@@ -55,7 +55,8 @@ type Config struct {
 	// Absent says what happens to a promoted user without a connection: keep waits for the end of
 	// the lease, release frees the slot unless a shop has verified the lease.
 	Absent string `yaml:"absent"`
-	// CloseSoldOut closes a room when its last seat was sold: its waiting users have no place then.
+	// CloseSoldOut closes a room when a sale has taken its last seat: its waiting users have no place
+	// then. A capacity that is lowered to the seats sold closes no room.
 	CloseSoldOut bool `yaml:"close_sold_out"`
 	// UnknownEvents says what happens to an event without a room. The value "refuse" answers 404,
 	// and the default queries the Event Service.

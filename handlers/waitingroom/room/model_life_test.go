@@ -91,7 +91,7 @@ func (m *model) schedule() {
 	if m.state != closed && m.closesAt > 0 && clock >= m.closesAt {
 		m.state, m.closedFor = closed, "room_closed"
 	}
-	if m.state != closed && m.o.CloseSoldOut && m.soldOut() {
+	if m.state != closed && m.o.CloseSoldOut && m.lastSeat {
 		m.state, m.closedFor = closed, "sold_out"
 	}
 }
@@ -142,6 +142,7 @@ func (m *model) control(c Change) error {
 		}
 	}
 	limit(&m.capacity, c.Capacity, 0)
+	m.lastSeat = m.lastSeat && c.Verb != Open && c.Capacity == nil
 	limit(&m.most, c.Concurrency, math.MaxInt64)
 	limit(&m.perMinute, c.PerMinute, -1)
 	limit(&m.opensAt, c.OpensAt, 0)

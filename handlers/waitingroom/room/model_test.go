@@ -16,6 +16,7 @@ type model struct {
 	life           // what an operator decides
 	capacity int64 // -1: unknown
 	sold     int64
+	lastSeat bool // a sale took the last seat, and no operator has changed the capacity or opened the room since
 
 	last     int64 // the newest index
 	entries  int64 // promotions
@@ -295,7 +296,7 @@ func (m *model) finish(user, jti string, index int64, sold bool) (State, error) 
 	if l := m.leases[user]; l != nil && l.jti == jti {
 		m.end(user, want, strings.ToLower(string(want)))
 		if sold {
-			m.sold++
+			m.sell()
 		}
 		return want, nil
 	}
@@ -309,11 +310,16 @@ func (m *model) finish(user, jti string, index int64, sold bool) (State, error) 
 		return "", ErrConflict
 	}
 	if sold {
-		m.sold++
+		m.sell()
 	}
 	m.ended[jti] = ended{want, m.ms(), user}
 	m.raise(user, index, strings.ToLower(string(want)))
 	return want, nil
+}
+
+func (m *model) sell() {
+	m.sold++
+	m.lastSeat = m.lastSeat || m.sold == m.capacity
 }
 
 // order returns who waits, in the order of promotion.

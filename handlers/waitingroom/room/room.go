@@ -32,7 +32,8 @@ type Options struct {
 	// Release: a promoted user that has no connection for SeenInterval loses the slot, unless a
 	// shop has verified the lease.
 	Release bool
-	// CloseSoldOut closes a room at the tick after its last seat was sold.
+	// CloseSoldOut closes a room at the tick after its last seat was sold. A capacity that is lowered
+	// to the seats sold closes no room.
 	CloseSoldOut bool
 	MaxEvents    int // maximum number of rooms that Create allows
 	// Replicas have a promotion, claim, verification, end or leave before it is answered, or the

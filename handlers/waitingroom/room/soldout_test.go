@@ -76,6 +76,49 @@ func TestASoldOutRoomIsClosed(t *testing.T) {
 	})
 }
 
+// The capacity may be lowered by mistake. A room that is closed can be opened again, but without its queue.
+func TestALowerCapacityClosesNoRoom(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 4, func(o *Options) { o.CloseSoldOut = true })
+		r.sell("u1")
+		late := r.admitted("u2")
+		waits := r.enter("waits")
+		require.Equal(t, SoldOut, r.control(Change{Verb: Set, Capacity: p(int64(1))}).Halted)
+		require.Equal(t, opened, r.tick().Table.State)
+		_, err := r.finish("u2", late.JTI, true)
+		require.NoError(t, err, "a lease goes on")
+		got := r.tick()
+		require.Equal(t, opened, got.Table.State, "the last seat was sold before")
+		require.Equal(t, SoldOut, got.Table.Halted())
+		again := r.status("waits")
+		require.Equal(t, []any{Waiting, waits.Index}, []any{again.State, again.Index})
+
+		r.control(Change{Verb: Set, Capacity: p(int64(3))})
+		require.Equal(t, 1, r.tick().Promoted, "the queue moves again")
+		r.sell("waits")
+		require.Equal(t, roomClosed, r.tick().Table.State, "a sale took the last seat")
+		require.Equal(t, roomClosed, r.control(Change{Verb: Set, Capacity: p(int64(4))}).State)
+		require.Equal(t, opened, r.control(Change{Verb: Open}).State)
+		r.enter("u3")
+		require.Equal(t, 1, r.tick().Promoted)
+	})
+}
+
+func TestASoldOutRoomThatIsOpenedAgainStaysOpen(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1, func(o *Options) { o.CloseSoldOut = true })
+		r.sell("u1")
+		require.Equal(t, roomClosed, r.tick().Table.State)
+		require.Equal(t, SoldOut, r.control(Change{Verb: Open}).Halted)
+		require.Equal(t, opened, r.tick().Table.State)
+		_, err := r.rooms.Enter(r.ctx, r.event, "late", "broker-1", 0)
+		require.ErrorIs(t, err, ErrRejected, "it is still sold out")
+		r.control(Change{Verb: Set, Capacity: p(int64(2))})
+		r.enter("late")
+		require.Equal(t, 1, r.tick().Promoted)
+	})
+}
+
 func TestAHoldKeepsTheStateOfTheRoom(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, 1)

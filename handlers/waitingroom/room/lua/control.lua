@@ -53,6 +53,8 @@ if code == 'OK' and verb ~= 'status' then
       details[#details + 1] = ARGV[i] .. '=' .. ARGV[i + 1]
     end
   end
+  -- A lower capacity may be a mistake: only a sale closes the room, because its users then lose their places.
+  if verb == 'open' or fields.capacity then put('last_seat', '') end
   if begins and not room.commitment then
     put('secret', ARGV[12])
     put('commitment', ARGV[13])

@@ -1,4 +1,5 @@
 -- finish.lua: a shop ends a lease. When the lease has ended otherwise, the sale needs a free slot.
+-- A sale of the last seat sets the field last_seat of the room.
 -- ARGV[8] user   ARGV[9] id of the lease: its index, a hyphen, and a random text   ARGV[10] SOLD or ABANDONED
 -- Reply: the place; how is late for a sale after the end, and again for a result that is known. Code CONFLICT: the place has
 --        the state of the lease.
@@ -9,7 +10,8 @@ local index = tonumber(string.match(jti, '^(%d+)%-') or 0)
 local l = lease(user)
 pass()
 local function sell()
-  if result == 'SOLD' then redis.call('HINCRBY', ROOM, 'sold', 1) end
+  if result ~= 'SOLD' then return end
+  if redis.call('HINCRBY', ROOM, 'sold', 1) == tonumber(room.capacity) then redis.call('HSET', ROOM, 'last_seat', '1') end
 end
 if l and l.jti == jti then
   finish(user, l, result, reason)

@@ -2,7 +2,7 @@
 -- It does nothing when the last tick was less than 0.9 intervals ago, unless that one has more to do.
 -- With too few replicas ARGV[8] is 0. The time of the room then stands still.
 -- ARGV[8] most promotions   ARGV[9] suffix of the new leases' ids   ARGV[10] highest tick that the caller has seen
--- ARGV[11] clear_after in ms   ARGV[12] 1: a room whose seats are all sold is closed
+-- ARGV[11] clear_after in ms   ARGV[12] 1: the sale of the last seat closes the room
 -- Reply: 1 when it ran. Then promoted, expired, abandoned, removed, set aside. Then 1 when there is more to do.
 --        Then the gap in ms, the rest of the hold in ms, and 1 when the room was cleared. Then 1 when the server is another
 --        one or its clock went back. The last value is the rank table.
@@ -65,7 +65,7 @@ if not again then
     put('closed_at', num(now))
     audit('close', 'schedule', 'closes_at has passed', '')
   end
-  if room.state ~= 'closed' and ARGV[12] == '1' and soldOut() then
+  if room.state ~= 'closed' and ARGV[12] == '1' and room.last_seat then
     put('state', 'closed')
     put('closed_at', num(now))
     put('closed_for', 'sold_out')
