@@ -42,6 +42,19 @@ func TestSteeringByCommand(t *testing.T) {
 	})
 }
 
+// A cancel that has nothing to cancel says in which state the promotion stays.
+func TestCancelOfAPaidPromotionByCommand(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		require.NoError(t, sys.ledger.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 1))
+		sys.end(1, rules.Paid)
+		cancel := []string{"campaign", "cancel", "POINT", "1", "--why", "x"}
+		require.Contains(t, sys.says(app.ExitBad, cancel...), "nothing to cancel; it stays FINISHED (--future")
+		sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--why", "x")
+		require.Contains(t, sys.says(app.ExitBad, cancel...), "nothing to cancel; it stays PAUSED (--future")
+	})
+}
+
 // Records of a cancelled promotion are cancelled at once, counted, and logged once.
 func TestRecordsOfACancelledPromotion(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {

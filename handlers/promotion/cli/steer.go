@@ -21,7 +21,9 @@ func (c commands) resume() *cobra.Command {
 }
 
 // changeState is a command that changes the state of a promotion. Its effect can be reversed.
-func (c commands) changeState(verb, short string, change func(*ledger.Ledger, context.Context, rules.Promotion, ledger.Steering) error) *cobra.Command {
+func (c commands) changeState(verb, short string,
+	change func(*ledger.Ledger, context.Context, rules.Promotion, ledger.Steering) error,
+) *cobra.Command {
 	return c.steering(&cobra.Command{
 		Use:     verb + " TYPE PROMOTION --why REASON",
 		Short:   short,
@@ -30,7 +32,8 @@ func (c commands) changeState(verb, short string, change func(*ledger.Ledger, co
 		if err := change(c.Resources.Ledger(), ctx, id, by); err != nil {
 			return err
 		}
-		return c.showLine(cmd, map[string]any{"type": id.Type, "promotion": id.ID, "done": verb}, "%s: %sd. All instances apply it within 2 s.", id, verb)
+		return c.showLine(cmd, map[string]any{"type": id.Type, "promotion": id.ID, "done": verb},
+			"%s: %sd. All instances apply it within 2 s.", id, verb)
 	})
 }
 
@@ -49,13 +52,17 @@ func (c commands) cancel() *cobra.Command {
 			text += fmt.Sprintf("\nIn flight: %s. Perhaps charged by an earlier call: %s. The service looks these up and sends nothing again.",
 				app.Thousands(done.InFlight), app.Thousands(done.Ambiguous))
 		}
-		return c.showLine(cmd, map[string]any{"type": id.Type, "promotion": id.ID, "cancelled": done.Cancelled, "in_flight": done.InFlight, "ambiguous": done.Ambiguous}, "%s", text)
+		return c.showLine(cmd, map[string]any{
+			"type": id.Type, "promotion": id.ID, "cancelled": done.Cancelled, "in_flight": done.InFlight, "ambiguous": done.Ambiguous,
+		}, "%s", text)
 	})
 }
 
 // steering completes a command on a promotion with an audit: its arguments, and the flags --who,
 // --why and --future.
-func (c commands) steering(cmd *cobra.Command, do func(context.Context, *cobra.Command, rules.Promotion, ledger.Steering) error) *cobra.Command {
+func (c commands) steering(cmd *cobra.Command,
+	do func(context.Context, *cobra.Command, rules.Promotion, ledger.Steering) error,
+) *cobra.Command {
 	var by app.By
 	var future bool
 	cmd.Args = promotionArgs
@@ -67,13 +74,13 @@ func (c commands) steering(cmd *cobra.Command, do func(context.Context, *cobra.C
 		if err := by.Check(); err != nil {
 			return err
 		}
-		return c.withLedger(cmd, func(ctx context.Context, _ *ledger.Ledger) error {
+		return c.withLedger(cmd, func(ctx context.Context, l *ledger.Ledger) error {
 			err := do(ctx, cmd, id, ledger.Steering{Who: by.Who, Why: by.Why, Future: future})
 			if errors.Is(err, ledger.ErrNotFound) {
 				return fmt.Errorf("%w (--future applies it before the first record)", err)
 			}
 			if errors.Is(err, ledger.ErrFinished) {
-				return fmt.Errorf("%w; it stays FINISHED (--future cancels records that are still to come)", err)
+				return notCancelled(ctx, l, id, err)
 			}
 			return err
 		})
@@ -81,6 +88,16 @@ func (c commands) steering(cmd *cobra.Command, do func(context.Context, *cobra.C
 	by.Flags(cmd)
 	cmd.Flags().BoolVar(&future, "future", false, "also a promotion without any record so far, and a cancel of one that is paid")
 	return c.h.JSONFlag(cmd)
+}
+
+// notCancelled says in which state a promotion stays that has nothing to cancel: it may be paused.
+func notCancelled(ctx context.Context, l *ledger.Ledger, id rules.Promotion, err error) error {
+	const future = "--future cancels records that are still to come"
+	s, failed := l.Status(ctx, id)
+	if failed != nil {
+		return fmt.Errorf("%w; its state is unchanged (%s)", err, future)
+	}
+	return fmt.Errorf("%w; it stays %s (%s)", err, promotionState(s.State, s.Finished()), future)
 }
 
 func (c commands) rebuild() *cobra.Command {
