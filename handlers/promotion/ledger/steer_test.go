@@ -98,6 +98,7 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 			return c.State
 		}
 		finished := pay(1)
+		require.NoError(t, l.Started(t.Context(), finished, 1))
 		for range 2 {
 			_, err := l.Cancel(t.Context(), finished, by)
 			require.ErrorIs(t, err, ErrFinished)
@@ -112,9 +113,15 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 		require.NoError(t, err, "it may be repeated")
 
 		expected := pay(2)
+		require.NoError(t, l.Started(t.Context(), expected, 1))
 		_, err = l.Cancel(t.Context(), expected, Steering{Who: "ann", Why: "x", Future: true})
 		require.NoError(t, err)
 		require.Equal(t, rules.PromotionCancelled, state(expected))
+
+		unannounced := pay(5)
+		_, err = l.Cancel(t.Context(), unannounced, by)
+		require.NoError(t, err, "more records may come")
+		require.Equal(t, rules.PromotionCancelled, state(unannounced))
 
 		failed := record(4, 1)
 		mustAccept(t, l, failed)
