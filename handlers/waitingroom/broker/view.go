@@ -90,7 +90,6 @@ type view struct {
 	ahead    int64 // of the last position; negative: none
 	asOf     int64
 	state    string    // of the room
-	halted   room.Halt // why it promotes no user
 	sent     time.Time // when the last position was
 	signed   time.Time // when the last id was sent
 	jti      string    // of the last promoted event
@@ -132,7 +131,7 @@ func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step)
 	served := p.Index <= t.Served && p.Now < t.AsOf // perhaps the user no longer waits
 	if p.State == room.Waiting && !served && v.isDue(t, now) {
 		shown := v.least.position(t, p)
-		v.ahead, v.asOf, v.state, v.halted, v.sent = shown.ahead(), shown.AsOf, shown.RoomState, shown.Halted, now
+		v.ahead, v.asOf, v.state, v.sent = shown.ahead(), shown.AsOf, shown.RoomState, now
 		renew := now.Sub(v.signed) >= renewID
 		if renew {
 			v.signed = now
@@ -142,13 +141,15 @@ func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step)
 	return steps
 }
 
-// isDue reports whether a position is due. A change of the room is shown at once.
+// isDue reports whether a position is due. A change of the room's state is shown at once. Halted
+// comes with the next position, because the last seats may be held and free again with every tick,
+// and each change would send an event to the whole crowd.
 func (v *view) isDue(t *room.Table, now time.Time) bool {
 	passed := now.Sub(v.sent)
 	if t.AsOf == v.asOf {
 		return passed >= staleInterval
 	}
-	return t.State != v.state || t.Halted() != v.halted || v.ahead < 0 || passed >= interval(v.ahead)
+	return t.State != v.state || v.ahead < 0 || passed >= interval(v.ahead)
 }
 
 // interval is the least time between two positions. It is a little less than whole seconds, so that

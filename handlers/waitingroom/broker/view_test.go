@@ -118,25 +118,33 @@ func TestAChangeOfTheRoomIsShownAtOnce(t *testing.T) {
 	require.Equal(t, []string{eventPosition}, names(v.update(waiting(5000), paused, start)))
 }
 
-func TestTheEndOfTheSeatsIsShownAtOnce(t *testing.T) {
+// The last seats are held and free again with every tick. Only the users in front learn each change.
+func TestAChangeOfTheSeatsComesWithThePosition(t *testing.T) {
 	t.Parallel()
-	v := view{least: &least{}}
-	shown := func(sold, leases int64) []room.Halt {
-		table := queue(9000, v.asOf+1)
-		table.Capacity, table.Sold, table.Admitted = 10, sold, leases
-		var list []room.Halt
-		for _, s := range v.update(waiting(5000), table, start) {
-			if s.name == eventPosition {
-				list = append(list, s.position.Halted)
+	for _, c := range []struct{ ahead, most int64 }{{50, 60}, {500, 30}, {5000, 12}, {50_000, 4}} {
+		v, now := view{least: &least{}}, start
+		var sent int64
+		shown := func(sold, leases int64) []room.Halt {
+			table := queue(100_000, v.asOf+1)
+			table.Ranks = append(table.Ranks, [2]int64{100_000, 99_999})
+			table.Capacity, table.Sold, table.Admitted = 10, sold, leases
+			var list []room.Halt
+			for _, s := range v.update(waiting(c.ahead+1), table, now) {
+				if s.name == eventPosition {
+					sent++
+					list = append(list, s.position.Halted)
+				}
 			}
+			return list
 		}
-		return list
+		for tick := range int64(60) {
+			shown(8, 1+tick%2)
+			now = now.Add(time.Second)
+		}
+		require.Equal(t, c.most, sent, "%d users ahead", c.ahead)
+		now = now.Add(interval(c.ahead))
+		require.Equal(t, []room.Halt{room.SoldOut}, shown(10, 0), "it comes with the next position")
 	}
-	require.Len(t, shown(8, 1), 1)
-	require.Equal(t, []room.Halt{room.SeatsHeld}, shown(8, 2))
-	require.Empty(t, shown(9, 1), "nothing new for a user far back")
-	require.Equal(t, []room.Halt{room.SoldOut}, shown(10, 0))
-	require.Equal(t, []room.Halt{""}, shown(9, 0), "the queue moves again")
 }
 
 // The signed id of a connection is renewed before it expires.
