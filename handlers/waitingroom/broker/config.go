@@ -14,8 +14,8 @@ type Config struct {
 	// BroadcastInterval is the time between two reads of the rank tables. Users near the front
 	// receive their position after each.
 	BroadcastInterval time.Duration `yaml:"broadcast_interval"`
-	// RequestsPerUser is how many requests a user may send for an event in 10 s to one broker; 0: no
-	// limit.
+	// RequestsPerUser is how many requests a user may send to one broker in 10 s, for all events
+	// together; 0: no limit.
 	RequestsPerUser int `yaml:"requests_per_user"`
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,6 +128,26 @@ func TestAUserThatSendsTooManyRequestsIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, wait, 10)
 		require.Equal(t, http.StatusOK, w.send("GET", w.path(), "another").status)
+	})
+}
+
+// Invented events have no requests of their own: each costs a call to the Event Service and a key for the cache's time.
+func TestAUserThatInventsEventsIsRefused(t *testing.T) {
+	each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		const invented = 20
+		w.requests = 1
+		p := w.start("broker", "broker")
+		var asked atomic.Int64
+		p.known = func(string) error { asked.Add(1); return eventservice.ErrNoEvent }
+		words := map[string]int64{}
+		for i := range invented {
+			words[w.send("GET", fmt.Sprint("invented-", i, "/tickets/waiting"), "bot").word()]++
+		}
+		require.Equal(t, words["404 unknown_event"], asked.Load(), "%v", words)
+		require.EqualValues(t, invented, words["404 unknown_event"]+words["429 too_many_requests"], "%v", words)
+		require.Positive(t, words["429 too_many_requests"])
+		require.Equal(t, "404 unknown_event", w.send("GET", "invented-0/tickets/waiting", "another").word())
 	})
 }
 
