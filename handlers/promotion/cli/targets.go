@@ -20,8 +20,13 @@ import (
 
 // target is one line of a campaign file.
 type target struct {
-	of    promotiontype.Type
-	id    int64
+	of promotiontype.Type
+	id int64
+	written
+}
+
+// written is what a line says about its target.
+type written struct {
 	value string // the amount in minor units, or the voucher
 	line  int    // in the campaign file; 0: generated
 	// spelled is the id as the file has it; empty: as its number is written, unlike 00123.
@@ -34,7 +39,7 @@ func generated(n int, seed uint64, types ...promotiontype.Type) iter.Seq2[target
 		random := rand.New(rand.NewPCG(seed, 0))
 		for id := int64(1); id <= int64(n); id++ {
 			for _, t := range types {
-				if !yield(target{of: t, id: id, value: t.Sample(1 + random.IntN(10_000))}, nil) {
+				if !yield(target{of: t, id: id, written: written{value: t.Sample(1 + random.IntN(10_000))}}, nil) {
 					return
 				}
 			}
@@ -70,35 +75,85 @@ const maxNotes = 10
 
 // fileSource is the targets of a campaign file. It reads the complete file to check it. It refuses a
 // target with two values, because only the first record of a target is paid.
-func fileSource(path string) (targetSource, error) {
-	type key struct {
-		of string
-		id int64
+func fileSource(path string) (targetSource, error) { return checkedSource(path, fromCSV(path)) }
+
+// checkedSource checks the targets of the file at path, which it reads twice if one is there twice.
+func checkedSource(path string, targets iter.Seq2[target, error]) (targetSource, error) {
+	s := targetSource{targets: targets, counts: map[string]int64{}}
+	ids, err := sortedIDs(s.targets)
+	if err != nil {
+		return targetSource{}, err
 	}
-	s, seen := targetSource{targets: fromCSV(path), counts: map[string]int64{}}, map[key]target{}
-	for t, err := range s.targets {
-		if err != nil {
-			return targetSource{}, err
+	repeated := map[targetKey]*written{}
+	for of, all := range ids {
+		s.counts[of] = int64(len(all))
+		for i, id := range all {
+			if i == 0 || id != all[i-1] {
+				s.distinct++
+			} else {
+				repeated[targetKey{of, id}] = nil
+			}
 		}
-		s.counts[t.of.Name]++
-		before, twice := seen[key{t.of.Name, t.id}]
-		if !twice {
-			seen[key{t.of.Name, t.id}] = t
+	}
+	if s.distinct == 0 {
+		return targetSource{}, fmt.Errorf("%s has no targets", path)
+	}
+	if len(repeated) > 0 {
+		s.notes, err = compareRepeated(path, s.targets, repeated)
+	}
+	return s, err
+}
+
+// sortedIDs returns the ids of the targets by type, in order and with repetitions. A file has
+// millions of lines, so it keeps nothing else of them.
+func sortedIDs(targets iter.Seq2[target, error]) (map[string][]int64, error) {
+	ids := map[string][]int64{}
+	for t, err := range targets {
+		if err != nil {
+			return nil, err
+		}
+		ids[t.of.Name] = append(ids[t.of.Name], t.id)
+	}
+	for _, all := range ids {
+		slices.Sort(all)
+	}
+	return ids, nil
+}
+
+// targetKey identifies a target of a campaign.
+type targetKey struct {
+	of string // name of the type
+	id int64
+}
+
+// compareRepeated reads the file again and compares the lines of the targets that it has more than
+// once. It fills in the first line of each, and returns notes about different spellings.
+func compareRepeated(path string, targets iter.Seq2[target, error], repeated map[targetKey]*written) (notes []string, err error) {
+	for t, err := range targets {
+		if err != nil {
+			return nil, err
+		}
+		key := targetKey{t.of.Name, t.id}
+		first, more := repeated[key]
+		if !more {
 			continue
 		}
+		if first == nil {
+			line := t.written
+			repeated[key] = &line // the address of t's own field would keep all of t
+			continue
+		}
+		before := target{of: t.of, id: t.id, written: *first}
 		if !before.sameValue(t) {
-			return targetSource{}, fmt.Errorf("%s: lines %d and %d: %s of %s is there twice, with %s %q and %q: a target is paid once, so delete one of the lines",
+			return nil, fmt.Errorf("%s: lines %d and %d: %s of %s is there twice, with %s %q and %q: a target is paid once, so delete one of the lines",
 				path, before.line, t.line, t.spelling(), t.of.Name, t.of.Column, before.value, t.value)
 		}
-		if before.spelling() != t.spelling() && len(s.notes) < maxNotes {
-			s.notes = append(s.notes, fmt.Sprintf("%s: lines %d and %d: %s and %s are the same target of %s, and it is paid once",
+		if before.spelling() != t.spelling() && len(notes) < maxNotes {
+			notes = append(notes, fmt.Sprintf("%s: lines %d and %d: %s and %s are the same target of %s, and it is paid once",
 				path, before.line, t.line, before.spelling(), t.spelling(), t.of.Name))
 		}
 	}
-	if s.distinct = int64(len(seen)); s.distinct == 0 {
-		return targetSource{}, fmt.Errorf("%s has no targets", path)
-	}
-	return s, nil
+	return notes, nil
 }
 
 func (t target) spelling() string { return cmp.Or(t.spelled, strconv.FormatInt(t.id, 10)) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -166,4 +167,36 @@ func TestATargetThatIsThereTwice(t *testing.T) {
 	require.EqualValues(t, 3, s.distinct)
 	require.Len(t, s.notes, 1)
 	require.Contains(t, s.notes[0], "lines 2 and 4: 00123 and 123 are the same target of POINT")
+}
+
+// The check of a file of millions of lines needs a few bytes per line, also for the few targets that
+// are there twice.
+func TestTheCheckOfALargeFileNeedsLittleMemory(t *testing.T) { //nolint:paralleltest // it measures the heap, so nothing else may run
+	const lines, bytesPerLine = 200_000, 24
+	point, known := promotiontype.ByName("POINT")
+	require.True(t, known)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, most, reads := heap(), int64(0), 0
+	s, err := checkedSource("campaign.csv", func(yield func(target, error) bool) {
+		reads++
+		for i := range int64(lines) {
+			if i == lines-1 {
+				most = max(most, heap()-before)
+			}
+			id := max(100, i*7919%lines) // every id above 100 once, out of order
+			if !yield(target{of: point, id: id, written: written{value: strings.Clone("500"), line: int(i) + 2}}, nil) {
+				return
+			}
+		}
+	})
+	require.NoError(t, err)
+	require.Equal(t, 2, reads)
+	require.EqualValues(t, lines-100, s.distinct)
+	require.EqualValues(t, map[string]int64{"POINT": lines}, s.counts)
+	require.Less(t, most, int64(lines*bytesPerLine))
 }
