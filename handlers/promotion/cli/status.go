@@ -235,9 +235,13 @@ func (s Status) write(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "  %s\t%s by %s%s\n", stamp(a.At), a.Action, person(a), why)
 	}
-	fmt.Fprintf(w, "  accepted\t%s\n  paid\t%s\n  failed\t%s\n  unknown\t%s\n  cancelled\t%s\n  pending\t%s, in flight %s\n  dead letters\t%s written, conflicts %s; those that wait: deadletter list --subject %s:%d\n",
+	waiting := ""
+	if s.Dead > 0 {
+		waiting = fmt.Sprintf("; those that wait: millrace deadletter list --subject %s:%d", s.Type, s.Promotion)
+	}
+	fmt.Fprintf(w, "  accepted\t%s\n  paid\t%s\n  failed\t%s\n  unknown\t%s\n  cancelled\t%s\n  pending\t%s, in flight %s\n  dead letters\t%s written, conflicts %s%s\n",
 		app.Thousands(s.Accepted), app.Thousands(s.Paid), app.Thousands(s.Failed), app.Thousands(s.Unknown), app.Thousands(s.Cancelled),
-		app.Thousands(s.Pending), app.Thousands(s.InFlight), app.Thousands(s.Dead), app.Thousands(s.Conflict), s.Type, s.Promotion)
+		app.Thousands(s.Pending), app.Thousands(s.InFlight), app.Thousands(s.Dead), app.Thousands(s.Conflict), waiting)
 	if s.Counts.OldestUnpaid > 0 {
 		fmt.Fprintf(w, "  oldest unpaid\t%s\n", age(s.Counts.OldestUnpaid))
 	}

@@ -86,7 +86,7 @@ func (c commands) steering(cmd *cobra.Command,
 		})
 	}
 	by.Flags(cmd)
-	cmd.Flags().BoolVar(&future, "future", false, "also a promotion without any record so far, and a cancel of one that is paid")
+	cmd.Flags().BoolVar(&future, "future", false, "apply it to records that are still to come, although the promotion has none so far or is paid completely")
 	return c.h.JSONFlag(cmd)
 }
 
