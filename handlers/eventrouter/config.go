@@ -100,17 +100,13 @@ func (p *Plugin) ValidateIn(app.Where) error {
 			wrong.Check(domain.Fields, at, "%q must have fields: true in plugins.redis.domains: its entries have no field message", prefix)
 		}
 	}
-	if p.config.has(roleRouter) {
-		for _, d := range p.forgotten() {
-			wrong.Check(false, "domains", "must have %q: plugins.redis.domains has it with the group %s, and no route reads it", d.Prefix, d.Group)
-		}
-	}
 	return wrong.Err()
 }
 
-// forgotten returns the domains of plugins.redis that look like those of this plugin, and that it
-// does not have: flat fields, exclusive shards, and the same group. Another plugin has another group.
-func (p *Plugin) forgotten() (list []redis.DomainConfig) {
+// unread returns the domains of plugins.redis that look like those of this plugin, and that it does
+// not have: flat fields, exclusive shards, and the same group. Another plugin has another group. The
+// router of another process may read them.
+func (p *Plugin) unread() (list []redis.DomainConfig) {
 	shared, ok := p.redis.Settings().(*redis.Config)
 	if !ok {
 		return nil

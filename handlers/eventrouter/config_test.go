@@ -1,11 +1,14 @@
 package eventrouter
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
@@ -65,16 +68,29 @@ func TestDomainsHaveTheirSettings(t *testing.T) {
 	p.config.Roles = []string{roleRouter}
 	shared.Domains[0].Fields, shared.Domains[0].Exclusive = true, true
 	require.NoError(t, p.ValidateIn(app.Where{}))
+}
 
-	// A domain that nobody reads.
-	vision := redis.DomainConfig{Prefix: "vision:events", Shards: 8, Group: "eventrouter", Fields: true, Exclusive: true}
-	shared.Domains = append(shared.Domains, vision)
-	require.ErrorContains(t, p.ValidateIn(app.Where{}), `domains: must have "vision:events": plugins.redis.domains has it with the group eventrouter`)
-	p.config.Roles = []string{roleGateway}
-	require.NoError(t, p.ValidateIn(app.Where{}), "the router of another process may read it")
-	p.config.Roles = []string{roleRouter}
-	shared.Domains[1].Group = "another plugin"
-	require.NoError(t, p.ValidateIn(app.Where{}))
+// Routers may be split by domain, so a domain that this process does not read is no mistake, but may
+// have been forgotten.
+func TestADomainThatTheRouterDoesNotRead(t *testing.T) {
+	t.Parallel()
+	warnings := func(role, group string) string {
+		p, shared := newPlugin()
+		p.config.Roles, p.config.Domains = []string{role}, []string{"scan:events"}
+		for prefix, group := range map[string]string{"scan:events": "eventrouter", "vision:events": group} {
+			shared.Domains = append(shared.Domains, redis.DomainConfig{Prefix: prefix, Shards: 8, Group: group, Fields: true, Exclusive: true})
+		}
+		require.NoError(t, p.ValidateIn(app.Where{}))
+		var log strings.Builder
+		_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(&log, nil))}, p)
+		require.NoError(t, err)
+		return log.String()
+	}
+	log := warnings(roleRouter, "eventrouter")
+	require.Equal(t, 1, strings.Count(log, "\n"), log)
+	require.Contains(t, log, `level=WARN msg="the router of this process does not read a domain of its group: unless another process does, add the domain to plugins.eventrouter.domains" domain=vision:events group=eventrouter`)
+	require.Empty(t, warnings(roleRouter, "another plugin"))
+	require.Empty(t, warnings(roleGateway, "eventrouter"), "a gateway reads no shard")
 }
 
 func TestARoleNeedsItsPlugins(t *testing.T) {

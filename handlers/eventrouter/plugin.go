@@ -2,6 +2,7 @@ package eventrouter
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -109,6 +110,10 @@ func (p *Plugin) keys() []string {
 
 func (p *Plugin) registerRouter(r *pipeline.Registry, log *joblog.Log) {
 	r.Health(p.Name()+".shards", newShardCheck(p.redis.Server(nil), p.settings().Domains, r.Env().Logger).check)
+	for _, d := range p.unread() {
+		r.Env().Logger.Warn("the router of this process does not read a domain of its group: unless another process does, add the domain to plugins.eventrouter.domains",
+			slog.String(pipeline.LogDomain, d.Prefix), slog.String("group", d.Group))
+	}
 	metrics := router.NewMetrics()
 	r.Collect(metrics.Collectors()...)
 	for _, prefix := range p.config.Domains {
