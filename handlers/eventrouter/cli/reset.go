@@ -53,8 +53,13 @@ func (c commands) reset() *cobra.Command {
 		Long: `Delete the log of a job, so that it can run again.
 
 The log, the state and the last number of the job are deleted. The numbers of its events
-begin again at 1, and watchers are told which numbers they have to forget. Reset a job when nothing of its first run is on its way any more:
-events of the first run that arrive later count as those of the second.
+begin again at 1, and watchers are told which numbers they have to forget. Reset a job
+when nothing of its first run is on its way any more: events of the first run that arrive
+later count as those of the second.
+
+A Go producer and "jobs publish" do not add an event again whose event_id they have added
+within two minutes, also after a reset. A worker that gives its events ids of its own
+therefore needs other ids in the second run, or begins it two minutes later.
 
 The stream PREFIX:audit keeps --who, --why and the time, and "jobs status" shows the
 last reset. --dry-run needs no --why.`,
@@ -116,7 +121,8 @@ func (o opened) reset(ctx context.Context, j job, by app.By, dry bool) (ResetRep
 		return r, nil
 	}
 	// The audit comes first: a reset that fails after it is repeated.
-	audit := redis.Command("XADD", auditStream(domain), "MAXLEN", "~", maxAudit, "*", "job", j.id, "verb", "reset", "who", by.Who, "why", by.Why)
+	audit := redis.Command("XADD", auditStream(domain), "MAXLEN", "~", maxAudit, "*",
+		"job", j.id, "verb", "reset", "who", by.Who, "why", by.Why)
 	if err := o.shards.Do(ctx, audit); err != nil {
 		return r, fmt.Errorf("record the reset of job %s: %w", j, err)
 	}
