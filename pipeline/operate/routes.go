@@ -162,23 +162,20 @@ func measure(ctx context.Context, routes []pipeline.Route) (backlogs map[string]
 
 // measureKind reads the backlogs of routes whose sources have one kind, until the server does not answer.
 func measureKind(ctx context.Context, routes []pipeline.Route, note func(route string, b Backlog, err error)) {
-	connected := false
+	isConnecting := func(r pipeline.Route) bool { _, ok := r.From.(Connecting); return ok }
+	if i := slices.IndexFunc(routes, isConnecting); i >= 0 {
+		connected, closeIt, err := routes[i].From.(Connecting).Connect(ctx)
+		if err != nil {
+			note(routes[i].Name, Backlog{}, err)
+			return
+		}
+		defer closeIt()
+		ctx = connected
+	}
 	for _, r := range routes {
 		source, ok := r.From.(Measured)
 		if !ok {
 			continue
-		}
-		if c, ok := source.(Connecting); ok && !connected {
-			shared, closeIt, err := c.Connect(ctx)
-			if err != nil {
-				note(r.Name, Backlog{}, err)
-				if errors.Is(err, pipeline.ErrUnavailable) {
-					return
-				}
-				continue
-			}
-			defer closeIt()
-			ctx, connected = shared, true
 		}
 		b, err := source.Backlog(ctx)
 		note(r.Name, b, err)
