@@ -242,7 +242,7 @@ func roomTroubles() []roomTrouble {
 			},
 			step: func(w *roomWatch) { require.NoError(w.t, w.gate(0).Finish(w.t.Context(), w.event, w.token, true)) },
 			end: func(w *roomWatch) {
-				require.Regexp(w.t, `no promotions +sold out`, w.run(0, "status"))
+				require.Regexp(w.t, `open, sold out`, w.run(0, "status"))
 				w.run(0, "set", w.event, "--capacity", "2", "--why", "returned")
 				w.admitted("ben", 0)
 			},

@@ -51,6 +51,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	old := binaryBefore(t)
 	w := onServers(t, "redis", simulator.Faults{Latency: 300 * time.Millisecond}).patient()
 	w.withoutSchema()
+	delete(w.settings, "command_wait") // the old version does not know it
 	charged := func(n int) {
 		t.Helper()
 		require.Eventually(t, func() bool { return w.api.Summary().Charged >= n }, 5*time.Minute, 20*time.Millisecond, "%d charges", n)

@@ -76,6 +76,16 @@ func (f *family) gets(id, payload string) {
 	require.Equal(f.t, f.prefix+id, pipeline.OriginFrom(m.Context()).Source)
 }
 
+// getsAgain receives until a message comes. The new group of a stream begins at 0, so an old message
+// comes again, and it may come late: while its acknowledgement for the lost group is on its way, it
+// is not delivered.
+func (f *family) getsAgain(old, payload string) {
+	f.t.Helper()
+	for m := redistest.ReceiveAck(f.t, f.out); string(m.Payload) != payload; m = redistest.ReceiveAck(f.t, f.out) {
+		require.Equal(f.t, old, string(m.Payload))
+	}
+}
+
 func (f *family) reads(n int) {
 	f.t.Helper()
 	redistest.Eventually(f.t, "streams are read", func() bool { return len(f.Reading()) == n })
@@ -107,9 +117,7 @@ func TestStreamsOfAFamilyComeAndGo(t *testing.T) {
 
 		require.NoError(t, f.admin.XGroupDestroy(t.Context(), f.prefix+"b", group).Err())
 		f.add("b", "after the loss of the group")
-		for m := redistest.ReceiveAck(t, f.out); string(m.Payload) != "after the loss of the group"; {
-			m = redistest.ReceiveAck(t, f.out) // the new group begins at 0
-		}
+		f.getsAgain("not in the list", "after the loss of the group")
 
 		f.has(nil, "a")
 		f.reads(1)
@@ -118,7 +126,7 @@ func TestStreamsOfAFamilyComeAndGo(t *testing.T) {
 		f.add("a", "read without a list")
 		f.gets("a", "read without a list")
 		f.has(nil, "b")
-		f.gets("b", "waits")
+		f.getsAgain("not in the list", "waits")
 	})
 }
 
