@@ -123,12 +123,13 @@ func (c cursor) compare(p page) comparison {
 }
 
 // hasEnd reports whether the client has received the terminal item of the log, which has the number
-// end. The mark was compared with the log.
+// end. The mark was compared with the log. A client without a mark has received gaps only, and a gap
+// never has the terminal item, so with a higher number it knows another history.
 func (c cursor) hasEnd(end int64) bool {
 	if c.marked() {
 		return c.mark.seq == end
 	}
-	return c.at >= end
+	return c.at == end
 }
 
 // givenAgain reports whether an item has a number that the client has for another event. The terminal

@@ -181,8 +181,30 @@ func TestALowTerminalEventArrivesOnce(t *testing.T) {
 	require.NoError(t, back.client.Run(t.Context()), "204")
 }
 
-// The same when the feed brings the terminal event after the client was attached: the log ends at it,
-// so the client is ahead of the log.
+// Redis has lost the numbers that a client knows from a gap, and they are given again up to a lower
+// end. The end reaches the client, and once.
+func TestTheEndReachesAClientThatHasGapsOnly(t *testing.T) {
+	r := newRedis(t, redistest.Mini(t))
+	p := r.start("", nil)
+	r.steps("job", 1, 2)
+	r.add(r.event("job", 3, "done"))
+	w := newWatch(t, p, p.path(r.domain, "job")+"/events")
+	w.client.LastEventID = "7"
+	ended := false
+	w.client.Event = func(e ssetest.Event) error {
+		ended = ended || e.Name == "event" && strings.Contains(e.Data, `"seq":3`)
+		if e.Name == "closed" {
+			return errClosed
+		}
+		return nil
+	}
+	require.ErrorIs(t, w.client.Run(t.Context()), errClosed)
+	require.True(t, ended)
+	require.NoError(t, w.client.Run(t.Context()), "204")
+}
+
+// The feed brings a low terminal event after the client was attached. The log ends at it, so the client
+// is ahead of the log.
 func TestALateTerminalEventTakesNothingBack(t *testing.T) {
 	client := cursor{at: 5, mark: mark{seq: 5, entry: entry{millis: 10}}, ahead: true}
 	late := item{seq: 3, entry: entry{millis: 11}}

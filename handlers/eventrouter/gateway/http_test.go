@@ -179,7 +179,7 @@ func TestAReconnectAfterTheEndIsAnsweredWith204(t *testing.T) {
 	r.steps("open", 1, 1)
 	events := p.path(r.domain, "job") + "/events"
 	for query, want := range map[string]int{
-		"": 200, "?last_event_id=1": 200, "?last_event_id=2": 204, "?last_event_id=3": 204, "?from=now": 200, "?from=now&last_event_id=2": 204,
+		"": 200, "?last_event_id=1": 200, "?last_event_id=2": 204, "?last_event_id=3": 200, "?from=now": 200, "?from=now&last_event_id=2": 204,
 		"?job=" + r.domain + "/open&last_event_id=2": 200,
 	} {
 		status, _ := p.get(events + query)
