@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -196,4 +198,18 @@ func TestTheExpectedWaitFollowsTheEndsOfLeases(t *testing.T) {
 	}
 	table.Free, table.Admitted, table.Ends, table.PerMinute = 2, 0, nil, 1
 	require.Equal(t, &[2]int64{104, 138}, table.WaitSeconds(1), "the rate is a limit, too")
+}
+
+// The embedded server keeps an array up to the highest number that is the key of a Lua table.
+func TestATickNeedsLittleMemoryInTheEmbeddedServer(t *testing.T) {
+	r := newRig(t, redistest.Mini(t), 3, func(o *Options) { o.ReadyTTL = time.Hour })
+	r.enterAll(3)
+	r.tick()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 10 {
+		r.tick()
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(50<<20))
 }

@@ -16,6 +16,8 @@ local clock = math.floor(micro / 1000)
 -- Many users have the same times.
 local numbers = {}
 local function num(n)
+  -- As the key of a table, a smaller number would fill an array up to it in the embedded server.
+  if n < 2^26 then return string.format('%.0f', n) end
   numbers[n] = numbers[n] or string.format('%.0f', n)
   return numbers[n]
 end
