@@ -198,12 +198,13 @@ func countDead(ctx context.Context, reg *pipeline.Registry) (counts map[string]i
 	return counts, known, err
 }
 
-// timeOf returns nil for a time that is not known.
+// timeOf returns nil for a time that is not known, and for one that JSON can't have: a foreign record
+// may have any.
 func timeOf(t time.Time) *time.Time {
-	if t.IsZero() {
+	t = t.UTC()
+	if t.IsZero() || t.Year() < 0 || t.Year() > 9999 {
 		return nil
 	}
-	t = t.UTC()
 	return &t
 }
 

@@ -104,6 +104,18 @@ func TestRoutes(t *testing.T) {
 	require.Equal(t, []string{"sell", "-", "-", "-", "0", "-", "0"}, rows[2])
 }
 
+// A foreign retry record may be due in any year.
+func TestRoutesWithATimeThatJSONCannotHave(t *testing.T) {
+	t.Parallel()
+	m := newMill(time.Now())
+	m.again.backlog.NextDue = time.Date(9999, time.December, 31, 23, 0, 0, 0, time.FixedZone("", -2*60*60))
+	a, err := read(t, m, nil)
+	require.NoError(t, err)
+	text, err := json.Marshal(a.Value)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"retries":5,"next_due":null`)
+}
+
 func TestRoutesOfOneName(t *testing.T) {
 	t.Parallel()
 	a, err := read(t, newMill(time.Now()), operate.Input{"route": {"grind.retry"}})
