@@ -48,6 +48,19 @@ func (r *redisRig) loses(id string) {
 	require.NoError(r.t, r.client.Del(context.Background(), joblog.LogKey(r.domain, id), joblog.StateKey(r.domain, id)).Err())
 }
 
+// readsFeed returns when a process has read all that is in the feed. Only the feed has the transient
+// event behind it.
+func (r *redisRig) readsFeed(p *process) {
+	r.t.Helper()
+	fence := fmt.Sprint("fence-", r.entries.Add(1))
+	w := p.watch(r.domain, fence, "")
+	redistest.Eventually(r.t, "attached", func() bool { return p.attached(r.domain, fence) == 1 })
+	r.add(r.event(fence, 0, "token"))
+	w.wait("token ")
+	w.cancel()
+	<-w.done
+}
+
 // life returns the events from number 1 on of a job that begins, and ends with its last number.
 func (r *redisRig) life(id, status string, last int64, stage string) (events []event.Event) {
 	for n := int64(1); n <= last; n++ {
@@ -136,6 +149,7 @@ func TestAClientAheadOfTheLogIsToldWhenItsNumbersAreGivenAgain(t *testing.T) {
 		lost := []event.Event{r.event("job", 4, "step"), r.event("job", 5, "step")}
 		r.add(append(common, lost...)...)
 		w := first.readUntil(r.domain, "job", "5")
+		r.readsFeed(second)
 		r.loses("job")
 		r.store(common...)
 		back := second.resume(r.domain, "job", w).run()
@@ -148,6 +162,7 @@ func TestAClientAheadOfTheLogIsToldWhenItsNumbersAreGivenAgain(t *testing.T) {
 
 		r.add(r.life("gone", "old", 2, "step")...)
 		w = first.readUntil(r.domain, "gone", "2")
+		r.readsFeed(second)
 		r.loses("gone")
 		stored := r.client.Time(t.Context()).Val()
 		redistest.Eventually(t, "the entries of the next life are newer", func() bool {

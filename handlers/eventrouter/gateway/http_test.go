@@ -279,7 +279,7 @@ func TestADrainClosesStreams(t *testing.T) {
 	w := p.watch(r.domain, "job", "")
 	redistest.Eventually(t, "attached", func() bool { return p.attached(r.domain, "job") == 1 })
 	p.stop()
-	require.Contains(t, w.received(), "closed draining")
+	w.wait("closed draining")
 }
 
 // The server refuses HEAD, as for each stream (plugins/web).
