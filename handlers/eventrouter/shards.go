@@ -2,6 +2,7 @@ package eventrouter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -60,7 +61,7 @@ domains:
 		for i, call := range calls {
 			measured, err := redis.MeasuredBy(call)
 			switch {
-			case err != nil && !strings.Contains(err.Error(), "WRONGTYPE"):
+			case err != nil && !errors.Is(err, redis.ErrNoStream):
 				continue domains // the check of plugins.redis reports it
 			case err != nil && i < d.Shards:
 				foreign++

@@ -3,8 +3,11 @@ package redis
 import (
 	"context"
 	_ "embed" // the script
+	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -30,13 +33,19 @@ type Measured struct {
 	Ahead   time.Duration // of the server's clock: by how much LastID is later, at most 31 years
 }
 
+// ErrNoStream is the error of MeasuredBy when the key has another type.
+var ErrNoStream = errors.New("the key is no stream")
+
 // Measure returns a call that measures a stream, for Server.Do and then MeasuredBy.
 func Measure(stream string) *Call { return NewScript(measureSource).Call([]string{stream}) }
 
-// MeasuredBy returns the reply of Measure, or the error of the call.
+// MeasuredBy returns the reply of Measure, or the error of the call. For a key that is no stream it
+// wraps ErrNoStream.
 func MeasuredBy(c *Call) (m Measured, err error) {
 	list, err := c.List()
-	if err != nil {
+	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") { // behind a prefix of the server's version
+		return m, fmt.Errorf("%w: %w", ErrNoStream, err)
+	} else if err != nil {
 		return m, err
 	}
 	if len(list) == 3 {

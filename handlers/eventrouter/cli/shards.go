@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // Shard is a line of the output of shards.
@@ -72,7 +74,7 @@ func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (s
 			_ = o.shards.Do(ctx, measure, pending, lease) // each call has its error
 			measured, err := redis.MeasuredBy(measure)
 			s.Length = measured.Entries
-			foreign := err != nil && strings.Contains(err.Error(), "WRONGTYPE")
+			foreign := errors.Is(err, redis.ErrNoStream)
 			switch {
 			case err != nil && !foreign:
 				return list, err
@@ -99,7 +101,7 @@ func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (s
 func (s *Shard) read(pending, lease *redis.Call) error {
 	summary, err := pending.List()
 	switch {
-	case err != nil && !strings.Contains(err.Error(), "NOGROUP"): // no group, no pending entry
+	case err != nil && !poll.IsNoGroup(err): // no group, no pending entry
 		return err
 	case len(summary) > 0:
 		s.Pending, _ = summary[0].(int64)
