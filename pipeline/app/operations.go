@@ -134,7 +134,7 @@ func (h *Host) answer(cmd *cobra.Command, a operate.Answer, err error) error {
 
 func writeAnswer(out io.Writer, a operate.Answer) error {
 	for _, line := range a.Lines {
-		fmt.Fprintln(out, line)
+		fmt.Fprintln(out, Printable(line))
 	}
 	for _, t := range a.Tables {
 		if len(t.Rows) == 0 && t.Empty != "" {
@@ -154,7 +154,7 @@ func writeAnswer(out io.Writer, a operate.Answer) error {
 		}
 	}
 	for _, note := range a.Notes {
-		fmt.Fprintln(out, note)
+		fmt.Fprintln(out, Printable(note))
 	}
 	for _, c := range a.Checks {
 		if _, err := fmt.Fprintln(out, Printable(c.String())); err != nil {

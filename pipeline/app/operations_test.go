@@ -30,6 +30,7 @@ func (o operated) Operations() operate.Operations {
 		Fields: []operate.Field{
 			{Name: "name", Help: "the `name`", Default: "w"}, {Name: "tag", Type: operate.List, Help: "a `tag`"},
 			{Name: "size", Type: operate.Number, Default: "3", Help: "the `size`"}, {Name: "big", Type: operate.Switch, Help: "it is big"},
+			{Name: "mark", Help: "a `mark`"},
 		},
 		Validate: func(in operate.Input) error {
 			if in.Number("size") < 1 {
@@ -45,7 +46,7 @@ func (o operated) Operations() operate.Operations {
 	read := func(_ context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
 		w := wheel{in.Text("name"), in.List("tag"), in.Number("size"), in.Switch("big")}
 		a := operate.Answer{
-			Value: w, Lines: []string{"A wheel."}, Notes: []string{"It turns."},
+			Value: w, Lines: []string{"A wheel" + in.Text("mark") + "."}, Notes: []string{"It turns" + in.Text("mark") + "."},
 			Tables: []operate.Table{{Columns: []string{"NAME", "SIZE"}, Rows: [][]string{{w.Name, fmt.Sprint(w.Size)}}}, {Empty: "No spokes."}},
 		}
 		switch w.Name {
@@ -85,6 +86,7 @@ func TestOperationsAreCommands(t *testing.T) {
 		"refused before anything runs": {[]string{"show", "--size", "0"}, app.ExitUsage, "", "mill: --size must be > 0\n", 0},
 		"a check that failed":          {[]string{"show", "--name", "broken"}, app.ExitBad, "A wheel.\nNAME    SIZE\nbroken  3\nNo spokes.\nIt turns.\nspoke: is missing; add one\n", "", 1},
 		"what is known, and an error":  {[]string{"show", "--name", "away"}, app.ExitUnavailable, "A wheel.\nNAME  SIZE\naway  3\nNo spokes.\nIt turns.\n", "its hub\n", 1},
+		"controls of a terminal":       {[]string{"show", "--name", "\x1b[2J", "--mark", "\x1b[2J"}, app.ExitOK, "A wheel\ufffd[2J.\nNAME  SIZE\n\ufffd[2J  3\nNo spokes.\nIt turns\ufffd[2J.\n", "", 1},
 		"an error alone":               {[]string{"show", "--name", "lost", "--json"}, app.ExitBad, "", "mill: no such wheel\n", 1},
 		"an action":                    {[]string{"turn"}, app.ExitOK, "turned\n", "", 0},
 		"its preview":                  {[]string{"turn", "--dry-run", "--json"}, app.ExitOK, "{\n  \"did\": \"would turn\"\n}\n", "", 0},
