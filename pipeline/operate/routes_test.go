@@ -38,6 +38,26 @@ func (m measured) Backlog(context.Context) (operate.Backlog, error) {
 	return m.backlog, m.err
 }
 
+// connecting is a measured source that needs a connection.
+type connecting struct {
+	measured
+	opened, closed *int
+}
+
+type connectionKey struct{}
+
+func (c connecting) Connect(ctx context.Context) (context.Context, func(), error) {
+	*c.opened++
+	return context.WithValue(ctx, connectionKey{}, c.opened), func() { *c.closed++ }, nil
+}
+
+func (c connecting) Backlog(ctx context.Context) (operate.Backlog, error) {
+	if ctx.Value(connectionKey{}) != c.opened || *c.closed > 0 {
+		return operate.Backlog{}, errors.New("there is no connection")
+	}
+	return c.measured.Backlog(ctx)
+}
+
 // mill has a route with a retry topic, one without, one whose source tells nothing, and dead letters.
 type mill struct {
 	grain, again, flour measured
@@ -116,12 +136,54 @@ func TestRoutesWithATimeThatJSONCannotHave(t *testing.T) {
 	require.Contains(t, string(text), `"retries":5,"next_due":null`)
 }
 
+// The sources of one kind share a connection, which is closed after the last of them, also when one of
+// them fails.
+func TestRoutesConnectOnce(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]error{"all answer": nil, "one fails": fmt.Errorf("%w: no broker answered", pipeline.ErrUnavailable)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opened, closed := 0, 0
+			var all sources
+			for _, from := range []string{"grain", "flour"} {
+				m := measured{end: end{pipeline.Endpoint{Kind: "kafka", Name: from, Group: "g"}}, err: wrong, calls: new(int)}
+				all = append(all, connecting{m, &opened, &closed})
+			}
+			reg, err := pipeline.NewRegistry(pipeline.Env{}, all)
+			require.NoError(t, err)
+			a, err := operate.Routes().Read(t.Context(), reg, nil)
+			require.Equal(t, wrong != nil, errors.Is(err, pipeline.ErrUnavailable))
+			require.Equal(t, wrong != nil, a.Failed())
+			require.Equal(t, 1, opened)
+			require.Equal(t, 1, closed)
+		})
+	}
+}
+
+// sources is a plugin with a route from each of them.
+type sources []pipeline.Source
+
+func (sources) Name() string { return "sources" }
+
+func (s sources) Register(r *pipeline.Registry) error {
+	for _, from := range s {
+		r.Route(pipeline.Route{
+			Name: "of." + from.Describe().Name, From: from, Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
+			Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+		})
+	}
+	return nil
+}
+
 func TestRoutesOfOneName(t *testing.T) {
 	t.Parallel()
 	a, err := read(t, newMill(time.Now()), operate.Input{"route": {"grind.retry"}})
 	require.NoError(t, err)
 	require.Len(t, a.Tables[0].Rows, 1)
-	require.Equal(t, "grind.retry", a.Tables[0].Rows[0][0])
+	row := a.Tables[0].Rows[0]
+	require.Equal(t, "grind.retry", row[0])
+	require.Equal(t, "5", row[4])
+	require.Equal(t, "2", row[6], "its own dead letters, once")
 	_, err = read(t, newMill(time.Now()), operate.Input{"route": {"grnd"}})
 	_, wrong := errors.AsType[*operate.InputError](err)
 	require.True(t, wrong)
