@@ -238,19 +238,15 @@ millrace_kafka_waiting_partitions{group="group",topic="topic"} %d
 		}
 		counts(0)
 		var waits sync.WaitGroup
-		waits.Go(func() {
-			commit, exists, err := s.waitForFormer(t.Context(), 3)
-			require.NoError(t, err)
-			require.True(t, exists)
-			require.EqualValues(t, 7, commit.base)
-		})
+		var commit progress
+		var exists bool
+		var read, ended error
+		waits.Go(func() { commit, exists, read = s.waitForFormer(t.Context(), 3) })
 		ctx, end := context.WithCancel(t.Context())
-		waits.Go(func() {
-			_, _, err := s.waitForFormer(ctx, 4)
-			require.ErrorIs(t, err, errCoordinator)
-		})
+		waits.Go(func() { _, _, ended = s.waitForFormer(ctx, 4) })
 		synctest.Wait()
 		counts(2)
+		require.Equal(t, 2, strings.Count(log.String(), "kafka commit can't be read, so its partition waits"), "at once")
 		end()
 		time.Sleep(10*time.Minute + 30*time.Second)
 		counts(1)
@@ -260,6 +256,10 @@ millrace_kafka_waiting_partitions{group="group",topic="topic"} %d
 		require.Regexp(t, `partition=3 waited=1m\d+s error=`, log.String())
 		close(readable)
 		waits.Wait()
+		require.NoError(t, read)
+		require.True(t, exists)
+		require.EqualValues(t, 7, commit.base)
+		require.ErrorIs(t, ended, errCoordinator)
 		counts(0)
 		require.Regexp(t, `kafka commit can be read again" topic=topic group=group partition=3 waited=10m\d+s`, log.String())
 	})
