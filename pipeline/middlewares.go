@@ -29,8 +29,8 @@ const (
 	// fails permanently.
 	PlaceReceived Place = "received"
 	// PlaceAttempt is around the handler and the publishing of its outputs, outside of the time
-	// limit but inside the longest hold. The middleware sees the error of both, also that of a panic, before the route's Policy
-	// decides about it. A route with HandleBatch has no such place.
+	// limit but inside the longest hold. The middleware sees the error of both, also that of a panic,
+	// before the route's Policy decides about it. A route with HandleBatch has no such place.
 	PlaceAttempt Place = "attempt"
 	// PlaceHandler is innermost, inside the time limit and the recovery of panics. The middleware
 	// sees the outputs of the handler and may replace them. A route with HandleBatch has no such
@@ -148,7 +148,7 @@ func (r *Registry) checkMiddleware(of string, m Middleware) {
 // checkPlace refuses what a batch can't do: its handler is called for all messages together.
 func (r *Registry) checkPlace(route Route, m Middleware) {
 	if route.HandleBatch != nil && (m.Place == PlaceAttempt || m.Place == PlaceHandler) {
-		r.fail("%s", fmt.Sprintf("route %s: middleware %s needs a call of the handler per message, and the route has HandleBatch: "+
-			"use the place %s, or name only other routes", route.Name, m.Name, PlaceReceived))
+		r.fail("route %s: middleware %s needs a call of the handler per message, and the route has HandleBatch: "+
+			"use the place %s, or name only other routes", route.Name, m.Name, PlaceReceived)
 	}
 }

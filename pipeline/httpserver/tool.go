@@ -19,7 +19,8 @@ const (
 // Tool returns a server for h, and l with a limit of connections, which is that of a public server
 // with the file descriptors of the process. It is for a program that helps a person or a test, such
 // as a simulator: requests have limits of time and size, and answers may take any time. There are no
-// metrics. Refused connections are logged as one warning per minute, and lines of net/http at debug.
+// metrics. Refused connections are logged as one warning per minute and reason, and lines of net/http at
+// debug.
 func Tool(l net.Listener, h http.Handler, log *slog.Logger) (*http.Server, net.Listener) {
 	most := math.MaxInt32
 	if descriptors, limited := Descriptors(); limited {

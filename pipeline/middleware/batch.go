@@ -42,11 +42,11 @@ type batch struct {
 }
 
 // batch passes the messages of an envelope through the chain: together through HandleBatch and the
-// publishing, each by itself through the steps before them. It returns when the next batch may take its place.
-// Outputs are published later, so that a slow sink delays only the messages of this batch. With
-// Batch.PerSource the next batch of the source waits for that, to keep their order. Messages that
-// failed, or have a BatchResult.Then, go on by themselves. Each message is acked or nacked
-// here, and the envelope is always acked.
+// publishing, each by itself through the steps before them. It returns when the next batch may take
+// its place. Outputs are published later, so that a slow sink delays only the messages of this batch.
+// With Batch.PerSource the next batch of the source waits for that, to keep their order. Messages that
+// failed, or have a BatchResult.Then, go on by themselves. Each message is acked or nacked here, and
+// the envelope is always acked.
 func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 	b := &batch{route: w, Envelope: pipeline.EnvelopeFrom(envelope.Context()), ctx: envelope.Context()}
 	b.at.Store(&pipeline.Origin{})

@@ -83,16 +83,17 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 			continue
 		}
 		own := backlogs[r.Name]
+		reader, read := readers[retryPlace(r)]
 		status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest)}
 		if r.Policy.Retry.To == nil {
 			status.Retries = new(int64)
-		} else if reader, ok := readers[place(r.Policy.Retry.To.Describe())]; ok {
+		} else if read {
 			again := backlogs[reader.Name]
 			status.Retries, status.NextDue = sum(again.Waiting, again.NotDue), timeOf(again.NextDue)
 		}
 		if known && err == nil {
 			n := dead[r.Name]
-			if reader, ok := readers[retryPlace(r)]; ok && reader.Name != r.Name {
+			if read && reader.Name != r.Name {
 				n += dead[reader.Name]
 			}
 			status.DeadLetters = &n

@@ -168,8 +168,8 @@ func (r *Report) summary() string {
 const errorWidth = 160
 
 // OneLine returns text as one line, without characters that control a terminal. Lines are joined
-// with semicolons, because each is often an error of its own. most is the largest length in characters. A longer text loses its middle, because the end of an error says what
-// happened.
+// with semicolons, because each is often an error of its own. most is the largest length in
+// characters. A longer text loses its middle, because the end of an error says what happened.
 func OneLine(text string, most int) string {
 	var lines []string
 	for line := range strings.Lines(text) {
