@@ -253,3 +253,21 @@ func TestTheOriginOfADeadLetterSurvivesTheHandler(t *testing.T) {
 		})
 	}
 }
+
+// What a handler of batches did to the context of a message does not reach the message's own handler.
+func TestThenHasTheContextOfItsMessage(t *testing.T) {
+	t.Parallel()
+	b := batchOf{payloads: []string{"1", "2"}, route: pipeline.Route{HandleBatch: perMessage(func(m *message.Message) pipeline.BatchResult {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		m.SetContext(ctx)
+		return pipeline.BatchResult{Then: func(m *message.Message) ([]*message.Message, error) {
+			if o := pipeline.OriginFrom(m.Context()); o.Source != "in" {
+				return nil, pipeline.Permanent(errBoom)
+			}
+			return nil, m.Context().Err()
+		}}
+	})}}
+	require.Equal(t, map[string]bool{"1": true, "2": true}, b.run(t))
+	require.Empty(t, b.dead.Messages())
+}
