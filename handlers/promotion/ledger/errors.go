@@ -27,8 +27,8 @@ var (
 	// ErrCancelled means that the promotion is cancelled, which is final.
 	ErrCancelled = errors.New("promotion is cancelled")
 
-	// ErrFinished means that every payout of the promotion is paid or cancelled, so there is nothing
-	// to cancel.
+	// ErrFinished means that every payout that the started event of the promotion announced is paid or
+	// cancelled, so there is nothing to cancel.
 	ErrFinished = errors.New("every payout is paid or cancelled, so there is nothing to cancel")
 
 	// ErrRefused means that the state of the payout does not allow an operator's action. The text

@@ -75,7 +75,7 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p rules.Pro
 func notFinished(ctx context.Context, q querier, p rules.Promotion) error {
 	finished := false
 	err := q.query(ctx, func(r scanner) error { return r.Scan(&finished) },
-		`SELECT coalesce(s.settled, 0) > 0 AND s.replayable = 0 AND coalesce((SELECT total_count > 0 AND s.settled >= total_count FROM promotion_streams WHERE type = $1 AND promotion_id = $2), FALSE)
+		`SELECT s.replayable = 0 AND coalesce((SELECT total_count > 0 AND s.settled >= total_count FROM promotion_streams WHERE type = $1 AND promotion_id = $2), FALSE)
 			AND NOT EXISTS (SELECT 1 FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL)
 		FROM (SELECT sum(paid + failed + unknown + cancelled) AS settled, sum(failed + unknown) AS replayable FROM promotion_summaries WHERE type = $1 AND promotion_id = $2) AS s`, string(p.Type), p.ID)
 	if err == nil && finished {
@@ -129,9 +129,10 @@ AND settled_at IS NULL AND state IN ('PENDING', 'ERROR') ORDER BY target_id LIMI
 // Cancel stops the promotion permanently. After it has taken effect, no charge is requested.
 // Payouts that were certainly not charged become CANCELLED; all others are looked up. It may be
 // repeated, and then cancels what is left. An unknown promotion returns ErrNotFound, and one whose
-// payouts are all paid ErrFinished, because CANCELLED would say that it was not paid; nothing is
-// changed then. With by.Future both are cancelled, for the records that are still to come. When ctx
-// ends early, the promotion is cancelled all the same, and the rest follows when its entries are read.
+// announced payouts are all paid or cancelled ErrFinished, because CANCELLED would say that it was not
+// paid; nothing is changed then. With by.Future both are cancelled, for the records that are still to
+// come. When ctx ends early, the promotion is cancelled all the same, and the rest follows when its
+// entries are read.
 func (l *Ledger) Cancel(ctx context.Context, p rules.Promotion, by Steering) (Cancellation, error) {
 	var c Cancellation
 	if err := l.setPromotionState(ctx, "cancel", p, rules.PromotionCancelled, by); err != nil {

@@ -119,6 +119,8 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 		require.Equal(t, rules.PromotionCancelled, state(expected))
 
 		unannounced := pay(5)
+		_, err = l.Admit(t.Context(), unannounced) // its stream has a row without a number
+		require.NoError(t, err)
 		_, err = l.Cancel(t.Context(), unannounced, by)
 		require.NoError(t, err, "more records may come")
 		require.Equal(t, rules.PromotionCancelled, state(unannounced))
@@ -126,6 +128,7 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 		failed := record(4, 1)
 		mustAccept(t, l, failed)
 		endPayout(t, l, failed, false)
+		require.NoError(t, l.Started(t.Context(), failed.OfPromotion(), 1))
 		_, err = l.Cancel(t.Context(), failed.OfPromotion(), by)
 		require.NoError(t, err, "a failed payout is not replayed any more")
 
