@@ -3,6 +3,8 @@ package simulator
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +61,18 @@ func TestCallsThatALeaseForbids(t *testing.T) {
 		require.Eventually(t, func() bool { return underWay(s) == nil }, 30*time.Second, time.Millisecond)
 		require.Equal(t, 200, call(s).point(1, 1, 5).status)
 		require.Equal(t, numbers{2, 2}, of(s))
+	})
+	t.Run("an answer that nobody receives", func(t *testing.T) {
+		t.Parallel()
+		s := start(t, Config{})
+		gone, hangUp := context.WithCancel(t.Context())
+		hangUp()
+		r := httptest.NewRequestWithContext(gone, http.MethodPost, "/v1/points/charges", strings.NewReader(pointBody(1, 1, 5)))
+		r.Header.Set("Idempotency-Key", "POINT:1:1")
+		s.ServeHTTP(httptest.NewRecorder(), r)
+		require.Equal(t, 1, s.Summary().Charged)
+		require.Equal(t, 200, call(s).point(1, 1, 5).status)
+		require.Equal(t, numbers{}, of(s))
 	})
 	t.Run("during silence", func(t *testing.T) {
 		t.Parallel()
