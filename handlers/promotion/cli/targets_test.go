@@ -140,6 +140,15 @@ func TestACampaignIsReadFromStandardInput(t *testing.T) {
 	require.Empty(t, left, "also after an error")
 }
 
+// An error without a known habit names none.
+func TestOtherErrorsOfACampaignFileNameNoHabit(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, headerHabit([]string{"promotionType", "targetId", "amounts"}))
+	require.Empty(t, headerHabit([]string{"targetId", "promotionType", "amount"}))
+	require.Empty(t, lineHabit([]string{"POINT", "-7", "500", ""}))
+	require.Empty(t, withHabit(""))
+}
+
 // A target may be there twice with one value, which is paid once. With two values only the first would
 // be paid, so the file is refused.
 func TestATargetThatIsThereTwice(t *testing.T) {
