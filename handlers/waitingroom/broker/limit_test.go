@@ -1,11 +1,24 @@
 package broker
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis"
 )
+
+func TestABrokerForgetsUsersThatMaySendAllRequests(t *testing.T) {
+	t.Parallel()
+	b := New(Options{Config: Config{RequestsPerUser: 1}, Redis: redis.New()})
+	require.Zero(t, b.limits.take("ann", time.Now().Add(-limitWindow)))
+	require.Zero(t, b.limits.take("ben", time.Now().Add(time.Hour)))
+	b.clean()
+	require.Equal(t, []string{"ben"}, slices.Collect(maps.Keys(b.limits.users)))
+}
 
 func TestRequestsOfAUserAreLimited(t *testing.T) {
 	t.Parallel()

@@ -119,6 +119,21 @@ func TestASoldOutRoomThatIsOpenedAgainStaysOpen(t *testing.T) {
 	})
 }
 
+// An operator may add seats between the sale of the last one and the tick that would close the room.
+func TestASeatThatIsAddedInTimeKeepsTheRoomOpen(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1, func(o *Options) { o.CloseSoldOut = true })
+		buyer := r.admitted("u1")
+		r.enter("waits")
+		_, err := r.finish("u1", buyer.JTI, true)
+		require.NoError(t, err)
+		r.control(Change{Verb: Set, Capacity: p(int64(2))})
+		got := r.tick()
+		require.Equal(t, opened, got.Table.State)
+		require.Equal(t, 1, got.Promoted)
+	})
+}
+
 func TestAHoldKeepsTheStateOfTheRoom(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, 1)
