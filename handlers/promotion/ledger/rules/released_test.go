@@ -153,7 +153,7 @@ func TestRefusedLookupsEnd(t *testing.T) {
 
 	p := testPolicy()
 	row := shapes()["sending certain lookup"]
-	row.Failures = 1000
+	row.Released = 2*p.MaxReleased - 1
 	row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: CallResult{Epoch: row.Epoch, Outcome: Misconfigured}})
 	require.Equal(t, Errored, row.State, "an expired credential makes no payout FAILED")
 }
