@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
@@ -26,16 +25,9 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, api.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, api.Stop(t.Context())) })
-	cfg := money.DefaultConfig()
-	cfg.URL, cfg.CallTimeout = api.URL(), time.Minute
-	client, err := money.New(cfg, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	in.api = client
+	in.callAt(t, api.URL())
 
-	payload, err := pointType().Encode(hist.promotion.ID, 9, 1, "500")
-	require.NoError(t, err)
-	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: payload}
+	rec := hist.record(t, 1)
 	require.NoError(t, in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 	state := func() rules.State {
 		x, err := in.ledger.Explain(t.Context(), rec.Key)

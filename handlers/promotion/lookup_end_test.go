@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
 // No payout but one is called, and each of its lookups is refused. It ends UNKNOWN, with the reason in
@@ -31,18 +30,12 @@ func TestTheLookupsOfALonePayoutEnd(t *testing.T) {
 				_, _ = w.Write([]byte("<html>gone</html>"))
 			}))
 			t.Cleanup(api.Close)
-			cfg := money.DefaultConfig()
-			cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout = api.URL, time.Minute, time.Minute
-			client, err := money.New(cfg, nil)
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, client.Close()) })
-			in.api = client
+			in.callAt(t, api.URL)
 
-			payload, err := pointType().Encode(hist.promotion.ID, 9, 7, "500")
-			require.NoError(t, err)
-			rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 7}, SummaryID: 9, Payload: payload}
+			rec := hist.record(t, 7)
 			require.NoError(t, in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 			var x ledger.Explanation
+			var err error
 			for range 100 {
 				_ = in.proc.Pay(t.Context(), rec) // an error leads to a retry record
 				x, err = in.ledger.Explain(t.Context(), rec.Key)

@@ -8,10 +8,12 @@ import (
 	"runtime"
 	"strings"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
@@ -183,6 +185,17 @@ type modelInstance struct {
 	paused   bool // as the control loop has seen last
 	missed   int  // rounds in which the stream was there, read, and not active
 	inFlight []goredis.XMessage
+}
+
+// callAt lets the instance call the Money API at url instead of that of the model.
+func (in *modelInstance) callAt(t testing.TB, url string) *money.Client {
+	cfg := money.DefaultConfig()
+	cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout = url, time.Minute, time.Minute
+	client, err := money.New(cfg, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	in.api = client
+	return client
 }
 
 // restart gives the instance a new life: whatever it had in memory is gone.

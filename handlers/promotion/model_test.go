@@ -343,6 +343,13 @@ func (hist *history) offer(target, amount int64) {
 	hist.offers = append(hist.offers, &offer{target: target, amount: amount, payload: payload})
 }
 
+// record returns the record of a payout that is not offered.
+func (hist *history) record(t testing.TB, target int64) rules.Record {
+	payload, err := pointType().Encode(hist.promotion.ID, 9, target, "500")
+	require.NoError(t, err)
+	return rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: target}, SummaryID: 9, Payload: payload}
+}
+
 // pass lets time pass.
 func (hist *history) pass(d time.Duration) {
 	hist.thaw() // no session stays so long in a transaction

@@ -13,7 +13,6 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
 // poisons are the ways in which the Money API may always answer about one payout: to sends and to
@@ -78,19 +77,12 @@ func TestPoisonedPayoutsStopNoOthers(t *testing.T) {
 				}
 			}))
 			t.Cleanup(api.Close)
-			cfg := money.DefaultConfig()
-			cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout = api.URL, time.Minute, time.Minute
-			client, err := money.New(cfg, nil)
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, client.Close()) })
-			in.api = client
+			client := in.callAt(t, api.URL)
 
 			open := []rules.Record{}
 			for first := int64(1); first <= payouts; first += step {
 				for target := first; target < first+step; target++ {
-					payload, err := pointType().Encode(hist.promotion.ID, 9, target, "500")
-					require.NoError(t, err)
-					open = append(open, rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: target}, SummaryID: 9, Payload: payload})
+					open = append(open, hist.record(t, target))
 				}
 				var g errgroup.Group
 				for _, rec := range open { // new ones, and those that have not ended
