@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -225,8 +224,7 @@ func (b *batch) lostEnd(reason string, e event.Event, stored string) error {
 	if reason != reasonConflict || !b.Stages.IsTerminal(e.Stage) {
 		return nil
 	}
-	var first struct{ Stage string }
-	if json.Unmarshal([]byte(stored), &first) == nil && b.Stages.IsTerminal(first.Stage) {
+	if first, err := event.Decode([]byte(stored)); err == nil && b.Stages.IsTerminal(first.Stage) {
 		return nil
 	}
 	err := fmt.Errorf("the log of job %s has another event with number %d, so this end of the job is lost: give each event its own number", e.JobID, e.Seq)

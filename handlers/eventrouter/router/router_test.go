@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/handlers/eventrouter/router"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -320,7 +320,7 @@ func TestAServerThatHangs(t *testing.T) {
 func TestDroppedEventsLeaveATrace(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
-		var log lockedLog
+		var log pipelinetest.Buffer
 		r.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		classes := r.handle(r.entry("a", "ocr", 1), r.entry("a", "ocr", 2), r.entry("a", "ocr", 2), r.entry("a", "vision", 2))
 		require.Equal(t, []string{"", "", "", ""}, classes)
@@ -335,27 +335,11 @@ func TestDroppedEventsLeaveATrace(t *testing.T) {
 		require.EqualValues(t, 2, r.count("skipped_total", "1", "conflict"))
 
 		r.handle(r.entry("a", "done", 3), r.entry("a", "ocr", 4))
+		require.Equal(t, []string{""}, r.handle(r.entry("a", "error", 3)), "the job has an end")
+		require.EqualValues(t, 3, r.count("skipped_total", "1", "conflict"))
 		require.Regexp(t, `its job has ended" domain=\S+ job=a seq=4 stage=ocr`, log.String())
 		require.NoError(t, r.client.Del(t.Context(), joblog.LogKey(r.domain, "a")).Err())
 		r.handle(r.entry("a", "ocr", 1))
 		require.Regexp(t, `the log of its job has expired" domain=\S+ job=a seq=1 stage=ocr`, log.String())
 	})
-}
-
-// lockedLog is a log that several goroutines write.
-type lockedLog struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
