@@ -80,6 +80,9 @@ func TestADomainThatTheRouterDoesNotRead(t *testing.T) {
 		for prefix, group := range map[string]string{"scan:events": "eventrouter", "vision:events": group} {
 			shared.Domains = append(shared.Domains, redis.DomainConfig{Prefix: prefix, Shards: 8, Group: group, Fields: true, Exclusive: true})
 		}
+		shared.Domains = append(shared.Domains, // of another plugin, whose group has the same name
+			redis.DomainConfig{Prefix: "mail:events", Shards: 8, Group: "eventrouter", Exclusive: true},
+			redis.DomainConfig{Prefix: "news:events", Shards: 8, Group: "eventrouter", Fields: true})
 		require.NoError(t, p.ValidateIn(app.Where{}))
 		var log strings.Builder
 		_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(&log, nil))}, p)
