@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // Backlog implements operate.Measured. Entries that a reader has and did not acknowledge are in
@@ -68,8 +68,7 @@ func (p *Plugin) backlog(ctx context.Context, group string, streams ...string) (
 
 // answered marks an error as one of an unavailable server unless the server itself sent it.
 func answered(err error) error {
-	var reply goredis.Error
-	if errors.As(err, &reply) {
+	if poll.IsReply(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
