@@ -89,6 +89,15 @@ func TestACappedStreamIsLimitedByBytes(t *testing.T) {
 		_, bytes = sizes()
 		require.LessOrEqual(t, bytes, most+8<<10, "the bytes of other clients")
 
+		// The bytes are counted anew after that many entries of others. The ones before have no part in it.
+		require.NoError(t, client.Del(t.Context(), stream).Err())
+		publish(repeat(most/(8<<10)+1, 8<<10)...)
+		publish(repeat(50, 10)...)
+		foreign(entries, 10)
+		publish(10)
+		list, _ = sizes()
+		require.LessOrEqual(t, len(list), entries+1)
+
 		// Their field "written" may have any value.
 		for _, odd := range []string{"nan", "-nan", "inf", "-5", "1e300", "0x10", "1.5", strings.Repeat("9", 400), "today"} {
 			require.NoError(t, client.Del(t.Context(), stream).Err())
