@@ -20,7 +20,7 @@ func (refusedError) RedisError()     {}
 
 var _ goredis.Error = refusedError("")
 
-// An outage of thousand streams is a line per minute, and hides no stream that the server refuses.
+// An outage of a thousand streams is a line per minute, and hides no stream that the server refuses.
 func TestAnOutageIsALinePerMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,4 +43,18 @@ func TestAnOutageIsALinePerMinute(t *testing.T) {
 		require.Equal(t, 2, r.log.Count("times=5000"), r.log)
 		require.InDelta(t, 15_015, testutil.ToFloat64(r.o.Metrics.failures.WithLabelValues("domain", "0")), 0)
 	})
+}
+
+// The same of an outage of the presence, which each round asks for.
+func TestAnOutageOfThePresenceIsALinePerMinute(t *testing.T) {
+	t.Parallel()
+	p := present()
+	p.err = io.EOF
+	r := newRig(quick(), "me", p)
+	d := newDomain(r.Reclaimer, &fakeTarget{})
+	for range 5 {
+		d.findDead(t.Context(), []*check{{consumers: []goredis.XInfoConsumer{{Name: "other-0"}}}}, map[string]bool{})
+	}
+	require.Equal(t, 1, r.log.Count("presence of instances could not be read"), r.log)
+	require.Equal(t, 1, r.log.Count("error=EOF"), r.log)
 }
