@@ -98,6 +98,13 @@ func TestAStopCutsNoAnswerThatIsBeingWritten(t *testing.T) {
 			time.Sleep(patience - time.Millisecond)
 			_, _ = io.WriteString(w, "complete")
 		},
+		"in parts, and after its handler": func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(patience - time.Millisecond)
+			_, _ = io.WriteString(w, "comp")
+			_ = http.NewResponseController(w).Flush() // until the first look is over
+			time.Sleep(httpserver.StopPoll - write)
+			_, _ = io.WriteString(w, "lete")
+		},
 		"in parts": func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(patience - time.Millisecond)
 			for _, part := range []string{"comp", "lete"} {
