@@ -95,8 +95,8 @@ func TestStreamsAreCountedByTheUserOfTheToken(t *testing.T) {
 	r.web = func(c *web.Config) { c.MaxStreamsPerUser = 2 }
 	p := r.start("", nil)
 	r.steps("job", 1, 1)
-	open := func(user string) string {
-		raw, err := p.tokens.Sign(token.Claims{Audience: Audience, Subject: user, Expires: time.Now().Add(time.Minute), Job: []string{r.domain + "/job"}})
+	openFor := func(user string, lasts time.Duration) string {
+		raw, err := p.tokens.Sign(token.Claims{Audience: Audience, Subject: user, Expires: time.Now().Add(lasts), Job: []string{r.domain + "/job"}})
 		require.NoError(t, err)
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.path(r.domain, "job")+"/events?token="+raw, http.NoBody)
 		require.NoError(t, err)
@@ -105,11 +105,13 @@ func TestStreamsAreCountedByTheUserOfTheToken(t *testing.T) {
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		return resp.Status
 	}
+	open := func(user string) string { return openFor(user, time.Minute) }
 	for i := range 11 {
 		require.Equal(t, "200 OK", open(fmt.Sprint("viewer", i)))
 	}
 	require.Equal(t, "200 OK", open("viewer0"))
 	require.Equal(t, "429 Too Many Requests", open("viewer0"))
+	require.Equal(t, "401 Unauthorized", openFor("viewer0", -time.Hour), "an expired token names nobody")
 	require.Equal(t, "200 OK", open(""))
 	require.Equal(t, "200 OK", open(""))
 	require.Equal(t, "429 Too Many Requests", open(""))
@@ -117,7 +119,7 @@ func TestStreamsAreCountedByTheUserOfTheToken(t *testing.T) {
 # HELP millrace_token_verifications_total Tokens verified, by result: valid, expired, forged, audience.
 # TYPE millrace_token_verifications_total counter
 millrace_token_verifications_total{result="audience"} 0
-millrace_token_verifications_total{result="expired"} 0
+millrace_token_verifications_total{result="expired"} 1
 millrace_token_verifications_total{result="forged"} 0
 millrace_token_verifications_total{result="valid"} 16
 `
