@@ -89,7 +89,7 @@ func TestACappedStreamIsLimitedByBytes(t *testing.T) {
 		_, bytes = sizes()
 		require.LessOrEqual(t, bytes, most+8<<10, "the bytes of other clients")
 
-		// The bytes are counted anew after that many entries of others. The ones before have no part in it.
+		// After that many entries of others a new count of the bytes begins. The ones before have no part in it.
 		require.NoError(t, client.Del(t.Context(), stream).Err())
 		publish(repeat(most/(8<<10)+1, 8<<10)...)
 		publish(repeat(50, 10)...)
