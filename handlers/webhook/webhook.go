@@ -39,7 +39,8 @@ type Plugin struct {
 
 // New returns the plugin with default settings. It opens nothing.
 func New(topics pipeline.Topics, dead DeadLetters) *Plugin {
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	// A Transport of its own: whoever closes the idle connections of the default one can break a request.
+	client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return &Plugin{config: DefaultConfig(), topics: topics, dead: dead, client: client}
 }
 
