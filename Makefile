@@ -35,12 +35,12 @@ build: ## Build the binary into bin/millrace
 demo: ## Pay a campaign with all servers inside one process
 	$(GO) run ./cmd/millrace demo
 
-# $(call run_tests,PACKAGES,FLAGS[,WANTED SERVERS]): in CI a failed test runs once more by itself, if at
-# most three failed. On a terminal every test is a dot.
+# $(call run_tests,PACKAGES,FLAGS[,WANTED SERVERS]): in CI a failed test runs once more by itself, with
+# all of its subtests, if at most ten failed. On a terminal every test is a dot.
 define run_tests
 format=pkgname; if [ -t 1 ]; then format=dots-v2; fi; code=0; \
 $(bin)/gotestsum --format $$format --hide-summary skipped --jsonfile $(bin)/$@.json \
-	$(if $(filter true,$(CI)),--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race) \
+	$(if $(filter true,$(CI)),--rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race) \
 	--packages "$(1)" -- $(2) || code=$$?; \
 $(summary) $(if $(3),-want $(3)) $(if $(filter test,$@),-rest $(bin)/rest.txt) -flaky $(bin)/flaky-$@.txt $(bin)/$@.json || code=1; exit $$code
 endef

@@ -53,7 +53,7 @@ func TestRealTroubleRaisesItsAlerts(t *testing.T) {
 					_ = resp.Body.Close()
 				}
 				return err == nil
-			}, time.Minute, 10*time.Millisecond, "the operations server answers: %s", log)
+			}, 2*time.Minute, 10*time.Millisecond, "the operations server answers: %s", log)
 			e, r := newEngine(t), newRecorded()
 			fires := func(alert string) bool {
 				now, err := eval(t.Context(), e, r, rules[alert].Expr, r.last)

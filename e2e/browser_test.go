@@ -148,7 +148,7 @@ const status = `document.getElementById("status").textContent`
 // says waits until the status of the page has the text.
 func (p *tab) says(text string) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { return strings.Contains(value[string](p, status), text) }, time.Minute, glance,
+	require.Eventually(p.t, func() bool { return strings.Contains(value[string](p, status), text) }, 2*time.Minute, glance,
 		"the page does not say %q", text)
 }
 

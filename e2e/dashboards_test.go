@@ -199,7 +199,7 @@ func operated(t *testing.T, targets int, flags []string, env ...string) (base st
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-done:
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			_ = cmd.Process.Kill()
 			<-done
 		}

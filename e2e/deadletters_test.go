@@ -44,7 +44,7 @@ func (d *storeDeployment) count(states ...store.State) int {
 
 func (d *storeDeployment) await(n int, states ...store.State) {
 	d.t.Helper()
-	require.Eventually(d.t, func() bool { return d.count(states...) == n }, time.Minute, 50*time.Millisecond, "%d dead letters are %v", n, states)
+	require.Eventually(d.t, func() bool { return d.count(states...) == n }, 2*time.Minute, 50*time.Millisecond, "%d dead letters are %v", n, states)
 }
 
 // work runs a command that changes dead letters, expects its exit code, and returns its report.
@@ -97,7 +97,7 @@ func TestDeadLettersAreReplayedOnce(t *testing.T) {
 	for _, enough := range []int{n / 5, n / 2} {
 		cmd := exec.Command(binary(t), append(args, "--rate", "100/s")...) // it lasts
 		require.NoError(t, cmd.Start())
-		require.Eventually(t, func() bool { return w.count(store.Replayed) >= enough }, time.Minute, time.Millisecond, "%d are replayed", enough)
+		require.Eventually(t, func() bool { return w.count(store.Replayed) >= enough }, 2*time.Minute, time.Millisecond, "%d are replayed", enough)
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 		require.Positive(t, w.count(store.Open, store.Replaying), "it was killed in the middle")

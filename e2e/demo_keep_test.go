@@ -60,7 +60,7 @@ func TestTheCommandsThatAKeptDemoPrints(t *testing.T) {
 	cancel()
 	select {
 	case <-ended:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "the demo does not end")
 	}
 	require.Equal(t, app.ExitOK, demo.ProcessState.ExitCode(), printed.String())

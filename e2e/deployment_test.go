@@ -150,7 +150,7 @@ func (w *deployment) start() *instance {
 func (w *deployment) startOf(path string) *instance {
 	w.t.Helper()
 	in := w.launchOf(path, nil)
-	require.Eventually(w.t, func() bool { return in.log.has(`"msg":"running"`) || in.ended() }, 90*time.Second, 20*time.Millisecond, "instance %s runs", in.name)
+	require.Eventually(w.t, func() bool { return in.log.has(`"msg":"running"`) || in.ended() }, 2*time.Minute, 20*time.Millisecond, "instance %s runs", in.name)
 	require.False(w.t, in.ended(), "instance %s ended at once:\n%s", in.name, in.log)
 	return in
 }
@@ -206,7 +206,7 @@ func (in *instance) leave() {
 	_ = in.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-in.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		in.kill()
 	}
 }
@@ -217,7 +217,7 @@ func (in *instance) terminate() {
 	require.NoError(in.t, in.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-in.done:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(in.t, "the instance does not end", "%s:\n%s", in.name, in.log)
 	}
 	require.Equal(in.t, 0, in.cmd.ProcessState.ExitCode(), "exit code of %s after SIGTERM:\n%s", in.name, in.log)

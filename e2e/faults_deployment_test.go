@@ -258,7 +258,7 @@ func (m *member) leave() {
 	m.signal(syscall.SIGTERM)
 	select {
 	case <-m.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		m.kill()
 	}
 }
@@ -268,7 +268,7 @@ func (m *member) terminate() error {
 	m.signal(syscall.SIGTERM)
 	select {
 	case <-m.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		return fmt.Errorf("%s does not end after SIGTERM", m.name)
 	}
 	if code := m.cmd.ProcessState.ExitCode(); code != 0 {

@@ -174,7 +174,7 @@ func (t *caseRun) joinAndLeave(ctx context.Context) error {
 	select {
 	case <-assigned:
 		return nil
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		return errors.New("the extra member was not let in")
 	case <-ctx.Done():
 		return ctx.Err()

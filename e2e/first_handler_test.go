@@ -71,7 +71,7 @@ func TestTheFirstHandlerPage(t *testing.T) {
 					ended, err = startBound(run)
 					require.NoError(t, err)
 					require.Eventually(t, func() bool { return strings.Contains(log.String(), `"msg":"running"`) },
-						time.Minute, 10*time.Millisecond, "it runs")
+						2*time.Minute, 10*time.Millisecond, "it runs")
 					continue
 				}
 				var out []byte
@@ -87,7 +87,7 @@ func TestTheFirstHandlerPage(t *testing.T) {
 				out, err := command(last).CombinedOutput()
 				printed, lastErr = string(out), err
 				return false
-			}, time.Minute, 50*time.Millisecond, "%s does not print %s", last, want)
+			}, 2*time.Minute, 50*time.Millisecond, "%s does not print %s", last, want)
 			if found := listed.FindStringSubmatch(printed); found != nil {
 				id = found[1]
 			}
@@ -102,7 +102,7 @@ func TestTheFirstHandlerPage(t *testing.T) {
 	require.NoError(t, run.Process.Signal(syscall.SIGINT))
 	select {
 	case <-ended:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "an interrupt does not end it")
 	}
 	require.Equal(t, app.ExitInterrupted, run.ProcessState.ExitCode(), log.String())

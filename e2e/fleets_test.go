@@ -214,7 +214,7 @@ func clean(t *testing.T, kafkaAddr, redisAddr, dsn string) (schemaDSN string) {
 	require.NoError(t, err)
 	for g := range groups {
 		if strings.HasPrefix(g, "prepay-admin-campaign-") {
-			require.Eventually(t, func() bool { return admin.DeleteConsumerGroup(g) == nil }, time.Minute, 200*time.Millisecond, "delete group %s", g)
+			require.Eventually(t, func() bool { return admin.DeleteConsumerGroup(g) == nil }, 2*time.Minute, 200*time.Millisecond, "delete group %s", g)
 		}
 	}
 	topics, err := admin.ListTopics()
@@ -232,7 +232,7 @@ func clean(t *testing.T, kafkaAddr, redisAddr, dsn string) (schemaDSN string) {
 			}
 		}
 		return err == nil
-	}, time.Minute, 100*time.Millisecond, "topics deleted")
+	}, 2*time.Minute, 100*time.Millisecond, "topics deleted")
 
 	client := redis.NewClient(&redis.Options{Addr: redisAddr})
 	defer func() { _ = client.Close() }()

@@ -149,7 +149,7 @@ plugins:
 		require.Equal(t, "hello", got)
 	case c := <-code:
 		require.FailNow(t, "it ended", "exit code %d: %s", c, &log)
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "nothing was handled")
 	}
 	cancel()

@@ -83,7 +83,7 @@ func sevenTabsOfAJobShareAStream(t *testing.T, b *browser, jobs *jobsOf, s *serv
 		tabs = append(tabs, p)
 	}
 	value[string](tabs[6], `fetch("../seven").then(answer => { window.answered = answer.status; }); ""`)
-	require.Eventually(t, func() bool { return value[string](tabs[6], `String(window.answered)`) == "200" }, time.Minute, glance)
+	require.Eventually(t, func() bool { return value[string](tabs[6], `String(window.answered)`) == "200" }, 2*time.Minute, glance)
 	for i, last := range []int{5, 7} { // the first has the stream, and then another one
 		require.NoError(t, chromedp.Do(tabs[i].ctx, chromedp.Navigate("about:blank")))
 		jobs.add("seven", last-1, last)
@@ -109,7 +109,7 @@ func aFrozenTabOfAJobShowsEachEventOnce(t *testing.T, b *browser, jobs *jobsOf, 
 	jobs.event("frozen", "stage", "token", "data", `{"text":"once"}`)
 	output := `document.getElementById("tokens").textContent`
 	for _, p := range []*tab{first, second} {
-		require.Eventually(t, func() bool { return value[string](p, output) == "once" }, time.Minute, glance)
+		require.Eventually(t, func() bool { return value[string](p, output) == "once" }, 2*time.Minute, glance)
 	}
 	first.lifecycle(page.SetWebLifecycleStateStateFrozen)
 	jobs.add("frozen", 4, 6)
@@ -175,7 +175,7 @@ func watchPageOutlivesARefusal(t *testing.T, b *browser, jobs *jobsOf, s *servic
 	p := b.open(t, balancer.URL+"/jobs/scan/refused/watch", 1000)
 	p.shows(3)
 	balancer.CloseClientConnections()
-	require.Eventually(t, func() bool { return streams.Load() >= 2 }, time.Minute, glance, "the page does not connect again")
+	require.Eventually(t, func() bool { return streams.Load() >= 2 }, 2*time.Minute, glance, "the page does not connect again")
 	jobs.add("refused", 4, 6)
 	p.shows(6)
 	p.says("Connected. Stage: scan, running.")

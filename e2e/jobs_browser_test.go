@@ -79,7 +79,7 @@ func (p *tab) shows(last int) {
 	require.Eventually(p.t, func() bool {
 		got = value[[]string](p, numbers)
 		return len(got) > 0 && got[0] == fmt.Sprint(last)
-	}, time.Minute, glance, "event %d is not shown", last)
+	}, 2*time.Minute, glance, "event %d is not shown", last)
 	var want []string
 	for seq := last; seq > 0; seq-- {
 		want = append(want, fmt.Sprint(seq))
@@ -196,7 +196,7 @@ func foreignPagesReceiveNothing(t *testing.T, b *browser, jobs *jobsOf, shared *
 		require.Eventually(t, func() bool {
 			results = value[map[string]string](p, "results")
 			return len(results) == 5
-		}, time.Minute, glance, "the page has not tried everything: %v", results)
+		}, 2*time.Minute, glance, "the page has not tried everything: %v", results)
 		return value[int](p, "received"), results
 	}
 	nothing := map[string]string{"stream": "closed", "state": "refused", "header": "refused", "events": "refused", "opaque": "refused"}
@@ -219,7 +219,7 @@ func pageNamesSeveralJobs(t *testing.T, b *browser, jobs *jobsOf, shared *servic
 	jobs.add("second", 10, 10)
 	p := b.open(t, shared.url+"/jobs/scan/first/watch?job=scan/second", 1000)
 	texts := `[...document.querySelectorAll("#events span")].map(e => e.textContent).sort()`
-	require.Eventually(t, func() bool { return slices.Contains(value[[]string](p, texts), "scan/second: done, running") }, time.Minute, glance)
+	require.Eventually(t, func() bool { return slices.Contains(value[[]string](p, texts), "scan/second: done, running") }, 2*time.Minute, glance)
 	require.Contains(t, value[[]string](p, texts), "scan/first: scan, running")
 	require.Equal(t, "With: scan/second", value[string](p, `document.getElementById("others").innerText`))
 	require.False(t, value[bool](p, `document.getElementById("bar").checkVisibility()`), "one progress of several jobs")
@@ -232,7 +232,7 @@ func pageFitsAPhone(t *testing.T, b *browser, jobs *jobsOf, shared *service) {
 	require.Eventually(t, func() bool { // a transient event is seen by those that are connected
 		jobs.event(long, "stage", "token", "data", `{"text":"`+strings.Repeat("z", 500)+`"}`)
 		return value[bool](p, `document.getElementById("tokens").textContent !== ""`)
-	}, time.Minute, glance)
+	}, 2*time.Minute, glance)
 	jobs.event(long, "stage", "error", "seq", 2)
 	p.says("The job has failed.")
 	require.Equal(t, 360, value[int](p, "innerWidth"))

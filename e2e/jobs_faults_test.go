@@ -169,7 +169,7 @@ func (r *jobsRun) gatewayKilled() {
 func (r *jobsRun) killedAtPoint() {
 	select {
 	case <-r.services[0].done:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(r.t, "the failpoint was not reached", "%s", r.services[0].log)
 	}
 	r.awaitOwner()

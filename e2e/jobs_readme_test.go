@@ -107,7 +107,7 @@ func TestTheProducersAndThePageOfTheRoutersReadme(t *testing.T) {
 		require.Eventually(t, func() bool {
 			got = value[state](tab, "seen()")
 			return got == want
-		}, time.Minute, glance, "the page shows another state than %+v\n%s", want, s.log)
+		}, 2*time.Minute, glance, "the page shows another state than %+v\n%s", want, s.log)
 	}
 	shows(state{20, "1", false})
 

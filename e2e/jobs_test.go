@@ -100,7 +100,7 @@ func TestTheEventRouterNeedsRedisAlone(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, code := s.command("", "jobs", "status", "scan/slow")
 		return code == 0
-	}, time.Minute, 50*time.Millisecond, "it arrives although the input goes on")
+	}, 2*time.Minute, 50*time.Millisecond, "it arrives although the input goes on")
 	require.NoError(t, write.Close())
 	out, code := s.command(`{"job_id":"slow","stage":"scan"}`+"\nno event\n", "jobs", "publish", "scan")
 	require.Equal(t, 1, code)
@@ -128,10 +128,10 @@ func TestTheEventRouterNeedsRedisAlone(t *testing.T) {
 	client := goredis.NewClient(&goredis.Options{Addr: servers.RedisAddr()})
 	defer func() { require.NoError(t, client.Close()) }()
 	require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: "scan:events:0", Values: []any{"stage", "scan"}}).Err())
-	require.Eventually(t, func() bool { return client.XLen(t.Context(), "scan:events:dead").Val() == 1 }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return client.XLen(t.Context(), "scan:events:dead").Val() == 1 }, 2*time.Minute, 20*time.Millisecond)
 	require.Contains(t, ok(s.command("", "deadletter", "list", "--class", "missing_job_id")), "eventrouter.scan")
 	require.Contains(t, ok(s.command("", "deadletter", "replay", "--all", "--why", "test")), "1")
-	require.Eventually(t, func() bool { return client.XLen(t.Context(), "scan:events:dead").Val() == 1 }, 20*time.Second, 20*time.Millisecond, "it failed again")
+	require.Eventually(t, func() bool { return client.XLen(t.Context(), "scan:events:dead").Val() == 1 }, 2*time.Minute, 20*time.Millisecond, "it failed again")
 
 	page, err := http.Get(s.url + "/jobs/scan/42/watch")
 	require.NoError(t, err)

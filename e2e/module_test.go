@@ -145,7 +145,7 @@ func TestAModuleOfItsOwn(t *testing.T) {
 	run = start([]string{"WATER__PLUGINS__WHEEL__MILLER=ben"}, mill, "run", "--profile", "lake")
 	stop = started(t, run, "turns 5 for ben\n")
 	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, ".mill", "running.json")); return err == nil },
-		time.Minute, 10*time.Millisecond)
+		2*time.Minute, 10*time.Millisecond)
 	require.Contains(t, in(nil, mill, "deadletter", "list", "--profile", "lake"), "No dead letters.")
 	stop()
 }

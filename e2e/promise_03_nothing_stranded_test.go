@@ -25,7 +25,7 @@ func TestNothingIsStranded(t *testing.T) {
 	w.publish("POINT", n)
 	w.awaitPaid("POINT", n/10, time.Minute)
 	a.terminate()
-	require.Eventually(t, func() bool { return !w.readers("POINT")[a.name+"-0"] }, time.Minute, 50*time.Millisecond, "A's consumer is removed")
+	require.Eventually(t, func() bool { return !w.readers("POINT")[a.name+"-0"] }, 2*time.Minute, 50*time.Millisecond, "A's consumer is removed")
 	require.True(t, w.readers("POINT")[b.name+"-0"], "B's consumer stays")
 	w.awaitSettled("POINT", n, 2*time.Minute)
 	w.assertBalanced("POINT", n)

@@ -29,7 +29,7 @@ func TestNothingIsTrimmedUnread(t *testing.T) {
 	w.publish("POINT", maxLen/2) // so that the stream is there, and not yet full
 	stream, ctx := w.stream("POINT"), t.Context()
 	require.Eventually(t, func() bool { return w.redis.XGroupCreate(ctx, stream, group, "0").Err() == nil },
-		time.Minute, 10*time.Millisecond, "the stream is there")
+		2*time.Minute, 10*time.Millisecond, "the stream is there")
 	watch := startWatch(ctx, w.redis, stream, "campaign-promotion-group:POINT:"+strconv.FormatInt(w.promotion, 10))
 	w.publish("POINT", n)
 

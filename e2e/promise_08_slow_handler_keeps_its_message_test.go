@@ -85,7 +85,7 @@ plugins:
 				Environ: []string{}, Stdout: log, Stderr: log,
 			})
 		}()
-		require.Eventually(t, func() bool { return log.has(`"msg":"running"`) || len(ended) > 0 }, time.Minute, 10*time.Millisecond,
+		require.Eventually(t, func() bool { return log.has(`"msg":"running"`) || len(ended) > 0 }, 2*time.Minute, 10*time.Millisecond,
 			"instance %d runs: %s", i, log)
 		require.Empty(t, ended, "instance %d has ended: %s", i, log)
 	}

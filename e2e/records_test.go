@@ -54,7 +54,7 @@ func (w *deployment) deadLetters(topic string, n int) map[string]int {
 		require.Eventually(w.t, func() bool { // a topic that is that new has no leader yet
 			pc, err = c.ConsumePartition(topic, p, sarama.OffsetOldest)
 			return err == nil
-		}, 30*time.Second, 100*time.Millisecond, "consume %s/%d: %v", topic, p, err)
+		}, 2*time.Minute, 100*time.Millisecond, "consume %s/%d: %v", topic, p, err)
 		open = append(open, pc)
 		go func() {
 			for m := range pc.Messages() {

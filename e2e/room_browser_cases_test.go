@@ -182,7 +182,7 @@ func roomSpeaksToAScreenReader(t *testing.T, b *browser, rooms *roomsOf, shared 
 })()`)
 	heard := func(want ...string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return value[int](v.tab, "heard.length") >= len(want) }, time.Minute, glance, "%s is not said", want)
+		require.Eventually(t, func() bool { return value[int](v.tab, "heard.length") >= len(want) }, 2*time.Minute, glance, "%s is not said", want)
 		require.Equal(t, append([]string{}, want...), value[[]string](v.tab, "heard.splice(0)"))
 	}
 	leaves := func(first, last int) {

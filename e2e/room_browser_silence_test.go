@@ -69,7 +69,7 @@ func pageLeavesASilentConnection(t *testing.T, b *browser, rooms *roomsOf) {
 	bob.says("Connected again. Your place was kept.")
 	bob.says("You are next.")
 	require.Greater(t, ofBob.connections(), before[1])
-	require.Eventually(t, func() bool { return ofAnn.connections() > before[0] }, time.Minute, glance)
+	require.Eventually(t, func() bool { return ofAnn.connections() > before[0] }, 2*time.Minute, glance)
 	for i, user := range []string{"ann", "bob"} {
 		now := rooms.place(event, user)
 		require.Equal(t, []any{places[i].Index, places[i].JTI, places[i].Until}, []any{now.Index, now.JTI, now.Until})
@@ -153,7 +153,7 @@ func sevenTabsShareAStream(t *testing.T, b *browser, rooms *roomsOf) {
 	require.Equal(t, 2, s.connections("room"), "one per user")
 	answer := fmt.Sprintf(`fetch("/events/%s/tickets/waiting/status").then(answer => { window.answered = answer.status; }); ""`, event)
 	value[string](tabs[6], answer)
-	require.Eventually(t, func() bool { return value[string](tabs[6], `String(window.answered)`) == "200" }, time.Minute, glance)
+	require.Eventually(t, func() bool { return value[string](tabs[6], `String(window.answered)`) == "200" }, 2*time.Minute, glance)
 
 	index := rooms.place(event, "ann").Index
 	for _, p := range tabs[2:] {
@@ -173,7 +173,7 @@ new MutationObserver(() => said.push(document.getElementById("status").textConte
 		require.True(t, value[bool](p, `document.getElementById("connect").hidden`))
 	}
 	require.Equal(t, index, rooms.place(event, "ann").Index)
-	require.Eventually(t, func() bool { return s.connections("room") == 2 }, time.Minute, glance, "one per user")
+	require.Eventually(t, func() bool { return s.connections("room") == 2 }, 2*time.Minute, glance, "one per user")
 	tabs[6].click("leave")
 	tabs[6].click("leave-now")
 	for _, p := range tabs[2:] {
@@ -204,7 +204,7 @@ func tabsTakeOverFromOneThatHangs(t *testing.T, b *browser, rooms *roomsOf) {
 	message := func(text string) { rooms.change(event, room.Change{Verb: room.Message, Message: &text}) }
 	hears := func(p *tab, text string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return value[string](p, `document.getElementById("message").innerText`) == text }, time.Minute, glance, text)
+		require.Eventually(t, func() bool { return value[string](p, `document.getElementById("message").innerText`) == text }, 2*time.Minute, glance, text)
 	}
 	first.lifecycle(page.SetWebLifecycleStateStateFrozen)
 	message("while the first one is frozen")
@@ -216,7 +216,7 @@ func tabsTakeOverFromOneThatHangs(t *testing.T, b *browser, rooms *roomsOf) {
 	message("while the second one hangs")
 	hears(first, "while the second one hangs")
 	hears(second, "while the second one hangs")
-	require.Eventually(t, func() bool { return s.connections("room") == 1 }, time.Minute, glance)
+	require.Eventually(t, func() bool { return s.connections("room") == 1 }, 2*time.Minute, glance)
 }
 
 // With absent: release, the user goes to the shop by the link of the page, which stays connected. The
@@ -238,7 +238,7 @@ func aTurnInTheShopGoesOn(t *testing.T, b *browser, rooms *roomsOf) {
 	require.Eventually(t, func() bool {
 		record := redis.HGet(t.Context(), "ENTRY_RECORD:{"+event+"}", "ann").Val()
 		return record != "" && !strings.Contains(record, `"by":""`)
-	}, time.Minute, glance, "the shop has not verified the token")
+	}, 2*time.Minute, glance, "the shop has not verified the token")
 	v.matches("location.pathname", "^/rooms/"+event+"$")
 	v.click("leave")
 	v.click("leave-now")
@@ -250,7 +250,7 @@ func aTurnInTheShopGoesOn(t *testing.T, b *browser, rooms *roomsOf) {
 		return status.LastTick
 	}
 	later := tick() + 8_000
-	require.Eventually(t, func() bool { return tick() > later }, time.Minute, glance)
+	require.Eventually(t, func() bool { return tick() > later }, 2*time.Minute, glance)
 	require.Equal(t, lease.JTI, rooms.place(event, "ann").JTI)
 	require.NoError(t, g.Finish(t.Context(), event, entry, true))
 	status, err := rooms.rooms.RoomStatus(t.Context(), event)

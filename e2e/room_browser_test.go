@@ -83,7 +83,7 @@ func (v visitor) matches(script, pattern string) {
 	require.Eventually(v.t, func() bool {
 		got = value[string](v.tab, script)
 		return regexp.MustCompile(pattern).MatchString(got)
-	}, time.Minute, glance, "%s: not %s", script, pattern)
+	}, 2*time.Minute, glance, "%s: not %s", script, pattern)
 }
 
 // ticketShop is a shop behind the gate. Each browser has a session of its own.
@@ -163,7 +163,7 @@ document.getElementById("position").innerText`), "a position does not rise")
 		require.NotContains(t, value[string](v.tab, `location.href + performance.getEntries().map(e => e.name).join()`), entry)
 		v.click("shop")
 		body := `document.body.innerText`
-		require.Eventually(t, func() bool { return value[string](v.tab, body) == "Welcome, "+user+"." }, time.Minute, glance, "%s", s.log)
+		require.Eventually(t, func() bool { return value[string](v.tab, body) == "Welcome, "+user+"." }, 2*time.Minute, glance, "%s", s.log)
 		jar, err := cookiejar.New(nil)
 		require.NoError(t, err)
 		answer, err := (&http.Client{Jar: jar}).Get(link)
@@ -218,7 +218,7 @@ func foreignPagesQueueNobody(t *testing.T, b *browser, rooms *roomsOf, shared *r
 	// The first user has no place, and the second a lease that is not claimed.
 	_, err := rooms.rooms.Enter(t.Context(), event, "ready", "elsewhere", 0)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return rooms.place(event, "ready").State == room.Ready }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return rooms.place(event, "ready").State == room.Ready }, 2*time.Minute, 50*time.Millisecond)
 	for user, state := range map[string]room.State{"victim": "", "ready": room.Ready} {
 		for _, site := range []string{s.URL, strings.Replace(s.URL, "127.0.0.1", "localhost", 1)} {
 			p := b.open(t, site, 1000, signedIn(user))
@@ -227,7 +227,7 @@ func foreignPagesQueueNobody(t *testing.T, b *browser, rooms *roomsOf, shared *r
 			require.Eventually(t, func() bool {
 				results = value[map[string]string](p, "results")
 				return len(results) == 6
-			}, time.Minute, glance, "the page has not tried everything: %v", results)
+			}, 2*time.Minute, glance, "the page has not tried everything: %v", results)
 			require.Equal(t, map[string]string{
 				"stream": "closed", "enter": "refused", "status": "refused", "opaque enter": "refused", "opaque status": "refused", "leave": "refused",
 			}, results)
@@ -235,7 +235,7 @@ func foreignPagesQueueNobody(t *testing.T, b *browser, rooms *roomsOf, shared *r
 				require.NoError(t, chromedp.Do(p.ctx, chromedp.Navigate(site)))
 				p.click(link)
 				require.Eventually(t, func() bool { return strings.Contains(value[string](p, `document.body.innerText`), "foreign_origin") },
-					time.Minute, glance, "the link %s of %s as %s", link, site, user)
+					2*time.Minute, glance, "the link %s of %s as %s", link, site, user)
 			}
 			require.Equal(t, state, rooms.place(event, user).State, "%s on %s", user, site)
 		}

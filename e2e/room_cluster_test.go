@@ -64,7 +64,7 @@ func TestAWaitingRoomOnACluster(t *testing.T) {
 					return err == nil && got.Ran
 				}
 			}
-			require.Eventually(t, ticks(rooms), time.Minute, 100*time.Millisecond)
+			require.Eventually(t, ticks(rooms), 2*time.Minute, 100*time.Millisecond)
 			require.Equal(t, 2, tick.Promoted)
 			claimed, err := rooms.Claim(ctx, one, "broker", []room.Sign{{User: "buyer"}})
 			require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestAWaitingRoomOnACluster(t *testing.T) {
 
 			primaries[2].kill()
 			replica.shows(replica.section("replication"), "role:master")
-			require.Eventually(t, ticks(after), time.Minute, 100*time.Millisecond)
+			require.Eventually(t, ticks(after), 2*time.Minute, 100*time.Millisecond)
 			require.Positive(t, tick.Hold, "the promotion waits after a failover")
 			require.EqualValues(t, 1, tick.Table.Sold)
 			require.EqualValues(t, 1, tick.Table.Ready)

@@ -216,5 +216,5 @@ func allow(t *testing.T, admin *kadm.Client, args []string) {
 	require.Eventually(t, func() bool { // the broker has them after the controller
 		known, err := admin.DescribeACLs(t.Context(), rights)
 		return err == nil && !slices.ContainsFunc(known, func(r kadm.DescribeACLsResult) bool { return len(r.Described) == 0 })
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }

@@ -75,7 +75,7 @@ func (s *service) ready() {
 		}
 		_ = resp.Body.Close()
 		return resp.StatusCode == http.StatusNotFound
-	}, 30*time.Second, 50*time.Millisecond, "%s", s.log)
+	}, 2*time.Minute, 50*time.Millisecond, "%s", s.log)
 }
 
 func (s *service) kill() {
@@ -90,7 +90,7 @@ func (s *service) ends() {
 	s.t.Helper()
 	select {
 	case <-s.done:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(s.t, "the process did not end", "%s", s.log)
 	}
 	require.Zero(s.t, s.cmd.ProcessState.ExitCode(), "%s", s.log)

@@ -160,7 +160,7 @@ func TestAnAbsentServerIsNamed(t *testing.T) {
 			t.Parallel()
 			select {
 			case <-in.done:
-			case <-time.After(time.Minute):
+			case <-time.After(2 * time.Minute):
 				require.FailNow(t, "it waits forever")
 			}
 			require.Equal(t, 3, in.cmd.ProcessState.ExitCode(), "%s", in.log)
@@ -181,7 +181,7 @@ func TestAPortInUseIsNamed(t *testing.T) {
 	in := w.launch(nil)
 	select {
 	case <-in.done:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "it runs without its port")
 	}
 	require.Equal(t, 2, in.cmd.ProcessState.ExitCode(), "%s", in.log)
@@ -198,7 +198,7 @@ func TestALiveDuplicateIsRefused(t *testing.T) {
 	twin := w.launch(map[string]any{"instance_id": "i1"})
 	select {
 	case <-twin.done:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "two instances under one name")
 	}
 	require.NotEqual(t, 0, twin.cmd.ProcessState.ExitCode())

@@ -6,7 +6,8 @@
 // A test counts for a server when it, or a test that it is part of, recorded that it met the server
 // (pipelinetest/tier). Embedded servers (kfake, miniredis, SQLite) are counted apart. A test that
 // failed and passed when gotestsum ran it once more is flaky: it is listed, also in the file of
-// -flaky. A package that failed without a failed test (a leak, a panic, a build) fails the run,
+// -flaky. gotestsum has to run the whole top-level test again, because the names of subtests may be
+// random (those of Watermill's suite are). A package that failed without a failed test (a leak, a panic, a build) fails the run,
 // because gotestsum runs such a package again without any test and takes it for passed. What such a
 // package printed last is shown. The file of
 // -rest gets the argument of `go test -run` that selects the tests of which `make test-all` has more.
@@ -200,7 +201,13 @@ func (s *summary) testEvent(e event) {
 	}
 	switch e.Action {
 	case "run":
-		*t = test{failed: t.failed || t.result == "fail", parent: t.parent}
+		if t.result == "fail" { // it runs again, and its subtests may get other names
+			t.failed, t.parent = true, false
+			maps.DeleteFunc(s.tests, func(other key, _ *test) bool {
+				return other.pkg == k.pkg && strings.HasPrefix(other.test, k.test+"/")
+			})
+		}
+		*t = test{failed: t.failed, parent: t.parent}
 	case "attr":
 		if e.Key == tier.Attribute && title(e.Value) != "" {
 			t.servers = append(t.servers, e.Value)
@@ -253,13 +260,14 @@ func (s *summary) met(k key) []string {
 
 // flaky is a line per test that failed and passed when it ran once more.
 func (s *summary) flaky() string {
-	var b strings.Builder
-	s.leaves(func(k key, t *test) {
+	var again []string
+	for k, t := range s.tests {
 		if t.failed && t.result == "pass" {
-			fmt.Fprintf(&b, "  %s %s\n", k.pkg, k.test)
+			again = append(again, fmt.Sprintf("  %s %s\n", k.pkg, k.test))
 		}
-	})
-	return b.String()
+	}
+	slices.Sort(again)
+	return strings.Join(again, "")
 }
 
 // print prints the tables and what is wrong, and reports whether all tests passed.

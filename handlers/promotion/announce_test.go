@@ -33,7 +33,7 @@ func (sys *system) dead(n int) (list []store.DeadLetter) {
 		list, _, err = copies.List(sys.t.Context(), store.Filter{}, 100)
 		require.NoError(sys.t, err)
 		return len(list) >= n
-	}, 30*time.Second, 50*time.Millisecond, "%d dead letters", n)
+	}, 2*time.Minute, 50*time.Millisecond, "%d dead letters", n)
 	return list
 }
 

@@ -92,7 +92,7 @@ func TestExplainNamesACallWithoutAStoredOutcome(t *testing.T) {
 			var err error
 			x, err = sys.ledger.Explain(t.Context(), pointRecord(7).Key)
 			return err == nil && x.State == rules.Sending
-		}, time.Minute, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 		require.Contains(t, open(t, sys, x.AttemptBy), "is calling the Money API since")
 		require.NoError(t, worker.api.Stop(t.Context())) // ends the call
 	})

@@ -55,7 +55,7 @@ func TestAFailoverOfTheDatabaseLosesNoRecord(t *testing.T) {
 		sys.start()
 		sys.send(point.PublishTopic(), points(1, before)...)
 		sys.settle("POINT", before)
-		require.Eventually(t, func() bool { return sys.committed(point) == before }, time.Minute, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return sys.committed(point) == before }, 2*time.Minute, 50*time.Millisecond)
 
 		p.Freeze()
 		sys.send(point.PublishTopic(), points(before+1, all)...)
@@ -72,6 +72,6 @@ func TestAFailoverOfTheDatabaseLosesNoRecord(t *testing.T) {
 
 		p.Promote()
 		require.Equal(t, ledger.PayoutCounts{Accepted: all, Paid: all}, sys.settle("POINT", all).PayoutCounts)
-		require.Eventually(t, func() bool { return sys.committed(point) == all }, time.Minute, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return sys.committed(point) == all }, 2*time.Minute, 50*time.Millisecond)
 	})
 }

@@ -68,7 +68,7 @@ func TestAnOverduePayoutIsFedIntoAFullStream(t *testing.T) {
 	require.Eventually(t, func() bool { // that the stream was full is remembered for a moment
 		hist.run(in, hist.feed(in))
 		return counted(t, h, "fed_total", "overdue") > 0
-	}, 30*time.Second, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	require.Zero(t, counted(t, h, "fed_total", "none"), "the stream is full again")
 	require.Empty(t, hist.faults)
 }

@@ -52,6 +52,6 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 		sys.json(&e, "campaign", "explain", "POINT", "1", "1")
 		require.Contains(t, e.Next, "unknown resolve POINT 1 1 --paid TX-7")
 		sys.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--force", "--why", "they have taken it back", "--who", "kim")
-		require.Eventually(t, func() bool { return sys.counts("POINT").Failed == 1 }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return sys.counts("POINT").Failed == 1 }, 2*time.Minute, 10*time.Millisecond)
 	})
 }

@@ -77,12 +77,12 @@ func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 			}).start()
 			const first = 60
 			sys.send(publish, points(1, first)...)
-			require.Eventually(t, func() bool { return sys.counts("POINT").Accepted == first && sys.counts("POINT").Paid > 0 }, 30*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return sys.counts("POINT").Accepted == first && sys.counts("POINT").Paid > 0 }, 2*time.Minute, time.Millisecond)
 			if interval < time.Second { // a feeder has looked
 				require.Eventually(t, func() bool {
 					token, err := sys.ledger.Incarnation(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 					return err == nil && token != ""
-				}, 30*time.Second, time.Millisecond)
+				}, 2*time.Minute, time.Millisecond)
 			}
 			require.NoError(t, sys.redis.FlushAll(t.Context()).Err())
 

@@ -132,7 +132,7 @@ func (sys *system) settle(kind rules.Type, n int64) ledger.Counts {
 		c, err = sys.status(kind)
 		require.NoError(t, err)
 		require.True(t, c.Accepted >= n && c.Pending == 0, "%d payouts settled: %+v", n, c)
-	}, time.Minute, 20*time.Millisecond)
+	}, 2*time.Minute, 20*time.Millisecond)
 	return c
 }
 
@@ -184,8 +184,8 @@ func TestAMisconfiguredAnswerCountsNoAttempt(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{Unauthorized: true}, func(c *promotion.Config) { c.MoneyAPI.Breaker.OpenDelay = 200 * time.Millisecond }).start()
 		sys.send(publish, points(1, 10)...)
-		require.Eventually(t, func() bool { return sys.counts("POINT").Accepted == 10 }, 30*time.Second, 10*time.Millisecond)
-		require.Eventually(t, func() bool { return sys.api.Summary().Requests["unauthorized"] > 2 }, 30*time.Second, 10*time.Millisecond, "%v", sys.api.Summary().Requests)
+		require.Eventually(t, func() bool { return sys.counts("POINT").Accepted == 10 }, 2*time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return sys.api.Summary().Requests["unauthorized"] > 2 }, 2*time.Minute, 10*time.Millisecond, "%v", sys.api.Summary().Requests)
 		require.NoError(t, sys.api.SetFaults(simulator.Faults{}))
 		require.EqualValues(t, 10, sys.settle("POINT", 10).Paid)
 		require.NoError(t, sys.ledger.EachPayout(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
@@ -226,7 +226,7 @@ func TestResultEvents(t *testing.T) {
 		require.Eventually(t, func() bool {
 			n, err := sys.redis.XLen(t.Context(), "campaign-promotion-results").Result()
 			return err == nil && n >= 5
-		}, 30*time.Second, 20*time.Millisecond)
+		}, 2*time.Minute, 20*time.Millisecond)
 		entries, err := sys.redis.XRange(t.Context(), "campaign-promotion-results", "-", "+").Result()
 		require.NoError(t, err)
 		targets := map[int64]bool{}
@@ -262,7 +262,7 @@ func TestResultsDoNotGrowWithoutEnd(t *testing.T) {
 				}
 			}
 			return read >= 5 && sys.redis.XLen(t.Context(), stream).Val() == 0
-		}, 30*time.Second, 20*time.Millisecond)
+		}, 2*time.Minute, 20*time.Millisecond)
 	})
 }
 
@@ -272,7 +272,7 @@ func TestConflict(t *testing.T) {
 		sys.send(publish, points(1, 1)...)
 		sys.settle("POINT", 1)
 		sys.send(publish, `{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
-		require.Eventually(t, func() bool { return sys.counts("POINT").Conflict == 1 }, 30*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return sys.counts("POINT").Conflict == 1 }, 2*time.Minute, 20*time.Millisecond)
 		require.EqualValues(t, 10, sys.api.Summary().Amount)
 	})
 }
@@ -282,7 +282,7 @@ func TestTheFeederRefills(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) { c.Stream.MaxLen = 20 }).start()
 		sys.send(publish, points(1, 300)...)
-		require.Eventually(t, func() bool { return sys.counts("POINT").Paid > 50 }, 30*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return sys.counts("POINT").Paid > 50 }, 2*time.Minute, 5*time.Millisecond)
 		require.NoError(t, sys.redis.FlushAll(t.Context()).Err())
 		require.EqualValues(t, 300, sys.settle("POINT", 300).Paid)
 		require.Equal(t, 300, sys.api.Summary().Charged)
@@ -315,6 +315,6 @@ func TestAFullStreamStrandsNothing(t *testing.T) {
 			c.Stream.MaxLen, c.Feeder.GracePeriod = 5, time.Hour
 		}).start()
 		sys.send(publish, points(1, 60)...)
-		require.Eventually(t, func() bool { c := sys.counts("POINT"); return c.Accepted == 60 && c.Pending == 0 }, 30*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { c := sys.counts("POINT"); return c.Accepted == 60 && c.Pending == 0 }, 2*time.Minute, 20*time.Millisecond)
 	})
 }

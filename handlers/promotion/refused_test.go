@@ -39,7 +39,7 @@ func (sys *system) payTheOther() {
 	require.Eventually(sys.t, func() bool {
 		c, err := sys.ledger.Status(sys.t.Context(), rules.Promotion{Type: "POINT", ID: 2})
 		return err == nil && c.Paid == 20
-	}, 30*time.Second, 20*time.Millisecond, "the other promotion is paid meanwhile")
+	}, 2*time.Minute, 20*time.Millisecond, "the other promotion is paid meanwhile")
 	require.EqualValues(sys.t, 300, sys.counts("POINT").Pending)
 }
 

@@ -64,7 +64,7 @@ func (rt *rolesTown) dsn(role string) string {
 }
 
 func (rt *rolesTown) exec(role, sql string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, rt.dsn(role))
 	require.NoError(rt.t, err)

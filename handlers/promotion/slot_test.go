@@ -91,7 +91,7 @@ func newSlotTestOf(t *testing.T, calls, started int, pay func(*payout.Processor,
 // await waits until want payouts are in a state.
 func (st *slotTest) await(t *testing.T, s rules.State, want int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return st.count(t, s) == want }, 30*time.Second, time.Millisecond, "%d payouts %s", want, s)
+	require.Eventually(t, func() bool { return st.count(t, s) == want }, 2*time.Minute, time.Millisecond, "%d payouts %s", want, s)
 }
 
 func (st *slotTest) key(target int64) rules.Key {

@@ -63,7 +63,7 @@ func TestRecordsOfACancelledPromotion(t *testing.T) {
 		require.NoError(t, err)
 		sys.start()
 		sys.send(publish, points(1, 3)...)
-		require.Eventually(t, func() bool { return sys.counts("POINT").Cancelled == 3 }, 30*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return sys.counts("POINT").Cancelled == 3 }, 2*time.Minute, 20*time.Millisecond)
 		require.Zero(t, sys.api.Summary().Charged)
 	})
 }

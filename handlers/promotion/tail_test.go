@@ -36,7 +36,7 @@ func TestTailReadsTheServerOfTheStreams(t *testing.T) {
 	select {
 	case m := <-messages:
 		require.Equal(t, "{}", string(m.Payload))
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "the stream's own server was not read")
 	}
 	require.NoError(t, s.Close())

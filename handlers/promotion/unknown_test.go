@@ -171,7 +171,7 @@ func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 				}
 			}
 			return true
-		}, 30*time.Second, 20*time.Millisecond)
+		}, 2*time.Minute, 20*time.Millisecond)
 		require.NoError(t, stop())
 
 		explain := func(target string, flags ...string) (e cli.Explained) {
@@ -229,7 +229,7 @@ func TestNoChargeOfAnOldKeyProvesNothing(t *testing.T) {
 		require.Eventually(t, func() bool {
 			x, err := sys.ledger.Explain(t.Context(), pointRecord(1).Key)
 			return err == nil && x.KeyAge(x.Now) > sys.payouts.Settings().(*promotion.Config).Ledger.IdempotencyTTL
-		}, 30*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 		resolve := []string{"unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "asked", "--who", "kim"}
 		text := sys.says(app.ExitBad, resolve...)
 		require.Contains(t, text, "an API that removes old keys always answers so")

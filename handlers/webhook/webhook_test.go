@@ -83,7 +83,7 @@ func TestARecordIsPostedWithASignature(t *testing.T) {
 		mac := hmac.New(sha256.New, []byte(secret))
 		fmt.Fprintf(mac, "order-1.%s.%s", at, r.body)
 		require.Equal(t, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)), r.header.Get("Webhook-Signature"))
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "the receiver got no request")
 	}
 }
@@ -106,7 +106,7 @@ func TestTheTraceOfARecordGoesOn(t *testing.T) {
 		case header := <-got:
 			require.Equal(t, parent != "", strings.HasPrefix(header, "00-"+id+"-"), header)
 			require.Equal(t, parent == "", header == "", header)
-		case <-time.After(time.Minute):
+		case <-time.After(2 * time.Minute):
 			require.FailNow(t, "the receiver got no request")
 		}
 	}
@@ -221,7 +221,7 @@ func TestARecordIsRetriedUntilTheReceiverIsBack(t *testing.T) {
 	in.SendPayloads(`{"id":1}`)
 	select {
 	case <-answered:
-	case <-time.After(time.Minute):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "the record was not posted again")
 	}
 	require.Empty(t, dead.Messages())

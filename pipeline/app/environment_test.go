@@ -114,7 +114,7 @@ func TestACommandUsesTheRunningEnvironment(t *testing.T) {
 	done := start(ctx, o)
 	file := filepath.Join(dir, "running.json")
 	// The file is there before its lock is.
-	require.Eventually(t, func() bool { return command() == result{app.ExitOK, "a plugin\n", ""} }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return command() == result{app.ExitOK, "a plugin\n", ""} }, 2*time.Minute, 10*time.Millisecond)
 	left, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Contains(t, string(left), fmt.Sprintf(`"pid": %d`, os.Getpid()))

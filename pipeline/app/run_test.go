@@ -33,7 +33,7 @@ func await[T any](t *testing.T, c <-chan T) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "timed out")
 		panic("not reached")
 	}
@@ -156,7 +156,7 @@ func TestASecondCtrlCEndsAtOnce(t *testing.T) {
 	go func() { ended <- child.Wait() }()
 	logged := func(text string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(log.String(), text) }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(log.String(), text) }, 2*time.Minute, 10*time.Millisecond)
 	}
 	logged(`"msg":"running"`)
 	begin := time.Now() // not later than the child's own

@@ -80,7 +80,7 @@ func TestStopUntilItIsWoken(t *testing.T) {
 	require.Eventually(t, func() bool {
 		text, _ := os.ReadFile(stat)
 		return bytes.Contains(text, []byte(") T "))
-	}, 10*time.Second, time.Millisecond, "stopped")
+	}, 2*time.Minute, time.Millisecond, "stopped")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
 	require.NoError(t, cmd.Wait())
 	require.Equal(t, "1\n2\n3\n4\n", out.String())
@@ -92,7 +92,7 @@ func TestArmedWhileItRuns(t *testing.T) {
 	cmd, out := child(t, "REACHES=1", "THEN_WAIT=1", "MILLRACE_FAULT_FILE="+file)
 	require.NoError(t, os.WriteFile(file, []byte("after-read:1000\n"), 0o600))
 	// A signal before the first line would end the child: it does not listen yet.
-	require.Eventually(t, func() bool { return out.has("1\n") }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return out.has("1\n") }, 2*time.Minute, time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
 	require.Error(t, cmd.Wait())
 	require.NoFileExists(t, file)

@@ -115,7 +115,7 @@ func TestAPanicOutsideOfTheHandler(t *testing.T) {
 			})
 			require.Equal(t, map[string]bool{"good": true, "bad": false}, b.run(t))
 			// The panic is logged after the nack.
-			require.Eventually(t, func() bool { return strings.Contains(log.String(), tt.log) }, 30*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return strings.Contains(log.String(), tt.log) }, 2*time.Minute, time.Millisecond)
 			require.Contains(t, log.String(), "outcome=nacked")
 			counts, _ := measured(t, b.reg)
 			require.Equal(t, 2.0, counts["messages_total"])

@@ -68,7 +68,7 @@ func (b *batchOf) run(t *testing.T) map[string]bool {
 			n, err := strconv.Atoi(s.Message.UUID) // from 1
 			require.NoError(t, err)
 			acked[b.payloads[n-1]] = s.Acked
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			require.FailNow(t, "not all messages ended", "ended: %v", acked)
 		}
 	}
@@ -298,7 +298,7 @@ func TestStuckBatchesEndTheProcess(t *testing.T) {
 	select {
 	case err := <-rt.Failed():
 		require.ErrorContains(t, err, "5 handlers have not returned within their longest hold")
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "the runtime did not fail")
 	}
 }

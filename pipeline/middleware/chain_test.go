@@ -57,7 +57,7 @@ func settle(t *testing.T, route pipeline.Route, msg *message.Message) pipelinete
 	select {
 	case s := <-feed.Settled():
 		return s
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "the message was never settled")
 		return pipelinetest.Settled{}
 	}

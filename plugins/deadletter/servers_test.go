@@ -154,7 +154,7 @@ func TestRelayOnKafka(t *testing.T) {
 				}, headers)
 			}
 			require.Equal(t, 1, cut)
-			require.Eventually(t, func() bool { return box.left() == 0 }, 30*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return box.left() == 0 }, 2*time.Minute, 10*time.Millisecond)
 		})
 	}
 }

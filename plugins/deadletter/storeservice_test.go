@@ -60,10 +60,10 @@ func TestADeadLetterOfTheChain(t *testing.T) {
 		m := message.NewMessage("the-uuid", []byte("order 1"))
 		m.Metadata.Set("own", "header")
 		y.in.Send(m)
-		require.Eventually(t, func() bool { return o.topics.called() > 1 }, 30*time.Second, time.Millisecond, "it is nacked and comes again")
+		require.Eventually(t, func() bool { return o.topics.called() > 1 }, 2*time.Minute, time.Millisecond, "it is nacked and comes again")
 		require.Len(t, o.all(), 1, "as one letter")
 		o.topics.setDown(nil)
-		require.Eventually(t, func() bool { return len(o.topics.payloads("toy-dead")) == 1 }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return len(o.topics.payloads("toy-dead")) == 1 }, 2*time.Minute, time.Millisecond)
 		l := o.all()[0]
 		require.Equal(t, []any{"toy", "toy.take", "rejected", "can't take order 1", "toy-dead", "the-uuid", store.Open},
 			[]any{l.Plugin, l.Handler, l.Class, l.Error, l.Topic, l.UUID, l.State})
@@ -79,7 +79,7 @@ func TestADeadLetterOfTheChain(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, o.store.Finish(t.Context(), lease, store.Outcome{Result: store.OutcomeReplayed}))
 		y.in.Send(again)
-		require.Eventually(t, func() bool { return len(o.topics.payloads("toy-dead")) == 2 }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return len(o.topics.payloads("toy-dead")) == 2 }, 2*time.Minute, time.Millisecond)
 		require.Len(t, o.all(), 1)
 		require.Equal(t, store.Parked, o.state(l.ID))
 
@@ -89,7 +89,7 @@ func TestADeadLetterOfTheChain(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, service.Stop(context.Background())) })
 		require.Eventually(t, func() bool {
 			return testutil.ToFloat64(p.metrics.stored.WithLabelValues("rejected", "parked")) == 1
-		}, 30*time.Second, 10*time.Millisecond, "it is counted")
+		}, 2*time.Minute, 10*time.Millisecond, "it is counted")
 	})
 }
 

@@ -100,7 +100,7 @@ func TestReplayIntoAStream(t *testing.T) {
 					var err error
 					list, _, err = copies.List(t.Context(), store.Filter{States: []store.State{state}}, 10)
 					return err == nil && len(list) == 1
-				}, 30*time.Second, 10*time.Millisecond, "a dead letter is %s", state)
+				}, 2*time.Minute, 10*time.Millisecond, "a dead letter is %s", state)
 				return list[0]
 			}
 			// replay runs the command as another process would.
@@ -127,7 +127,7 @@ func TestReplayIntoAStream(t *testing.T) {
 			case m := <-s.took:
 				require.Equal(t, []string{"the-uuid", "scan 7", "header", "7", l.ID + "/2"},
 					[]string{m.UUID, string(m.Payload), m.Metadata["own"], m.Metadata[pipeline.MetaKey], m.Metadata[pipeline.MetaReplay]})
-			case <-time.After(30 * time.Second):
+			case <-time.After(2 * time.Minute):
 				require.FailNow(t, "the replayed entry was not handled")
 			}
 			require.Equal(t, store.Replayed, one(store.Replayed).State)

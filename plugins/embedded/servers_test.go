@@ -97,7 +97,7 @@ func TestServers(t *testing.T) {
 		require.Contains(t, memory, "maxmemory_policy:noeviction\r\n")
 		require.NoError(t, rdb.Set(t.Context(), "presence", "here", 2*time.Second).Err())
 		require.Equal(t, "here", rdb.Get(t.Context(), "presence").Val())
-		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "presence").Val() == 0 }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "presence").Val() == 0 }, 2*time.Minute, 10*time.Millisecond)
 	})
 }
 

@@ -67,7 +67,7 @@ func TestBacklog(t *testing.T) {
 			select {
 			case m := <-messages:
 				m.Ack()
-			case <-time.After(30 * time.Second):
+			case <-time.After(2 * time.Minute):
 				require.FailNow(t, "no message")
 			}
 		}

@@ -72,7 +72,7 @@ func TestBatchesThroughARebalance(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				return len(runs) >= n
-			}, time.Minute, time.Millisecond)
+			}, 2*time.Minute, time.Millisecond)
 		}
 		first := run()
 		handled(40)
@@ -81,7 +81,7 @@ func TestBatchesThroughARebalance(t *testing.T) {
 		require.NoError(t, first.Stop(t.Context()))
 		handled(records)
 		marked := p.metrics.bySubscription[countMarked].WithLabelValues(topic, topic)
-		require.Eventually(t, func() bool { return testutil.ToFloat64(marked) == records }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return testutil.ToFloat64(marked) == records }, 2*time.Minute, 10*time.Millisecond)
 		mu.Lock()
 		defer mu.Unlock()
 		for text, n := range runs {

@@ -71,6 +71,6 @@ func TestABroadcastOfATopicCreatedAgainLosesNoRecord(t *testing.T) {
 		w.waitFor(t, 15*newPartitions)
 		recreate(t, p, topic, "new", 40)
 		go pipeline.Every(t.Context(), 50*time.Millisecond, b.compareTopic)
-		require.Eventually(t, func() bool { return w.fetched("new") == 40*newPartitions }, time.Minute, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return w.fetched("new") == 40*newPartitions }, 2*time.Minute, 20*time.Millisecond)
 	})
 }

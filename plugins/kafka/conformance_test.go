@@ -85,7 +85,7 @@ func (s *suitePublisher) Publish(topic string, msgs ...*message.Message) error {
 			m.Metadata.Set(pipeline.MetaKey, s.key)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	return s.p.Sink(topic).Publish(ctx, msgs...)
 }
@@ -108,7 +108,7 @@ type suiteSubscriber struct {
 }
 
 func (s *suiteSubscriber) SubscribeInitialize(topic string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	return s.p.ensureTopics(ctx, topic)
 }

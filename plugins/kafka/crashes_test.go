@@ -410,7 +410,7 @@ func TestARecordThatKillsTheProcessBecomesADeadLetter(t *testing.T) {
 			default:
 				return done()
 			}
-		}, time.Minute, 20*time.Millisecond)
+		}, 2*time.Minute, 20*time.Millisecond)
 		kill()
 		<-ended
 		if process.ProcessState.ExitCode() == 3 {

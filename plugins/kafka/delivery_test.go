@@ -48,7 +48,7 @@ func (w *work) count() int {
 
 func (w *work) waitFor(t *testing.T, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return w.count() >= n }, 30*time.Second, 10*time.Millisecond, "%d of %d", w.count(), n)
+	require.Eventually(t, func() bool { return w.count() >= n }, 2*time.Minute, 10*time.Millisecond, "%d of %d", w.count(), n)
 }
 
 // twice returns the payloads that were run more than once.
@@ -128,7 +128,7 @@ func TestNextOwnerSkipsWhatWasDoneBeyondTheCommit(t *testing.T) {
 		require.EqualValues(t, 100, testutil.ToFloat64(p.metrics.bySubscription[countSkipped].WithLabelValues(topic, topic)))
 		require.Eventually(t, func() bool {
 			return testutil.ToFloat64(p.metrics.bySubscription[countMarked].WithLabelValues(topic, topic)) == 102
-		}, 30*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 	})
 }
 
@@ -307,12 +307,12 @@ func TestMetricsOfALivePartition(t *testing.T) {
 			"in_flight": 2, "not_due": 0, "lag": 5, "head_of_line_records": 2, "head_of_line_offset": 0,
 			"marked_total": 0, "sessions_total": 1, "published_total": 5,
 		}
-		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 30*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 2*time.Minute, 20*time.Millisecond)
 		got[0].Ack()
 		want["in_flight"], want["lag"], want["marked_total"], want["head_of_line_records"] = 2, 2, 3, 0
 		delete(want, "head_of_line_offset")
 		next(t, out) // the fifth
-		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 30*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 2*time.Minute, 20*time.Millisecond)
 	})
 }
 

@@ -21,7 +21,7 @@ import (
 )
 
 // soon is how long a test waits for what the brokers are asked for in intervals.
-const soon = 30 * time.Second
+const soon = 2 * time.Minute
 
 // statusOf adds up the claims of p.
 func statusOf(p *Plugin) (sum claimStatus) {

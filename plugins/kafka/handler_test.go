@@ -90,7 +90,7 @@ func joinOnce(t *testing.T, p *Plugin, topic string) {
 	sub, _ := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
 	s, ours := sub.(*subscription)
 	require.True(t, ours)
-	require.Eventually(t, func() bool { return len(s.live()) == 1 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.live()) == 1 }, 2*time.Minute, 10*time.Millisecond)
 	require.NoError(t, sub.Close())
 	require.Greater(t, testutil.ToFloat64(p.metrics.bySubscription[countSessions].WithLabelValues(topic, topic)), before)
 }

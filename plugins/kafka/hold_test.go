@@ -217,7 +217,7 @@ func TestARecordThatIsNotDueMovesOn(t *testing.T) {
 		moved := func(n float64) {
 			t.Helper()
 			counter := p.metrics.bySubscription[countMoved].WithLabelValues(topic, topic)
-			require.Eventually(t, func() bool { return testutil.ToFloat64(counter) >= n }, 30*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return testutil.ToFloat64(counter) >= n }, 2*time.Minute, time.Millisecond)
 		}
 		first, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
 		m := next(t, out)
@@ -261,7 +261,7 @@ func keeping(t *testing.T, p *Plugin, topic, retention, policy string) {
 	require.Eventually(t, func() bool {
 		s := []*topicStatus{{neededTopic: neededTopic{Name: topic}}}
 		return live.readSettings(s) == nil && s[0].Settings[configRetention] == retention
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 // A delay that is longer than the retry topic keeps its records is refused at the start, and the

@@ -125,10 +125,10 @@ func TestARecordNearTheLimitIsDeadLettered(t *testing.T) {
 				})
 				select {
 				case <-behind:
-				case <-time.After(30 * time.Second):
+				case <-time.After(2 * time.Minute):
 					require.FailNow(t, "the record behind it is not handled")
 				}
-				require.Eventually(t, func() bool { return testutil.ToFloat64(k.metrics.published.WithLabelValues(dead)) > 0 }, 30*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return testutil.ToFloat64(k.metrics.published.WithLabelValues(dead)) > 0 }, 2*time.Minute, 10*time.Millisecond)
 				_, out := subscribe(t, p.Source(dead, dead), pipeline.Flow{})
 				got := next(t, out)
 				tt.dead(t, got)
@@ -201,7 +201,7 @@ func TestPublishNoticesADeletedTopic(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			return p.Sink(topic).Publish(ctx, texts("after")...) == nil
-		}, 60*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 	})
 }
 
@@ -215,7 +215,7 @@ func TestACommitBeyondTheEnd(t *testing.T) {
 		before, _ := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
 		require.Eventually(t, func() bool {
 			return testutil.ToFloat64(p.metrics.bySubscription[countSessions].WithLabelValues(topic, topic)) > 0
-		}, 30*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 		require.NoError(t, before.Close()) // the group exists
 		publish(t, p, topic, texts("a", "b", "c")...)
 		commit(t, p, topic, 1000)

@@ -71,7 +71,7 @@ func (m *member) claimed() map[int32]*claim {
 
 func (m *member) waitForClaims(t *testing.T, n int) map[int32]*claim {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(m.claimed()) == n }, 30*time.Second, 10*time.Millisecond, "%d claims", n)
+	require.Eventually(t, func() bool { return len(m.claimed()) == n }, 2*time.Minute, 10*time.Millisecond, "%d claims", n)
 	return m.claimed()
 }
 
@@ -120,7 +120,7 @@ func TestCooperativeRebalanceStopsOnlyWhatMoves(t *testing.T) {
 		join(t, p, topic)
 		reading := b.waitForClaims(t, 3)
 		a.waitForClaims(t, 3)
-		require.Eventually(t, func() bool { return stateOf(t, p, topic) == "PreparingRebalance" }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return stateOf(t, p, topic) == "PreparingRebalance" }, 2*time.Minute, 10*time.Millisecond)
 		for range 20 {
 			for range reading {
 				b.take(t)
@@ -166,7 +166,7 @@ func TestAClaimWaitsForTheHandlersOfAnEarlierOne(t *testing.T) {
 				require.Eventually(t, func() bool {
 					again := a.claimed()
 					return len(again) == 2 && again[moved] != before[moved]
-				}, 30*time.Second, 10*time.Millisecond)
+				}, 2*time.Minute, 10*time.Millisecond)
 
 				flying[moved][0].Ack()
 				flying[moved][1].Nack()
@@ -253,7 +253,7 @@ func TestCloseEndsAPendingJoin(t *testing.T) {
 					busy.waitForClaims(t, 2)
 					joins = join(t, p, topic)
 				}
-				require.Eventually(t, func() bool { return stateOf(t, p, topic) == "PreparingRebalance" }, 30*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return stateOf(t, p, topic) == "PreparingRebalance" }, 2*time.Minute, 10*time.Millisecond)
 				require.NoError(t, joins.Close())
 				require.Len(t, busy.live(), 4, "its handlers have not answered")
 				busy.answer()
@@ -282,7 +282,7 @@ func TestCloseInAPendingJoinCommits(t *testing.T) {
 		third := join(t, p, topic)
 		reading := closes.waitForClaims(t, 3)
 		busy.waitForClaims(t, 3)
-		require.Eventually(t, func() bool { return stateOf(t, p, topic) == "PreparingRebalance" }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return stateOf(t, p, topic) == "PreparingRebalance" }, 2*time.Minute, 10*time.Millisecond)
 		for range reading {
 			closes.take(t)
 		}
@@ -343,7 +343,7 @@ func TestChangeOverToCooperative(t *testing.T) {
 				goesOn()
 			}
 		}
-		require.Eventually(t, func() bool { return describe(t, plugins["old"], topic).Protocol == balanceCooperative }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return describe(t, plugins["old"], topic).Protocol == balanceCooperative }, 2*time.Minute, 10*time.Millisecond)
 		require.Empty(t, w.twice())
 
 		// A member of the first kind has nothing in common with the group any more: no waiting
@@ -354,7 +354,7 @@ func TestChangeOverToCooperative(t *testing.T) {
 		select {
 		case err := <-failer.Failed():
 			require.ErrorIs(t, err, sarama.ErrInconsistentGroupProtocol)
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			require.Fail(t, "no failure")
 		}
 	})
@@ -418,7 +418,7 @@ func TestAFencedMemberFails(t *testing.T) {
 		select {
 		case err := <-a.Failed():
 			require.ErrorIs(t, err, sarama.ErrFencedInstancedId)
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			require.Fail(t, "no failure")
 		}
 	})

@@ -159,7 +159,7 @@ func TestAStartThatIsCutSaysWhyNoBrokerAnswered(t *testing.T) {
 	defer cancel()
 	started := make(chan error, 1)
 	go func() { started <- service{p}.Start(ctx) }()
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "connection refused") }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "connection refused") }, 2*time.Minute, time.Millisecond)
 	l, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
 	go func() {
@@ -188,7 +188,7 @@ func TestStartWaitsForTheBroker(t *testing.T) {
 		defer cancel()
 		started <- service{p}.Start(ctx)
 	}()
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "waiting for kafka") }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "waiting for kafka") }, 2*time.Minute, 5*time.Millisecond)
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port))
 	require.NoError(t, err)
 	defer cluster.Close()
@@ -344,7 +344,7 @@ func restartable(t *testing.T) (addr string, boot func() *kfake.Cluster) {
 			c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir), kfake.SyncWrites())
 			cluster = c
 			return err == nil
-		}, 30*time.Second, 20*time.Millisecond)
+		}, 2*time.Minute, 20*time.Millisecond)
 		return cluster
 	}
 }
@@ -365,7 +365,7 @@ func TestReconnect(t *testing.T) {
 			cluster.Close()
 			published := make(chan error, 1)
 			go func() { published <- p.Sink("t").Publish(t.Context(), texts("during")...) }()
-			require.Eventually(t, func() bool { return strings.Count(log.String(), "in trouble") > round }, 30*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return strings.Count(log.String(), "in trouble") > round }, 2*time.Minute, 10*time.Millisecond)
 			cluster = boot()
 			require.NoError(t, <-published, "a restart is ridden out")
 			for text := ""; text != "during"; { // what was not committed before may come again
@@ -404,7 +404,7 @@ func TestMissingPermissionIsFatal(t *testing.T) {
 		case err := <-sub.Failed():
 			require.True(t, fatal(err), "%v", err)
 			require.ErrorContains(t, err, "t (g)")
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			require.Fail(t, "no failure")
 		}
 		_, open := <-out
@@ -424,12 +424,12 @@ func TestHealthNoticesALostMembership(t *testing.T) {
 		next(t, out).Ack()
 		require.NoError(t, p.healthy(t.Context()))
 		cluster.Close()
-		require.Eventually(t, func() bool { return p.healthy(t.Context()) != nil }, 30*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return p.healthy(t.Context()) != nil }, 2*time.Minute, 20*time.Millisecond)
 		require.ErrorContains(t, p.healthy(t.Context()), "not a member")
 		require.Eventually(t, func() bool {
 			err := p.healthy(t.Context())
 			return err != nil && strings.Contains(err.Error(), "connection refused")
-		}, 30*time.Second, 20*time.Millisecond, "and why")
+		}, 2*time.Minute, 20*time.Millisecond, "and why")
 	})
 }
 

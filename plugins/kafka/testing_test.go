@@ -60,6 +60,7 @@ func quick(c *Config) {
 	c.NackBackoff = pipeline.Backoff{First: 10 * time.Millisecond, Max: 50 * time.Millisecond}
 	c.ReconnectBackoff = pipeline.Backoff{First: 20 * time.Millisecond, Max: 200 * time.Millisecond}
 	c.Partitions = 4
+	c.PublishTimeout = 2 * time.Minute // a busy machine creates topics slowly
 }
 
 // start returns a running plugin on brokers, stopped at the test's end.
@@ -82,11 +83,11 @@ func startAs(t testing.TB, instance string, brokers []string, adapt ...func(*Con
 	require.NoError(t, c.Validate())
 	_, err := pipeline.NewRegistry(pipeline.Env{Instance: instance, InstanceConfigured: true, Logger: pipelinetest.Logger(t)}, p)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	require.NoError(t, service{p}.Start(ctx))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		require.NoError(t, service{p}.Stop(ctx))
 	})
@@ -105,7 +106,7 @@ func topicFor(t testing.TB, p *Plugin) string {
 // subscribe opens a source and reads it; it is closed at the test's end if it is not by then.
 func subscribe(t testing.TB, src pipeline.Source, f pipeline.Flow) (pipeline.Subscription, <-chan *message.Message) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	sub, err := src.Open(ctx, f)
 	require.NoError(t, err)
@@ -117,7 +118,7 @@ func subscribe(t testing.TB, src pipeline.Source, f pipeline.Flow) (pipeline.Sub
 
 func publish(t testing.TB, p *Plugin, topic string, msgs ...*message.Message) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	require.NoError(t, p.Sink(topic).Publish(ctx, msgs...))
 }
@@ -138,7 +139,7 @@ func next(t testing.TB, out <-chan *message.Message) *message.Message {
 	case m, ok := <-out:
 		require.True(t, ok, "the channel is closed")
 		return m
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "no message")
 		return nil
 	}

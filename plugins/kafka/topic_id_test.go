@@ -49,7 +49,7 @@ func recreate(t *testing.T, p *Plugin, topic, word string, n int) {
 	require.Eventually(t, func() bool {
 		described, err := live.describe(topic)
 		return err == nil && described[topic].Err == sarama.ErrUnknownTopicOrPartition
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	live.drop(topic)
 	require.NoError(t, p.ensureTopics(t.Context(), topic))
 	fill(t, p, topic, word, n)
@@ -102,7 +102,7 @@ func TestATopicCreatedAgainLosesNoRecord(t *testing.T) {
 				topic := topicFor(t, p)
 				require.NoError(t, p.ensureTopics(t.Context(), topic))
 				s, client, w := readHeld(t, p, topic)
-				require.Eventually(t, func() bool { return len(s.live()) == newPartitions }, 30*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return len(s.live()) == newPartitions }, 2*time.Minute, 10*time.Millisecond)
 				fill(t, p, topic, "old", 15)
 				w.waitFor(t, 15*newPartitions)
 
@@ -112,7 +112,7 @@ func TestATopicCreatedAgainLosesNoRecord(t *testing.T) {
 				recreate(t, p, topic, "new", 40)
 				client.on.Store(false)
 				close(client.release)
-				require.Eventually(t, func() bool { return w.fetched("new") == 40*newPartitions }, time.Minute, 20*time.Millisecond)
+				require.Eventually(t, func() bool { return w.fetched("new") == 40*newPartitions }, 2*time.Minute, 20*time.Millisecond)
 				require.Equal(t, 15*newPartitions, w.fetched("old"))
 				committedUnder(t, p, topic, 40)
 			})
@@ -150,7 +150,7 @@ func committedUnder(t *testing.T, p *Plugin, topic string, offset int64) {
 		require.Eventually(t, func() bool {
 			commit, exists, err := commits.of(partition)
 			return err == nil && exists && commit.base == offset && commit.topic == now
-		}, 30*time.Second, 20*time.Millisecond)
+		}, 2*time.Minute, 20*time.Millisecond)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestATopicCreatedAgainUnseenLosesNoRecord(t *testing.T) {
 		live, err := p.connected()
 		require.NoError(t, err)
 		live.watchTopics(50*time.Millisecond, p.metrics.open)
-		require.Eventually(t, func() bool { return w.fetched("new") == 60*newPartitions }, time.Minute, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return w.fetched("new") == 60*newPartitions }, 2*time.Minute, 20*time.Millisecond)
 		committedUnder(t, p, topic, 60)
 	})
 }
@@ -202,7 +202,7 @@ func TestACommitOfADeletedTopicIsNotUsed(t *testing.T) {
 				joined := func() bool {
 					return testutil.ToFloat64(p.metrics.bySubscription[countSessions].WithLabelValues(topic, topic)) > 0
 				}
-				require.Eventually(t, joined, 30*time.Second, 10*time.Millisecond)
+				require.Eventually(t, joined, 2*time.Minute, 10*time.Millisecond)
 				require.NoError(t, sub.Close())
 				recreate(t, p, topic, "new", 20)
 				for partition := range int32(newPartitions) {

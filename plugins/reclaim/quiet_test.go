@@ -64,7 +64,7 @@ func newQuietRig(t *testing.T, s server) *quietRig {
 // claimed makes rounds for the dead until the reader has entries.
 func (q *quietRig) claimed(t *testing.T, want ...string) {
 	t.Helper()
-	require.Eventually(t, func() bool { q.round(t.Context(), false); return len(q.reader.got()) > 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { q.round(t.Context(), false); return len(q.reader.got()) > 0 }, 2*time.Minute, time.Millisecond)
 	require.Equal(t, want, q.reader.got())
 }
 

@@ -43,7 +43,7 @@ func TestTail(t *testing.T) {
 			select {
 			case m := <-from:
 				return m
-			case <-time.After(30 * time.Second):
+			case <-time.After(2 * time.Minute):
 				require.FailNow(t, "no message")
 				return nil
 			}

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	)
 }
 
-const group, patience = "g", 30 * time.Second
+const group, patience = "g", 2 * time.Minute
 
 // rig is a sink with a started client.
 type rig struct {

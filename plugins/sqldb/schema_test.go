@@ -128,7 +128,7 @@ func TestAMigrationThatWaitsForALockStopsNoOther(t *testing.T) {
 		var waits bool
 		require.NoError(t, db.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = 'notes'::regclass").Scan(&waits))
 		return waits
-	}, time.Minute, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	bounded, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	_, err = db.ExecContext(bounded, "INSERT INTO notes (id) VALUES (1)")

@@ -41,7 +41,7 @@ func BenchmarkIdle(b *testing.B) {
 			}
 			in := newInstance(b, s, "a", active, production())
 			in.open(b, pipeline.Flow{}, nil)
-			require.Eventually(b, func() bool { return len(in.running()) == n }, time.Minute, 50*time.Millisecond, "all run")
+			require.Eventually(b, func() bool { return len(in.running()) == n }, 2*time.Minute, 50*time.Millisecond, "all run")
 			<-time.After(15 * time.Second) // the wait after an empty read reaches the poll interval
 			runtime.GC()
 			b.ResetTimer()
@@ -73,7 +73,7 @@ func BenchmarkWake(b *testing.B) {
 	in, other := newInstance(b, s, "a", active, production()), newInstance(b, s, "b", active, production())
 	handled := make(chan struct{}, 1)
 	in.open(b, pipeline.Flow{}, func(*message.Message) error { handled <- struct{}{}; return nil })
-	require.Eventually(b, func() bool { return len(in.running()) == streams }, time.Minute, 50*time.Millisecond, "all run")
+	require.Eventually(b, func() bool { return len(in.running()) == streams }, 2*time.Minute, 50*time.Millisecond, "all run")
 	<-time.After(15 * time.Second)
 	b.ResetTimer()
 	var took []time.Duration

@@ -276,7 +276,7 @@ func TestNothingIsStrandedWhenIdleStopsAndMessagesMeet(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Eventually(t, func() bool { return len(merge(a, b)) == int(sent.Load()) }, 30*time.Second, 5*time.Millisecond, "every message is handled")
+		require.Eventually(t, func() bool { return len(merge(a, b)) == int(sent.Load()) }, 2*time.Minute, 5*time.Millisecond, "every message is handled")
 		t.Logf("%d idle stops", a.log.Count("reason=idle")+b.log.Count("reason=idle"))
 		require.Greater(t, a.log.Count("stream revived")+b.log.Count("stream revived"), 1, "the race was run")
 	})

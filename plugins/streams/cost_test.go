@@ -77,7 +77,7 @@ func TestAThousandStreams(t *testing.T) {
 		in := newInstance(t, s, "a", active, c)
 		begin := time.Now()
 		in.open(t, pipeline.Flow{}, nil)
-		require.Eventually(t, func() bool { return len(in.running()) == n }, time.Minute, 5*time.Millisecond, "all run")
+		require.Eventually(t, func() bool { return len(in.running()) == n }, 2*time.Minute, 5*time.Millisecond, "all run")
 		t.Logf("%d streams started in %s", n, time.Since(begin))
 		added := time.Now()
 		var wg sync.WaitGroup
@@ -91,7 +91,7 @@ func TestAThousandStreams(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Eventually(t, func() bool { return len(in.done()) == n }, time.Minute, 5*time.Millisecond, "all handled")
+		require.Eventually(t, func() bool { return len(in.done()) == n }, 2*time.Minute, 5*time.Millisecond, "all handled")
 		t.Logf("one message each, handled in %s", time.Since(added))
 		runtime.GC()
 		runtime.ReadMemStats(&after)

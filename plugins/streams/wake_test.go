@@ -128,7 +128,7 @@ func TestIdleStreamsAreNotVisited(t *testing.T) {
 			before := settled
 			settled = visits.Load()
 			return settled > 0 && settled == before
-		}, 10*time.Second, 10*in.o.Config().ReconcileInterval, "the visits end")
+		}, 2*time.Minute, 10*in.o.Config().ReconcileInterval, "the visits end")
 		enqueue(t, in.Manager, 2, 3, 1)
 		redistest.Eventually(t, "a change causes a visit", func() bool { return visits.Load() > settled })
 	})

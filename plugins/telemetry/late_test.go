@@ -117,5 +117,5 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 		require.Contains(t, string(text), "millrace_telemetry_connections "+strconv.Itoa(httpserver.Operations())+"\n")
 		require.Contains(t, string(text), `millrace_telemetry_refused_connections_total{reason="full"} `)
 		return true
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }

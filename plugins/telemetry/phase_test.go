@@ -137,7 +137,7 @@ func TestNotReadyFromTheFirstMomentOfTheDrain(t *testing.T) {
 	<-entered
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
-	require.Eventually(t, func() bool { _, r := ready(t, "http://"+p.Addr()); return r.Phase == "draining" }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, r := ready(t, "http://"+p.Addr()); return r.Phase == "draining" }, 2*time.Minute, 10*time.Millisecond)
 	require.Empty(t, stopped, "it still drains")
 	close(release)
 	require.NoError(t, <-stopped)

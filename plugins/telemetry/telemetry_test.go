@@ -100,7 +100,7 @@ func ready(t *testing.T, base string) (status int, r telemetry.Readiness) {
 			}
 		}
 		return true
-	}, 30*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 	return status, r
 }
 
@@ -153,7 +153,7 @@ func TestReadyToServe(t *testing.T) {
 	require.Eventually(t, func() bool {
 		status, body = get(t, base+"/readyz/serving")
 		return status == http.StatusServiceUnavailable
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	require.Contains(t, body, "no round")
 }
 
@@ -171,7 +171,7 @@ func TestChecksAreAMetric(t *testing.T) {
 		_, body := get(t, base+"/metrics")
 		return strings.Contains(body, `millrace_health_check_ok{check="good"} 1`) &&
 			strings.Contains(body, `millrace_health_check_ok{check="bad"} 0`) && strings.Contains(body, `millrace_health_check_ok{check="hanging"} 0`)
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 func TestPprof(t *testing.T) {

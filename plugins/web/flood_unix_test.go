@@ -71,7 +71,7 @@ func TestAFloodLeavesFileDescriptors(t *testing.T) {
 		require.Contains(t, metrics, "millrace_web_connections 150\n")
 		require.Contains(t, metrics, "millrace_web_refused_connections_total{reason=\"full\"} 250\n")
 		require.Contains(t, metrics, "millrace_web_refused_connections_total{reason=\"descriptors\"} 0\n")
-	}, time.Minute, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	require.NoError(t, in.Close())
 	rest, err := io.ReadAll(lines)
 	require.NoError(t, err)

@@ -130,7 +130,7 @@ func TestAStopDoesNotWaitForClients(t *testing.T) {
 			answer.Body.Close()
 		}
 	}()
-	require.Eventually(t, func() bool { return r.metric("millrace_web_connections", nil) >= 15 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.metric("millrace_web_connections", nil) >= 15 }, 2*time.Minute, 10*time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second)
 	defer cancel()
 	require.NoError(t, r.runtime.Stop(ctx))
@@ -161,7 +161,7 @@ func TestAStopWaitsForHandlers(t *testing.T) {
 	<-reached
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.runtime.Stop(context.Background()) }()
-	require.Eventually(t, func() bool { return r.web.Stopping() }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.web.Stopping() }, 2*time.Minute, time.Millisecond)
 	select {
 	case err := <-stopped:
 		require.FailNow(t, "the stop did not wait", "%v", err)

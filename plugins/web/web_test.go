@@ -77,7 +77,7 @@ func TestStartsThatFail(t *testing.T) {
 	select {
 	case err := <-r.runtime.Failed():
 		require.ErrorContains(t, err, "is in use")
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "the start did not fail")
 	}
 }
@@ -348,7 +348,7 @@ func TestStreamsAreLimited(t *testing.T) {
 	require.Equal(t, "x", r.send("GET", "/x", "X-User", "u1").body, "a request is no stream")
 	require.Equal(t, 2.0, r.metric("millrace_web_refused_total", map[string]string{"reason": "too_many"}))
 	first.Body.Close()
-	require.Eventually(t, func() bool { return r.metric("millrace_web_open_streams", nil) == 2 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.metric("millrace_web_open_streams", nil) == 2 }, 2*time.Minute, 10*time.Millisecond)
 	defer open("u1").Body.Close()
 }
 
@@ -417,7 +417,7 @@ func TestDrain(t *testing.T) {
 		require.NoError(t, err)
 		defer a.Body.Close()
 		return a.StatusCode == http.StatusServiceUnavailable
-	}, 30*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 	require.Equal(t, http.StatusOK, r.send("GET", "/x").status, "it serves while load balancers read /readyz")
 	requireLine(t, lines, "event: closed")
 	require.GreaterOrEqual(t, time.Since(delay), drainDelay)

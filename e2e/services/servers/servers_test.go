@@ -194,7 +194,7 @@ func TestServersEndWithTheProcessThatStartedThem(t *testing.T) {
 				require.NoError(t, cmd.Process.Kill())
 			}
 			go func() { _, _ = io.Copy(io.Discard, out) }()
-			require.Eventually(t, func() bool { return born(pid) != began || began == "" }, 30*time.Second, 10*time.Millisecond, "process %d still runs", pid)
+			require.Eventually(t, func() bool { return born(pid) != began || began == "" }, 2*time.Minute, 10*time.Millisecond, "process %d still runs", pid)
 			require.Error(t, cmd.Wait())
 		})
 	}
@@ -287,7 +287,7 @@ func TestNothingHalfStarted(t *testing.T) {
 		require.NoError(t, err)
 		pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return born(pid) == "" }, 30*time.Second, 10*time.Millisecond, "process %d was left running", pid)
+		require.Eventually(t, func() bool { return born(pid) == "" }, 2*time.Minute, 10*time.Millisecond, "process %d was left running", pid)
 	})
 	t.Run("can't be installed", func(t *testing.T) {
 		if os.Geteuid() == 0 {
@@ -336,7 +336,7 @@ esac
 		require.NoError(t, one(t, f.Kill(t.Context(), Redis)).Err)
 		require.NoError(t, one(t, f.Up(t.Context(), Redis)).Err)
 		require.NoError(t, one(t, f.Down(t.Context(), Redis)).Err)
-		require.Eventually(t, func() bool { return !taken(t.Context(), f.Addr(Redis)) }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return !taken(t.Context(), f.Addr(Redis)) }, 2*time.Minute, 10*time.Millisecond)
 		b, err := os.ReadFile(asked)
 		require.NoError(t, err)
 		for _, want := range []string{"--file compose.yaml up --detach --wait redis", "kill --signal KILL redis", "rm --force --stop redis"} {
@@ -405,6 +405,6 @@ func TestRedisDataIsNotKept(t *testing.T) {
 		require.NoError(t, one(t, f.Restart(t.Context(), Redis)).Err)
 		require.Eventually(t, func() bool {
 			return client.Exists(t.Context(), "key").Val() == 0 && client.Ping(t.Context()).Err() == nil
-		}, 30*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 	})
 }

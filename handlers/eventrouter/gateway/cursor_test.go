@@ -328,7 +328,7 @@ func TestClientsThatReconnectHaveTheEventsOfTheLog(t *testing.T) {
 				stored := r.client.Time(t.Context()).Val()
 				require.Eventually(t, func() bool { // the entries of the next life are newer
 					return r.client.Time(t.Context()).Val().After(stored.Add(time.Millisecond))
-				}, time.Minute, time.Millisecond)
+				}, 2*time.Minute, time.Millisecond)
 			}
 			visit(t, rng, r, gateways, histories, id)
 			for range 1 + rng.IntN(6) {

@@ -297,7 +297,7 @@ func (w *watch) ends() []string {
 	w.t.Helper()
 	select {
 	case <-w.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(w.t, "the stream does not end", "%v", w.received())
 	}
 	require.ErrorIs(w.t, w.err, errClosed)

@@ -241,7 +241,7 @@ func TestAFullShardKeepsTheOrder(t *testing.T) {
 					t.Error(err)
 				}
 				return err == nil
-			}, time.Minute, time.Millisecond)
+			}, 2*time.Minute, time.Millisecond)
 			for i, e := range events {
 				require.EqualValues(t, i+1, e.Seq)
 			}

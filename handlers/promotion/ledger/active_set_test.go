@@ -287,7 +287,7 @@ func TestLostStreamsLeaveConnections(t *testing.T) {
 			var waiting int
 			err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`, conn.PgConn().PID()).Scan(&waiting)
 			return err == nil && waiting > 0
-		}, 30*time.Second, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		for range 50 {

@@ -458,7 +458,7 @@ func TestCallersThatLeaveStrandNothing(t *testing.T) {
 			c, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 			require.NoError(t, err)
 			return c.InFlight == 0 && c.Ambiguous == 0 && c.Accepted == targets
-		}, 30*time.Second, 5*time.Millisecond)
+		}, 2*time.Minute, 5*time.Millisecond)
 	})
 }
 

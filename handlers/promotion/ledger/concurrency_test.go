@@ -104,13 +104,13 @@ func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 				return nil
 			})
 		}
-		require.Eventually(t, func() bool { return leased.Load() > 500 }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return leased.Load() > 500 }, 2*time.Minute, time.Millisecond)
 		start := time.Now()
 		require.NoError(t, ledgers[0].Pause(ctx, rules.Promotion{Type: "POINT", ID: 1}, operator))
 		took := time.Since(start)
 		paused.Store(true)
 		n := leased.Load()
-		require.Eventually(t, func() bool { return leased.Load() > n+100 }, 30*time.Second, time.Millisecond, "the other promotion goes on")
+		require.Eventually(t, func() bool { return leased.Load() > n+100 }, 2*time.Minute, time.Millisecond, "the other promotion goes on")
 		stop.Store(true)
 		require.NoError(t, g.Wait())
 		require.Less(t, took, 20*time.Second)

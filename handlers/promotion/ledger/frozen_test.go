@@ -163,7 +163,7 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 			})
 			paused <- err
 		}()
-		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 2*time.Minute, time.Millisecond)
 		require.NoError(t, beginAll(ctx, l, 2, 3, rules.Send))
 		require.NoError(t, beginAll(ctx, l, 1, 3, rules.Send), "the pause has not taken effect")
 		require.Empty(t, paused)
@@ -291,7 +291,7 @@ func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 		var alive bool
 		require.NoError(t, conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, int32(pid)).Scan(&alive))
 		return !alive
-	}, 30*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 
 	err = u.commit(t.Context(), &writeSet{rows: []*storedRow{row}})
 	require.Equal(t, faultServer, frozen.store.fault(err), "%v", err)
@@ -317,7 +317,7 @@ func TestACloseEndsWithItsContext(t *testing.T) {
 		_, err := l.Begin(context.Background(), record(1, 1))
 		leased <- err
 	}()
-	require.Eventually(t, func() bool { return l.store.(*postgres).hot.Stat().AcquiredConns() > 0 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.store.(*postgres).hot.Stat().AcquiredConns() > 0 }, 2*time.Minute, time.Millisecond)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, l.CloseContext(over), context.Canceled)

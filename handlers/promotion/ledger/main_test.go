@@ -66,7 +66,7 @@ func (h *testDB) open(t testing.TB, tunes ...tune) *Ledger {
 	for _, f := range tunes {
 		f(&cfg, &opts)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	l, err := open(ctx, cfg, opts, nil, h.skew)
 	require.NoError(t, err)

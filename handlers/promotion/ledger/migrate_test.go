@@ -230,6 +230,6 @@ func TestBeginIsAHeapOnlyUpdate(t *testing.T) {
 			require.NoError(t, s.cold.QueryRow(t.Context(), `SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
 				WHERE schemaname = current_schema() AND relname = 'payouts'`).Scan(&updated, &heapOnly))
 			return updated == payouts && heapOnly > payouts*9/10 // a few may find their page full
-		}, time.Minute, 50*time.Millisecond)
+		}, 2*time.Minute, 50*time.Millisecond)
 	})
 }

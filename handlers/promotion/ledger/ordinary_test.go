@@ -197,7 +197,7 @@ func TestOrdinaryBeginReadsTheClockAfterItsLock(t *testing.T) {
 			b, _ := l.Begin(context.Background(), record(1, 1))
 			begun <- b
 		}()
-		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 2*time.Minute, time.Millisecond)
 		unlocked := l.clock(t)
 		require.NoError(t, tx.Rollback(t.Context()))
 		require.Equal(t, rules.Send, (<-begun).Next)

@@ -42,7 +42,7 @@ func newRoles(t *testing.T) roles {
 	own := func(sql string) string { return regexp.MustCompile(`\bmillrace`).ReplaceAllString(sql, r.name) }
 	r.after = own(blocks[1][1])
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		r.exec(ctx, t, r.admin, own("DROP SCHEMA millrace CASCADE; DROP OWNED BY millrace_migrator; "+
 			"DROP ROLE millrace_migrator, millrace_service, millrace_operator, millrace_reader"))

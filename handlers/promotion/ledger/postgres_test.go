@@ -49,7 +49,7 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 		require.NoError(t, err)
 		paused := make(chan error, 1)
 		go func() { paused <- l.Pause(context.Background(), p, operator) }()
-		require.Eventually(t, func() bool { return waiters(t, conn) == 1 }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return waiters(t, conn) == 1 }, 2*time.Minute, time.Millisecond)
 		leased := make(chan BeginResult, 1)
 		go func() {
 			b, _ := l.Begin(context.Background(), record(1, 1))
@@ -63,7 +63,7 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 			default:
 				return waiters(t, conn) == 2
 			}
-		}, 30*time.Second, time.Millisecond)
+		}, 2*time.Minute, time.Millisecond)
 		first.rollback()
 		require.NoError(t, <-paused)
 		if b.Next == 0 {
@@ -95,7 +95,7 @@ func TestBeginWaitsForAnyWriterOfItsPromotion(t *testing.T) {
 				assert.NoError(t, err)
 				leased <- b
 			}()
-			require.Eventually(t, func() bool { return waiters(t, conn) > 0 || len(leased) > 0 }, 30*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return waiters(t, conn) > 0 || len(leased) > 0 }, 2*time.Minute, time.Millisecond)
 			require.Empty(t, leased)
 			require.NoError(t, tx.Commit(t.Context()))
 			require.Equal(t, "cancelled", (<-leased).Why)
@@ -126,7 +126,7 @@ func TestPauseGoesBeforeBeginsOfTheVersionBefore(t *testing.T) {
 		require.NoError(t, begin(sessions[0]))
 		paused := make(chan error, 1)
 		// Such begins would delay a pause indefinitely.
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		go func() { paused <- l.Pause(ctx, p, operator) }()
 		var err error
@@ -139,7 +139,7 @@ func TestPauseGoesBeforeBeginsOfTheVersionBefore(t *testing.T) {
 				require.NoError(t, watch.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)`,
 					int32(next.PgConn().PID())).Scan(&waits))
 				return waits || len(leased) > 0
-			}, 30*time.Second, time.Millisecond)
+			}, 2*time.Minute, time.Millisecond)
 			commit(now)
 			require.NoError(t, <-leased)
 			select {
@@ -341,7 +341,7 @@ func TestSettleLocksSummariesLast(t *testing.T) {
 				require.NoError(t, conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid)))`,
 					int32(other.PgConn().PID())).Scan(&waits))
 				return waits
-			}, 30*time.Second, time.Millisecond)
+			}, 2*time.Minute, time.Millisecond)
 			tag, err := conn.Exec(t.Context(), `SELECT FROM promotion_summary_slots FOR UPDATE NOWAIT`)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, tag.RowsAffected())

@@ -107,7 +107,7 @@ func TestARefusalByTheServersStateIsNoFaultOfARecord(t *testing.T) {
 				require.NotEmpty(t, c.repair, log.String())
 			}
 			exec(c.repair)
-			require.Eventually(t, func() bool { return c.call(t, l) == nil }, time.Minute, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return c.call(t, l) == nil }, 2*time.Minute, 10*time.Millisecond)
 		})
 	}
 }

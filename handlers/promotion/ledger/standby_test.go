@@ -60,7 +60,7 @@ func (f *frozenPair) visible(call func(), sql string) {
 		var found bool
 		require.NoError(f.t, f.conn.QueryRow(f.t.Context(), "SELECT EXISTS ("+sql+")").Scan(&found))
 		return found
-	}, time.Minute, 10*time.Millisecond, "a cancelled commit is visible on the primary: %s", sql)
+	}, 2*time.Minute, 10*time.Millisecond, "a cancelled commit is visible on the primary: %s", sql)
 }
 
 func (f *frozenPair) unconfirmed(err error, what string) {
@@ -211,7 +211,7 @@ func TestAWaitThatTheServerCancelsConfirmsNothing(t *testing.T) {
 				default:
 					return false
 				}
-			}, time.Minute, 10*time.Millisecond, what)
+			}, 2*time.Minute, 10*time.Millisecond, what)
 			f.unconfirmed(err, what)
 		}
 		for range 2 {

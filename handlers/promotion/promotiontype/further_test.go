@@ -66,7 +66,7 @@ func TestAFurtherTypeIsAFileAndALine(t *testing.T) {
 	require.Eventually(t, func() bool {
 		out, err = command(lines[4]).CombinedOutput()
 		return err == nil
-	}, time.Minute, 100*time.Millisecond, "it is paid and balances: %s", &printed)
+	}, 2*time.Minute, 100*time.Millisecond, "it is paid and balances: %s", &printed)
 	require.Contains(t, string(out), "The books balance: nothing lost, nothing paid twice.")
 	paid := table(t, filepath.Join(dir, "data", "targets.csv"))
 	require.Len(t, paid, 2)

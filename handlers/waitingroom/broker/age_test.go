@@ -54,7 +54,7 @@ func TestAPositionSaysHowOldItIs(t *testing.T) {
 			one, before := last()
 			old = one
 			return one.AsOf > 0 && one == before
-		}, time.Minute, 50*time.Millisecond, "the same position again")
+		}, 2*time.Minute, 50*time.Millisecond, "the same position again")
 		require.EqualValues(t, 2, old.Position)
 		_, err := w.rooms.Leave(t.Context(), w.event, "second", "left")
 		require.NoError(t, err)

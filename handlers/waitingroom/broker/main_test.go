@@ -239,7 +239,7 @@ func (p *process) stop() {
 		require.NoError(p.w.t, p.runtime.Stop(context.Background()))
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	_ = p.runtime.Stop(ctx)
 }

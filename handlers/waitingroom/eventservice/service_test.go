@@ -189,12 +189,12 @@ func TestAMissingCapacityIsFetchedInTheBackground(t *testing.T) {
 		require.NoError(t, err)
 		return got
 	}
-	require.Eventually(t, func() bool { return tick().Ran }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return tick().Ran }, 2*time.Minute, 10*time.Millisecond)
 	s.sim.Set(sim.Nonsense)
 	for _, one := range s.list {
 		require.NoError(t, one.Start(t.Context()))
 	}
-	require.Eventually(t, func() bool { return s.sim.Calls("42") >= 2 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.sim.Calls("42") >= 2 }, 2*time.Minute, 10*time.Millisecond)
 	require.EqualValues(t, -1, s.capacity("42"))
 	tick()
 	place, err := s.rooms.Status(t.Context(), "42", "ann")
@@ -204,12 +204,12 @@ func TestAMissingCapacityIsFetchedInTheBackground(t *testing.T) {
 	require.Eventually(t, func() bool {
 		tick() // the loop reads the tables, which expire
 		return s.capacity("42") == 500
-	}, 30*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 	require.Eventually(t, func() bool {
 		tick()
 		place, err := s.rooms.Status(t.Context(), "42", "ann")
 		return err == nil && place.State == room.Ready
-	}, 30*time.Second, 50*time.Millisecond)
+	}, 2*time.Minute, 50*time.Millisecond)
 }
 
 // While the call for one event has no answer, the capacity of another one is fetched.
@@ -234,7 +234,7 @@ func TestASlowEventDelaysNoOther(t *testing.T) {
 			require.NoError(t, err)
 			one.fetch(t.Context())
 			return done()
-		}, 30*time.Second, 50*time.Millisecond, event)
+		}, 2*time.Minute, 50*time.Millisecond, event)
 	}
 	fetched("slow", func() bool { return len(slow) == 1 })
 	fetched("42", func() bool { return s.capacity("42") == 500 })

@@ -66,7 +66,7 @@ func TestAnswersWaitForReplicas(t *testing.T) {
 					require.ErrorIs(t, err, redis.ErrNotReplicated, name)
 				}
 				return err == nil
-			}, time.Minute, time.Millisecond, name)
+			}, 2*time.Minute, time.Millisecond, name)
 		}
 		for _, name := range []string{"tick", "claim", "verify", "sold", "abandoned", "leave", "kick"} {
 			replica.SetPaused(true)

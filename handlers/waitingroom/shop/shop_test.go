@@ -79,7 +79,7 @@ func (r *rig) tickUntil(user string, want room.State) {
 		_, err := r.rooms.Tick(r.t.Context(), "42")
 		p, failed := r.rooms.Status(r.t.Context(), "42", user)
 		return err == nil && failed == nil && p.State == want
-	}, time.Minute, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 }
 
 // admit returns the entry token of a user that was promoted and notified.

@@ -49,7 +49,7 @@ func TestAFailoverLosesNoStoredDeadLetter(t *testing.T) {
 				found := false
 				require.NoError(t, watch.query(t.Context(), watch.db, func(*sql.Rows) error { found = true; return nil }, query))
 				return found
-			}, time.Minute, 10*time.Millisecond, query)
+			}, 2*time.Minute, 10*time.Millisecond, query)
 		}
 		visible(func() { require.ErrorIs(t, put(first, lost), ErrUnavailable) }, `SELECT 1 FROM dead_letters WHERE id = '`+lost.ID+`'`)
 		failedAgain := payoutDeadLetter("p", 2)
@@ -72,7 +72,7 @@ func TestAFailoverLosesNoStoredDeadLetter(t *testing.T) {
 			default:
 				return false
 			}
-		}, time.Minute, 10*time.Millisecond)
+		}, 2*time.Minute, 10*time.Millisecond)
 		require.ErrorIs(t, err, ErrUnavailable)
 
 		p.Promote()

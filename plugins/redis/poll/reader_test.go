@@ -23,7 +23,7 @@ import (
 
 const (
 	group    = redistest.Group
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	tick     = 5 * time.Millisecond
 )
 

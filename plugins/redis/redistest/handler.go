@@ -10,7 +10,7 @@ import (
 )
 
 // Patience bounds each wait for something that must happen.
-const Patience = 30 * time.Second
+const Patience = 2 * time.Minute
 
 // Receive returns the next message, or fails.
 func Receive(t testing.TB, out <-chan *message.Message) *message.Message {
