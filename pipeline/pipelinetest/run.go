@@ -33,7 +33,7 @@ func run(t testing.TB, opts middleware.Options, plugins ...pipeline.Plugin) (*pi
 	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "test", Logger: Logger(t)}, plugins...)
 	require.NoError(t, err, "register")
 	chain := middleware.New(reg, opts)
-	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: 10 * time.Second})
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: time.Minute})
 	require.NoError(t, rt.Start(t.Context()), "start")
 	return reg, func() error { return rt.Stop(context.Background()) }
 }

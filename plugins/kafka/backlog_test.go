@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -28,10 +29,14 @@ func TestBacklog(t *testing.T) {
 		orders, retry := prefix+"orders", prefix+"retry"
 		t.Cleanup(func() { deleteTopics(t, p, orders, retry) })
 		routes := func() (code int, byName map[string]operate.RouteStatus) {
-			code, out, errs := runShop(t, brokers, prefix, "routes", "--json")
 			var status operate.RoutesStatus
-			require.NoError(t, json.Unmarshal([]byte(out), &status), "%s%s", out, errs)
-			require.Empty(t, status.Checks)
+			require.EventuallyWithT(t, func(c *assert.CollectT) { // a busy broker may not know its new topics yet
+				var out, errs string
+				code, out, errs = runShop(t, brokers, prefix, "routes", "--json")
+				status = operate.RoutesStatus{}
+				require.NoError(c, json.Unmarshal([]byte(out), &status), "%s%s", out, errs)
+				require.Empty(c, status.Checks)
+			}, 2*time.Minute, 10*time.Millisecond)
 			byName = map[string]operate.RouteStatus{}
 			for _, r := range status.Routes {
 				byName[r.Route] = r

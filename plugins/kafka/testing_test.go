@@ -52,8 +52,8 @@ func onEach(t *testing.T, test func(t *testing.T, brokers []string)) {
 // quick are settings under which a test need not wait.
 func quick(c *Config) {
 	c.HeartbeatInterval = 100 * time.Millisecond
-	c.SessionTimeout = 6 * time.Second // the least that a broker allows
-	c.RebalanceTimeout = 10 * time.Second
+	c.SessionTimeout = 30 * time.Second // a busy machine must not lose its members
+	c.RebalanceTimeout = 30 * time.Second
 	c.DrainTimeout = 5 * time.Second
 	c.CloseTimeout = time.Second
 	c.CommitInterval = 100 * time.Millisecond

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // sqlEverything describes every row. Times are compared with other times of the row.
@@ -37,7 +38,10 @@ func TestOrdinaryStatementsFollowTheTransitionFunction(t *testing.T) {
 		for _, options := range []tune{withResults, unannounced, func(*Config, *Options) {}} {
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
-			few := func(c *Config, _ *Options) { c.MaxRetries = 1 }
+			// The two runs take different times. What is due is decided by advance alone.
+			few := func(c *Config, o *Options) {
+				c.MaxRetries, c.Retry, o.Lease = 1, pipeline.Backoff{First: due, Max: due}, due
+			}
 			one, general := newPostgresDB(t), newPostgresDB(t)
 			l := general.open(t, few, options)
 			l.begins.flush, l.settles.flush = newFlusher(l, "begin", l.beginBatch).flush, newFlusher(l, "settle", l.settleBatch).flush
@@ -50,6 +54,10 @@ func TestOrdinaryStatementsFollowTheTransitionFunction(t *testing.T) {
 		}
 	})
 }
+
+// due is the lease and the delay of retries in batchHistory. Less than advance skips at once, and more
+// than any run takes.
+const due = 4 * time.Hour
 
 // batchHistory runs random batches on a few payouts, and returns all results and rows.
 func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, rows []string) {
@@ -102,7 +110,7 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 				calls = slices.DeleteFunc(calls, func(c call) bool { return slices.Contains(some, c) })
 			}
 		case choice < 18:
-			h.advance(time.Minute)
+			h.advance(due + time.Hour)
 		case choice < 19:
 			require.NoError(t, l.Pause(t.Context(), p, operator))
 		case choice < 20:
