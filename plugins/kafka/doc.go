@@ -47,7 +47,7 @@
 //     cooperative group it returns after sarama has closed its channel, which sarama does after it has
 //     revoked the partition.
 //   - In a cooperative group a session lasts for many assignments, so the assignor reports each one
-//     (membership.go). sarama shows a claim its end only by a closed channel, and a reader whose window is
+//     (membership.go). To a claim, sarama shows its end only by a closed channel, and a reader whose window is
 //     full reads no channel.
 //   - A cooperative member has a client of its own for its coordinator. A broker answers the requests of a
 //     connection in order, and a join only when all members have joined, so fetches behind the join would
