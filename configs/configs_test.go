@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-io/millrace/configs"
 )
 
-// hidden behaves like pipeline.Secret, which this package can't import.
+// hidden behaves like setting.Secret, which this package can't import.
 type hidden struct{ value string }
 
 func (h hidden) Reveal() string               { return h.value }

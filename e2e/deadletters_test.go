@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
@@ -26,10 +26,10 @@ func (w *deployment) withStore() *storeDeployment {
 	w.t.Helper()
 	dsn := w.settings["plugins.promotion.ledger.dsn"].(string)
 	w.set("plugins.deadletter.store.dsn", dsn)
-	s, err := store.Connect(w.t.Context(), pipeline.NewSecret(dsn), nil)
+	s, err := store.Connect(w.t.Context(), setting.NewSecret(dsn), nil)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { require.NoError(w.t, s.Close()) })
-	_, err = store.Schema(pipeline.NewSecret(dsn), "", nil).Migrate(w.t.Context())
+	_, err = store.Schema(setting.NewSecret(dsn), "", nil).Migrate(w.t.Context())
 	require.NoError(w.t, err)
 	return &storeDeployment{w, s}
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // deployment is one scenario: empty servers of its own, a Money API whose journal the test reads,
@@ -57,7 +57,7 @@ func onServers(t *testing.T, redisName string, faults simulator.Faults) *deploym
 	w.api = api
 
 	cfg := ledger.DefaultConfig()
-	cfg.DSN = pipeline.NewSecret(dsn)
+	cfg.DSN = setting.NewSecret(dsn)
 	w.ledger, err = ledger.Open(t.Context(), cfg, ledger.Options{Instance: "e2e", Lease: time.Minute}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.ledger.Close()) })

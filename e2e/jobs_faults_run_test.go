@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/checker"
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	jobwatch "github.com/millrace-io/millrace/handlers/eventrouter/watch"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -208,7 +208,7 @@ func (r *jobsRun) publish(job *publishedJob, stage string, transient bool) {
 	for _, one := range events {
 		r.check.Published(one)
 	}
-	for r.add(events) != nil && pipeline.Sleep(r.t.Context(), 20*time.Millisecond) {
+	for r.add(events) != nil && loop.Sleep(r.t.Context(), 20*time.Millisecond) {
 		events = events[:1]
 	}
 	job.seq.Store(seq)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/handlers/eventrouter/producer"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
@@ -145,7 +145,7 @@ func (r *lifetimes) publish(run string, n int) (peak int64) {
 			}
 			for {
 				err := r.producer.Publish(r.t.Context(), events...)
-				if !errors.Is(err, producer.ErrFull) || !pipeline.Sleep(r.t.Context(), 100*time.Millisecond) {
+				if !errors.Is(err, producer.ErrFull) || !loop.Sleep(r.t.Context(), 100*time.Millisecond) {
 					return err
 				}
 			}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	jobwatch "github.com/millrace-io/millrace/handlers/eventrouter/watch"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // longestWait is how long the watchers of a killed router wait at most.
@@ -49,7 +49,7 @@ func standstill(ctx context.Context, url string) (stop func() time.Duration) {
 	sum := make(chan time.Duration)
 	go func() {
 		var late time.Duration
-		for last := time.Now(); pipeline.Sleep(ctx, step); last = time.Now() {
+		for last := time.Now(); loop.Sleep(ctx, step); last = time.Now() {
 			if resp, err := http.Get(url + "/jobs/scan/none"); err == nil {
 				_ = resp.Body.Close()
 			}

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
 	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/token"
 )
@@ -62,7 +62,7 @@ func startClusterRun(t *testing.T) *clusterRun {
 	// Without full coverage the other nodes serve their slots while one is lost.
 	r.primaries, r.replica = startCluster(t, "redis-server", "--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always")
 	config := redis.DefaultClientConfig()
-	config.Addrs, config.Cluster, config.Username, config.Password = nil, true, "millrace", pipeline.NewSecret(theirPassword)
+	config.Addrs, config.Cluster, config.Username, config.Password = nil, true, "millrace", setting.NewSecret(theirPassword)
 	for _, n := range append(r.primaries, r.replica) {
 		n.restrict(roomRights(t)...)
 	}

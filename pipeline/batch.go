@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // BatchHandler handles several messages with one call, for example with one database statement. It
@@ -59,7 +61,7 @@ func DefaultBatch() Batch { return Batch{MaxRecords: 256, MaxBytes: 1 << 20} }
 
 // Validate reports every mistake at once.
 func (b Batch) Validate() error {
-	var p Problems
+	var p setting.Problems
 	p.Check(b.MaxRecords >= 1, "max_records", "must be >= 1, got %d", b.MaxRecords)
 	p.Check(b.MaxBytes >= 1, "max_bytes", "must be >= 1, got %d", b.MaxBytes)
 	p.Check(b.Linger >= 0 && b.Linger <= longestLinger, "linger", "must be from 0s to %s, got %s", longestLinger, b.Linger)

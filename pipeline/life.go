@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Life is the life of a Subscription, which embeds it. Subscribe starts the work of the transport,
@@ -47,7 +49,7 @@ func NewLife(closeTimeout time.Duration, work func(context.Context) error) *Life
 // The end of ctx ends Reading. The error wraps ErrStarted after a Subscribe, Drain or Close.
 func (l *Life) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	if !l.start(ctx) {
-		return nil, fmt.Errorf("the subscription %w", ErrStarted)
+		return nil, fmt.Errorf("the subscription %w", loop.ErrStarted)
 	}
 	return l.Out, nil
 }

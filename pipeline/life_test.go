@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // oneMessage sends a message and waits for its ack, as a transport does.
@@ -109,7 +110,7 @@ func TestASubscriptionIsUsedOnce(t *testing.T) {
 	require.NoError(t, unused.Drain(t.Context()), "the work runs, so that it can clean up")
 	for _, l := range []*pipeline.Life{used, unused} {
 		_, err := l.Subscribe(t.Context(), "")
-		require.ErrorIs(t, err, pipeline.ErrStarted)
+		require.ErrorIs(t, err, loop.ErrStarted)
 		l.Abandon()
 		_ = l.Close()
 	}
@@ -128,11 +129,11 @@ func TestTheFirstFailureIsReported(t *testing.T) {
 func TestSleepEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		require.True(t, pipeline.Sleep(t.Context(), time.Hour))
+		require.True(t, loop.Sleep(t.Context(), time.Hour))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begin := time.Now()
-		require.False(t, pipeline.Sleep(ctx, time.Hour))
+		require.False(t, loop.Sleep(ctx, time.Hour))
 		require.Equal(t, time.Second, time.Since(begin))
 	})
 }

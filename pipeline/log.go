@@ -6,28 +6,9 @@ import (
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
-)
 
-// Attribute keys of log lines, the same in every plugin.
-const (
-	LogError         = "error"
-	LogInstance      = "instance"
-	LogPlugin        = "plugin"
-	LogRoute         = "route"
-	LogOrigin        = "origin"
-	LogTopic         = "topic"
-	LogGroup         = "group"
-	LogPartition     = "partition"
-	LogOffset        = "offset"
-	LogStream        = "stream"
-	LogDomain        = "domain"
-	LogComponent     = "component"
-	LogStage         = "stage"
-	LogStreamEntryID = "stream_entry_id"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
-
-// Err returns the attribute of an error.
-func Err(err error) slog.Attr { return slog.Any(LogError, err) }
 
 // routerLog passes the Router's log lines on. The Router logs every nack as an error, which the
 // chain has logged already, so only panics keep their level.
@@ -38,7 +19,7 @@ func (l routerLog) Error(msg string, err error, fields watermill.LogFields) {
 	if strings.HasPrefix(msg, "Panic") {
 		level = slog.LevelError
 	}
-	l.write(level, msg, fields.Add(watermill.LogFields{LogError: err}))
+	l.write(level, msg, fields.Add(watermill.LogFields{logs.Error: err}))
 }
 
 func (l routerLog) Info(msg string, fields watermill.LogFields) {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Registry collects what plugins bring. It is filled during Register and read-only afterwards.
@@ -145,7 +147,7 @@ func (r *Registry) Route(route Route) {
 		r.fail("route %s: Handle and HandleBatch are set: set one of them", route.Name)
 	}
 	if err := route.Batch.withDefaults().Validate(); err != nil {
-		r.fail("route %s: %w", route.Name, FieldErrorsUnder("batch", err))
+		r.fail("route %s: %w", route.Name, setting.FieldErrorsUnder("batch", err))
 	}
 	if route.Policy.DeadLetter == nil {
 		r.fail("route %s: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them", route.Name)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // RuntimeOptions says how the routes of a Registry are run.
@@ -78,7 +80,7 @@ func (r *Runtime) Start(ctx context.Context) error {
 	if err := r.startRoutes(ctx); err != nil {
 		return errors.Join(err, r.Stop(context.WithoutCancel(ctx)))
 	}
-	r.log.InfoContext(ctx, "running", slog.String(LogInstance, r.reg.Env().Instance), slog.Int("routes", len(r.open)))
+	r.log.InfoContext(ctx, "running", slog.String(logs.Instance, r.reg.Env().Instance), slog.Int("routes", len(r.open)))
 	return nil
 }
 
@@ -245,7 +247,7 @@ func (r *Runtime) Stop(ctx context.Context) error {
 	if r.router != nil {
 		// Its only error is that handlers are still running: Drain has reported those already.
 		if err := r.router.Close(); err != nil {
-			r.log.DebugContext(ctx, "router closed", Err(err))
+			r.log.DebugContext(ctx, "router closed", logs.Err(err))
 		}
 		<-r.running
 	}

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // workerPool runs handlers on goroutines that it reuses. The Router starts one goroutine per
@@ -109,7 +111,7 @@ func (c *workerPool) recovered(f func() error) (err error) {
 // panicked logs a panic of the chain, or of an Activity, and returns it as an error.
 func (c *workerPool) panicked(p any) error {
 	err := fmt.Errorf("panic outside of the handler: %v", p)
-	c.log.Error("panic outside of the handler", Err(err), slog.String("stack", string(debug.Stack())))
+	c.log.Error("panic outside of the handler", logs.Err(err), slog.String("stack", string(debug.Stack())))
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/wire"
 )
@@ -21,13 +22,13 @@ func plugins() []pipeline.Plugin {
 	for _, p := range all {
 		if payouts, ok := p.(*promotion.Plugin); ok {
 			settings := payouts.Settings().(*promotion.Config)
-			settings.Ledger.DSN = pipeline.NewSecret("sqlite:ledger.db")
+			settings.Ledger.DSN = setting.NewSecret("sqlite:ledger.db")
 			settings.MoneyAPI.URL = "http://127.0.0.1:8089"
 			settings.Stream.Enabled = true
 		}
 		if hooks, ok := p.(*webhook.Plugin); ok {
 			settings := hooks.Settings().(*webhook.Config)
-			settings.URL, settings.Secret = "https://shop.example/hooks", pipeline.NewSecret("a secret")
+			settings.URL, settings.Secret = "https://shop.example/hooks", setting.NewSecret("a secret")
 		}
 	}
 	return all

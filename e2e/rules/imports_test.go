@@ -35,7 +35,7 @@ func rooms() []room {
 	contract := []string{"github.com/ThreeDotsLabs/watermill", "go.opentelemetry.io/otel", "github.com/prometheus/client_golang/prometheus"}
 	list := []room{
 		{folder: "pipeline/app", ours: []string{"pipeline/", "configs"}, testsToo: []string{"plugins/"}},
-		{folder: "pipeline/middleware", ours: []string{"pipeline"}, testsToo: []string{"pipeline/"}, others: contract},
+		{folder: "pipeline/middleware", ours: []string{"pipeline", "pipeline/logs", "pipeline/loop", "pipeline/setting"}, testsToo: []string{"pipeline/"}, others: contract},
 		{folder: "pipeline/pipelinetest", ours: []string{"pipeline/"}, others: append([]string{"github.com/stretchr/testify"}, contract...)},
 		{folder: "pipeline", testsToo: []string{"pipeline/"}, others: contract},
 		{folder: "configs", testsToo: []string{"wire", "pipeline/", "plugins/", "handlers/"}},

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/handlers/eventrouter/gateway"
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -61,7 +61,7 @@ const maxStageBytes = 128
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Roles(c.Roles, roleRouter, roleGateway)
 	p.Check(len(c.Domains) > 0, "domains", "must have at least one prefix of plugins.redis.domains")
 	names := map[string]string{}
@@ -90,7 +90,7 @@ func (c *Config) Validate() error {
 
 // ValidateIn checks the domains against those of plugins.redis (app.Placed).
 func (p *Plugin) ValidateIn(app.Where) error {
-	var wrong pipeline.Problems
+	var wrong setting.Problems
 	for i, prefix := range p.config.Domains {
 		at := fmt.Sprintf("domains[%d]", i)
 		domain, ok := p.domain(prefix)

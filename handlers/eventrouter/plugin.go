@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/router"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -112,7 +113,7 @@ func (p *Plugin) registerRouter(r *pipeline.Registry, log *joblog.Log) {
 	r.Health(p.Name()+".shards", newShardCheck(p.redis.Server(nil), p.settings().Domains, r.Env().Logger).check)
 	for _, d := range p.unread() {
 		r.Env().Logger.Warn("the router of this process does not read a domain of its group: unless another process does, add the domain to plugins.eventrouter.domains",
-			slog.String(pipeline.LogDomain, d.Prefix), slog.String("group", d.Group))
+			slog.String(logs.Domain, d.Prefix), slog.String("group", d.Group))
 	}
 	metrics := router.NewMetrics()
 	r.Collect(metrics.Collectors()...)

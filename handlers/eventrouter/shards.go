@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -26,7 +26,7 @@ type shardCheck struct {
 	server  *redis.Server
 	domains []redis.DomainConfig
 	log     *slog.Logger
-	sampled *pipeline.LogSampler
+	sampled *logs.Throttle
 
 	mu   sync.Mutex
 	next time.Time // of the next look
@@ -34,7 +34,7 @@ type shardCheck struct {
 }
 
 func newShardCheck(server *redis.Server, domains []redis.DomainConfig, log *slog.Logger) *shardCheck {
-	return &shardCheck{server: server, domains: domains, log: log, sampled: pipeline.NewLogSampler(shardsWarnEvery)}
+	return &shardCheck{server: server, domains: domains, log: log, sampled: logs.NewThrottle(shardsWarnEvery)}
 }
 
 // check is the readiness check. It fails when no shard of a domain is a stream, because then none of
@@ -67,7 +67,7 @@ domains:
 				foreign++
 			case i >= d.Shards && measured.Entries > 0:
 				s.sampled.Warn(s.log, "no router reads a stream of events, because its producer has another number of shards: set the same number in both",
-					slog.String(pipeline.LogStream, d.Stream(i)), slog.Int("shards", d.Shards))
+					slog.String(logs.Stream, d.Stream(i)), slog.Int("shards", d.Shards))
 			}
 		}
 		if foreign == d.Shards {

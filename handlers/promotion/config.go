@@ -10,6 +10,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
@@ -98,7 +99,7 @@ func DefaultConfig() Config {
 
 // Validate reports every mistake at once.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Under("stream", c.Stream.Validate())
 	p.Under("ledger", c.Ledger.Validate())
 	p.Under("money_api", c.MoneyAPI.Validate())
@@ -116,7 +117,7 @@ func (c *Config) Validate() error {
 
 // fit reports the settings that are shorter than a lease. A worker may hold its message for a whole
 // lease, and no other instance may claim it before.
-func (c *Config) fit(p *pipeline.Problems) {
+func (c *Config) fit(p *setting.Problems) {
 	lease := c.MoneyAPI.lease()
 	fits := func(d time.Duration) bool { return lease <= 0 || d <= 0 || d > lease }
 	longer := func(path string, d time.Duration) {
@@ -140,7 +141,7 @@ func (c *Config) longestHold() time.Duration {
 
 // Validate reports every mistake at once. With the simulator the URL is not used.
 func (c *MoneyConfig) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	api := c.Config
 	if c.Simulator.Enabled {
 		api.URL = "http://127.0.0.1"
@@ -168,7 +169,7 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 	default:
 		return nil
 	}
-	var wrong pipeline.Problems
+	var wrong setting.Problems
 	wrong.Check(false, "money_api.simulator.enabled",
 		"must be false %s: payouts would be recorded as paid and nothing would be paid; or set allow_with_real_servers: true in this section", real)
 	return wrong.Err()
@@ -179,6 +180,6 @@ func (p *Plugin) serversHere() bool {
 	k, _ := p.kafka.Settings().(*kafka.Config)
 	r, _ := p.redis.Settings().(*redis.Config)
 	own := p.config.Stream.Redis
-	return pipeline.Loopback(k.Brokers...) && pipeline.Loopback(r.Addrs...) && (own == nil || pipeline.Loopback(own.Addrs...)) &&
+	return setting.Loopback(k.Brokers...) && setting.Loopback(r.Addrs...) && (own == nil || setting.Loopback(own.Addrs...)) &&
 		sqldb.OnThisMachine(p.config.Ledger.DSN.Reveal())
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // A lease that is longer than what may take a message from its worker is refused, with the setting
@@ -31,7 +31,7 @@ func TestALeaseMustFit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := DefaultConfig()
-			c.Ledger.DSN, c.MoneyAPI.URL = pipeline.NewSecret("sqlite:/x"), "http://127.0.0.1"
+			c.Ledger.DSN, c.MoneyAPI.URL = setting.NewSecret("sqlite:/x"), "http://127.0.0.1"
 			c.drainTimeout = func() time.Duration { return 20 * time.Second }
 			require.Equal(t, 8*time.Second, c.MoneyAPI.lease())
 			tt.change(&c)
@@ -40,7 +40,7 @@ func TestALeaseMustFit(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			var field *pipeline.FieldError
+			var field *setting.FieldError
 			require.ErrorAs(t, err, &field)
 			require.Equal(t, tt.path, field.Path)
 		})

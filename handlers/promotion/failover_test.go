@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
@@ -47,7 +47,7 @@ func TestAFailoverOfTheDatabaseLosesNoRecord(t *testing.T) {
 		const before, all = 20, 120
 		point, _ := promotiontype.ByName("POINT")
 		p := sqldbtest.NewPair(t)
-		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { c.Ledger.DSN = pipeline.NewSecret(p.DSN()) })
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { c.Ledger.DSN = setting.NewSecret(p.DSN()) })
 		sys.kafka.Settings().(*kafka.Config).CommitInterval = 50 * time.Millisecond
 		conn, err := pgx.Connect(t.Context(), p.Primary())
 		require.NoError(t, err)

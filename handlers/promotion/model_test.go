@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
@@ -151,7 +152,7 @@ func newModelEnv(t testing.TB, h *modelEnv, redisAddr string, redisDB int, drive
 	h.config = DefaultConfig()
 	h.config.Stream.MaxLen, h.config.Stream.IdleTimeout = 2, time.Nanosecond
 	h.config.Feeder = feeder.Config{Interval: 10 * time.Minute, GracePeriod: modelGrace, SweepInterval: time.Hour, BatchSize: 2}
-	h.config.Ledger.DSN = pipeline.NewSecret(h.dsn)
+	h.config.Ledger.DSN = setting.NewSecret(h.dsn)
 	h.config.Ledger.Connections, h.config.Ledger.MaxRetries = 4, 2
 	h.config.Ledger.IdempotencyTTL, h.config.Ledger.MaxReleased = modelTTL, 2
 	h.config.Ledger.Retry = pipeline.Backoff{First: 10 * time.Minute, Max: 30 * time.Minute}

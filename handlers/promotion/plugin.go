@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
@@ -76,7 +77,7 @@ func (p *Plugin) ledger() *ledger.Ledger { return p.run.ledger }
 // Register implements pipeline.Plugin. Services and routes are registered downstream first, and
 // stop in the reverse order. The stream of a record that is being accepted is then still read.
 func (p *Plugin) Register(r *pipeline.Registry) error {
-	log := r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
+	log := r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
 	p.run.use(r.Env(), log)
 	r.ErrorClasses(errorClasses()...)
 	r.Offer(deadletter.ReplayedBy{Plugin: payout.OutboxName, Replayer: payout.Replays{Ledger: p.ledger, Services: func(r *pipeline.Registry) {
@@ -99,7 +100,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	if c := p.config.Results; c.Enabled {
 		r.Service("promotion.results", &payout.Results{Ledger: p.ledger, To: redisstream.NewSink(p.redis, payout.ResultsStream), Redis: p.redis.Server(nil),
 			Retention: c.Retention, RequiredGroups: c.RequiredGroups, Metrics: payoutMetrics,
-			Log: log.With(slog.String(pipeline.LogComponent, "results"))})
+			Log: log.With(slog.String(logs.Component, "results"))})
 	}
 	feeds := feeder.New(feeder.Options{Ledger: p.ledger, Streams: p.managers, Config: p.config.Feeder,
 		AcceptUnannounced: p.config.AcceptUnannounced, Waiting: &p.run.waiting, Metrics: feederMetrics, Log: log})

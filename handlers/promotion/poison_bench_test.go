@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // BenchmarkPoison pays 3,000 payouts with 32 workers at an API of 5 ms. It does so once without
@@ -45,7 +46,7 @@ func payWithPoison(b *testing.B, rate float64) time.Duration {
 	defer func() { require.NoError(b, api.Stop(b.Context())) }()
 	config := DefaultConfig()
 	config.MoneyAPI.URL = api.URL()
-	config.Ledger.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(b.TempDir(), "ledger.db"))
+	config.Ledger.DSN = setting.NewSecret("sqlite:" + filepath.Join(b.TempDir(), "ledger.db"))
 	l, err := ledger.Open(b.Context(), config.Ledger, ledger.Options{Instance: "bench", Lease: 8 * time.Second}, nil)
 	require.NoError(b, err)
 	defer func() { require.NoError(b, l.Close()) }()

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 	"github.com/millrace-io/millrace/plugins/embedded"
@@ -43,7 +44,7 @@ type system struct {
 	all     []pipeline.Plugin
 	ledger  *ledger.Ledger
 	redis   *goredis.Client
-	letters pipeline.Secret // DSN of the working copy of dead letters
+	letters setting.Secret // DSN of the working copy of dead letters
 }
 
 func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Config)) *system {
@@ -64,13 +65,13 @@ func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Con
 	shared := redis.New()
 	shared.Settings().(*redis.Config).Addrs = []string{sys.servers.RedisAddr()}
 	dead := deadletter.New(sys.kafka, shared)
-	sys.letters = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
+	sys.letters = setting.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
 	dead.Settings().(*deadletter.Config).Store.DSN = sys.letters
 	claims := reclaim.New(shared)
 	sys.payouts = promotion.New(sys.kafka, shared, dead)
 	cfg := sys.payouts.Settings().(*promotion.Config)
 	cfg.Stream.Enabled = true
-	cfg.Ledger.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
+	cfg.Ledger.DSN = setting.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
 	cfg.MoneyAPI.URL = sys.api.URL()
 	// A call that is not answered in time counts as perhaps charged.
 	cfg.MoneyAPI.CallTimeout = 10 * time.Second

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
@@ -34,7 +35,7 @@ func TestAnAnswerOutlivesADatabaseThatRefusesIt(t *testing.T) {
 				}
 				dsn := sqldbtest.Schema(t)
 				sys := newSystem(t, faults, func(c *promotion.Config) {
-					c.Ledger.DSN, c.Ledger.MaxRetries = pipeline.NewSecret(dsn), 1
+					c.Ledger.DSN, c.Ledger.MaxRetries = setting.NewSecret(dsn), 1
 					c.Ledger.Retry = pipeline.Backoff{First: 20 * time.Millisecond, Max: 50 * time.Millisecond}
 					c.Results.Enabled = !refuses
 				})
@@ -81,7 +82,7 @@ func TestAnAnswerThatWasRefusedIsPostponed(t *testing.T) {
 				t.Parallel()
 				dsn := sqldbtest.Schema(t)
 				sys := newSystem(t, simulator.Faults{RejectRate: 1}, func(c *promotion.Config) {
-					c.Ledger.DSN, c.Ledger.MaxRetries = pipeline.NewSecret(dsn), 1
+					c.Ledger.DSN, c.Ledger.MaxRetries = setting.NewSecret(dsn), 1
 					c.Ledger.Retry = pipeline.Backoff{First: 20 * time.Millisecond, Max: 50 * time.Millisecond}
 				})
 				conn, err := pgx.Connect(t.Context(), dsn)
@@ -107,7 +108,7 @@ func TestAnAnswerThatWasRefusedIsPostponed(t *testing.T) {
 func TestALedgerWithNumbersTwiceDoesNotStart(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		dsn := sqldbtest.Schema(t)
-		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { c.Ledger.DSN = pipeline.NewSecret(dsn) })
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { c.Ledger.DSN = setting.NewSecret(dsn) })
 		conn, err := pgx.Connect(t.Context(), dsn)
 		require.NoError(t, err)
 		defer func() { _ = conn.Close(t.Context()) }()

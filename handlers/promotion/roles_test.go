@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -77,7 +78,7 @@ func (rt *rolesTown) exec(role, sql string) error {
 func (rt *rolesTown) schemas(role string) []pipeline.Schema {
 	rt.t.Helper()
 	cfg := ledger.DefaultConfig()
-	cfg.DSN = pipeline.NewSecret(rt.dsn(role))
+	cfg.DSN = setting.NewSecret(rt.dsn(role))
 	return []pipeline.Schema{ledger.Schema(cfg, "dsn", nil), store.Schema(cfg.DSN, "dsn", nil)}
 }
 
@@ -88,7 +89,7 @@ func (rt *rolesTown) open(role string, policy pipeline.SchemaPolicy) (*ledger.Le
 		require.NoError(rt.t, policy.Prepare(rt.t.Context(), s, pipelinetest.Logger(rt.t)), role)
 	}
 	cfg := ledger.DefaultConfig()
-	cfg.DSN = pipeline.NewSecret(rt.dsn(role))
+	cfg.DSN = setting.NewSecret(rt.dsn(role))
 	l, err := ledger.Open(rt.t.Context(), cfg, ledger.Options{Instance: role, Lease: time.Minute}, nil)
 	require.NoError(rt.t, err)
 	rt.t.Cleanup(func() { require.NoError(rt.t, l.Close()) })

@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -19,7 +19,7 @@ func TestAnUpgradeIsNoConflict(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
 		run := newResources(&Config{Ledger: ledger.DefaultConfig(), MoneyAPI: MoneyConfig{LeaseMargin: time.Minute}})
-		run.config.Ledger.DSN, run.instance = pipeline.NewSecret(dsn), "new"
+		run.config.Ledger.DSN, run.instance = setting.NewSecret(dsn), "new"
 		l, err := run.openLedger(t.Context())
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/web"
 )
@@ -74,9 +74,9 @@ type Config struct {
 	// ReplicaWait bounds the wait for them.
 	ReplicaWait time.Duration `yaml:"replica_wait"`
 	// ShopTokens are the credentials of ticket shops.
-	ShopTokens []pipeline.Secret `yaml:"shop_tokens"`
+	ShopTokens []setting.Secret `yaml:"shop_tokens"`
 	// AdminToken is the credential of the operations API. Empty: there is no API.
-	AdminToken pipeline.Secret `yaml:"admin_token"`
+	AdminToken setting.Secret `yaml:"admin_token"`
 	// Redis is the server of the rooms. Absent: that of plugins.redis.
 	Redis *redis.ClientConfig `yaml:"redis"`
 }
@@ -113,7 +113,7 @@ const (
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Roles(c.Roles, roleBroker, roleDispatcher)
 	p.Check(c.PromoteBatch > 0 && c.PromoteBatch <= maxBatch, "promote_batch", "must be from 1 to %d, got %d", maxBatch, c.PromoteBatch)
 	for key, d := range map[string]time.Duration{"token_ttl": c.TokenTTL, "ready_ttl": c.ReadyTTL, "grace": c.Grace, "seen_interval": c.SeenInterval} {
@@ -144,7 +144,7 @@ func (c *Config) Validate() error {
 
 // ValidateIn checks that users can sign in, and that events can be confirmed (app.Placed).
 func (p *Plugin) ValidateIn(app.Where) error {
-	var wrong pipeline.Problems
+	var wrong setting.Problems
 	if !p.config.has(roleBroker) {
 		return nil
 	}

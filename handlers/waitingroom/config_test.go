@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -49,9 +49,9 @@ func TestMistakesInSettings(t *testing.T) {
 		"replicas: must be":                                    func(c *Config) { c.Replicas = -1 },
 		"replica_wait: must be":                                func(c *Config) { c.ReplicaWait = 0 },
 		"shop_tokens[1]: must have at least": func(c *Config) {
-			c.ShopTokens = []pipeline.Secret{pipeline.NewSecret("0123456789abcdef"), pipeline.NewSecret("short")}
+			c.ShopTokens = []setting.Secret{setting.NewSecret("0123456789abcdef"), setting.NewSecret("short")}
 		},
-		"admin_token: must have at least": func(c *Config) { c.AdminToken = pipeline.NewSecret("short") },
+		"admin_token: must have at least": func(c *Config) { c.AdminToken = setting.NewSecret("short") },
 		"redis.addrs: must name":          func(c *Config) { c.Redis = &redis.ClientConfig{DialTimeout: 1, ReadTimeout: 1, WriteTimeout: 1} },
 	} {
 		c := DefaultConfig()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the section plugins.webhook of the settings.
@@ -14,7 +15,7 @@ type Config struct {
 	// URL is the address that gets the records.
 	URL string `yaml:"url"`
 	// Secret is the key of the signature.
-	Secret pipeline.Secret `yaml:"secret"`
+	Secret setting.Secret `yaml:"secret"`
 	// Timeout bounds one request.
 	Timeout time.Duration `yaml:"timeout"`
 	// MaxRetries is how many retries follow the first attempt.
@@ -36,7 +37,7 @@ func (*Config) EnabledByDefault() bool { return false }
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	u, err := url.Parse(c.URL)
 	p.Check(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "url", "must be an http or https address, got %q", c.URL)
 	p.Check(c.Topic != "", "topic", "must be set")

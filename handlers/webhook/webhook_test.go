@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 const secret = "a secret of the test"
@@ -30,7 +31,7 @@ func start(t *testing.T, url string) (in *pipelinetest.Feed, dead *pipelinetest.
 	var topics pipelinetest.Topics
 	p := webhook.New(&topics, &topics)
 	config := p.Settings().(*webhook.Config)
-	config.URL, config.Secret, config.MaxRetries = url, pipeline.NewSecret(secret), 3
+	config.URL, config.Secret, config.MaxRetries = url, setting.NewSecret(secret), 3
 	require.NoError(t, config.Validate())
 	pipelinetest.Start(t, p)
 	return topics.Feed("webhook"), topics.Published("webhook-dead")
@@ -56,7 +57,7 @@ func TestConformance(t *testing.T) {
 	pipelinetest.Conformance(t, func() []pipeline.Plugin {
 		p := webhook.New(&pipelinetest.Topics{}, &pipelinetest.Topics{})
 		config := p.Settings().(*webhook.Config)
-		config.URL, config.Secret = "https://shop.example/hooks", pipeline.NewSecret(secret)
+		config.URL, config.Secret = "https://shop.example/hooks", setting.NewSecret(secret)
 		return []pipeline.Plugin{p}
 	})
 }
@@ -141,7 +142,7 @@ func TestRetryAfterOfTheReceiver(t *testing.T) {
 			defer receiver.Close()
 			p := webhook.New(&pipelinetest.Topics{}, &pipelinetest.Topics{})
 			config := p.Settings().(*webhook.Config)
-			config.URL, config.Secret = receiver.URL, pipeline.NewSecret(secret)
+			config.URL, config.Secret = receiver.URL, setting.NewSecret(secret)
 			registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
 			require.NoError(t, err)
 			_, err = registry.Routes()[0].Handle(message.NewMessage("order-1", []byte(`{"id":1}`)))
@@ -164,7 +165,7 @@ func TestARetryIsNotSoonerThanTheSettingsSay(t *testing.T) {
 	defer receiver.Close()
 	p := webhook.New(&pipelinetest.Topics{}, &pipelinetest.Topics{})
 	config := p.Settings().(*webhook.Config)
-	config.URL, config.Secret, config.Retry = receiver.URL, pipeline.NewSecret(secret), pipeline.Backoff{First: time.Hour, Max: 10 * time.Hour}
+	config.URL, config.Secret, config.Retry = receiver.URL, setting.NewSecret(secret), pipeline.Backoff{First: time.Hour, Max: 10 * time.Hour}
 	registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
 	require.NoError(t, err)
 	m := message.NewMessage("order-1", []byte(`{"id":1}`))
@@ -245,7 +246,7 @@ func Example() {
 	p := webhook.New(&pipelinetest.Topics{}, &pipelinetest.Topics{})
 	config := p.Settings().(*webhook.Config)
 	config.URL = receiver.URL
-	config.Secret = pipeline.NewSecret("known to the receiver")
+	config.Secret = setting.NewSecret("known to the receiver")
 	registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
 	if err != nil {
 		panic(err)

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // childVariable makes the test binary a mill whose service never stops.
@@ -42,9 +43,9 @@ func TestMain(m *testing.M) {
 
 // toyConfig has one of everything that a plugin's settings have.
 type toyConfig struct {
-	Greeting string          `yaml:"greeting"`
-	Every    time.Duration   `yaml:"every"`
-	Password pipeline.Secret `yaml:"password"`
+	Greeting string         `yaml:"greeting"`
+	Every    time.Duration  `yaml:"every"`
+	Password setting.Secret `yaml:"password"`
 	Stream   struct {
 		Min int `yaml:"min"`
 		Max int `yaml:"max"`
@@ -54,10 +55,10 @@ type toyConfig struct {
 func (c *toyConfig) Validate() error {
 	var errs []error
 	if c.Every <= 0 {
-		errs = append(errs, &pipeline.FieldError{Path: "every", Problem: fmt.Sprintf("must be > 0, got %s", c.Every)})
+		errs = append(errs, &setting.FieldError{Path: "every", Problem: fmt.Sprintf("must be > 0, got %s", c.Every)})
 	}
 	if c.Stream.Min > c.Stream.Max {
-		errs = append(errs, &pipeline.FieldError{Path: "stream.min", Problem: fmt.Sprintf("must be at most max (%d), got %d", c.Stream.Max, c.Stream.Min)})
+		errs = append(errs, &setting.FieldError{Path: "stream.min", Problem: fmt.Sprintf("must be at most max (%d), got %d", c.Stream.Max, c.Stream.Min)})
 	}
 	if c.Greeting == "" {
 		errs = append(errs, errors.New("says nothing"))

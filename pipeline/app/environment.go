@@ -17,6 +17,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // Environment starts servers inside the process, with their files in dataDir (empty: in memory
@@ -139,7 +140,7 @@ func publishAddresses(ctx context.Context, l *Loaded) (remove func(), err error)
 	}
 	return func() {
 		if err := errors.Join(os.Remove(file), lock.Close()); err != nil {
-			l.Logger.WarnContext(ctx, "running file not removed", pipeline.Err(err))
+			l.Logger.WarnContext(ctx, "running file not removed", logs.Err(err))
 		}
 	}, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // timer is a plugin with settings.
@@ -20,7 +21,7 @@ type timerConfig struct {
 
 func (c *timerConfig) Validate() error {
 	if c.Every <= 0 {
-		return &pipeline.FieldError{Path: "every", Problem: fmt.Sprintf("must be > 0, got %s", c.Every)}
+		return &setting.FieldError{Path: "every", Problem: fmt.Sprintf("must be > 0, got %s", c.Every)}
 	}
 	return nil
 }

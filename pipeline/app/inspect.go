@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/configs"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 type verdict struct {
@@ -77,7 +77,7 @@ func (a allowUnset) split(err error) (unset []*configs.Error, rest error) {
 	}
 	var errs []error
 	for _, e := range configs.Flatten(err) {
-		if pipeline.SecretNotSet(e.Problem) {
+		if setting.SecretNotSet(e.Problem) {
 			unset = append(unset, e)
 		} else {
 			errs = append(errs, e)

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 )
 
@@ -234,7 +235,7 @@ func startTracing(ctx context.Context, l *Loaded) (provider trace.TracerProvider
 		flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		if err := shutdown(flushCtx); err != nil {
-			l.Logger.WarnContext(ctx, "traces not flushed", pipeline.Err(err))
+			l.Logger.WarnContext(ctx, "traces not flushed", logs.Err(err))
 		}
 	}, nil
 }
@@ -254,7 +255,7 @@ func live(ctx context.Context, rt *pipeline.Runtime, start func(context.Context)
 	watch.Go(func() {
 		select {
 		case failure = <-rt.Failed():
-			l.Logger.ErrorContext(ctx, "stopping: a part failed", pipeline.Err(failure))
+			l.Logger.ErrorContext(ctx, "stopping: a part failed", logs.Err(failure))
 			cancel(failure)
 		case <-workCtx.Done():
 		}
@@ -321,7 +322,7 @@ func (h *Host) announce(ctx context.Context, log *slog.Logger, plugins []pipelin
 		}
 		where := a.Announce()
 		for _, what := range slices.Sorted(maps.Keys(where)) {
-			log.InfoContext(ctx, "listening", slog.String(pipeline.LogPlugin, p.Name()), slog.String("what", what), slog.String("address", where[what]))
+			log.InfoContext(ctx, "listening", slog.String(logs.Plugin, p.Name()), slog.String("what", what), slog.String("address", where[what]))
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/configs"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Settings are the settings of the process itself, the top level of the settings file.
@@ -74,7 +75,7 @@ const external = "external"
 
 // validate reports every mistake at once; environments are those that the binary can start.
 func (s *Settings) validate(environments map[string]Environment) error {
-	var p pipeline.Problems
+	var p setting.Problems
 	known := append(slices.Sorted(maps.Keys(environments)), external)
 	p.Check(slices.Contains(known, s.Environment), "environment", "must be %s, got %q", strings.Join(known, " or "), s.Environment)
 	spaces := strings.ContainsFunc(s.InstanceID, func(r rune) bool { return r <= ' ' })
@@ -377,12 +378,12 @@ func (h *Host) checkEnabled(l *Loaded, owner string) error {
 // line.
 func place(doc *configs.Document, path string, err error) error {
 	if path != "" {
-		err = pipeline.FieldErrorsUnder(path, err)
+		err = setting.FieldErrorsUnder(path, err)
 	}
 	switch e := err.(type) { //nolint:errorlint // the tree itself is walked
 	case nil:
 		return nil
-	case *pipeline.FieldError:
+	case *setting.FieldError:
 		return doc.Problem(e.Path, e.Problem)
 	case interface{ Unwrap() []error }:
 		var errs []error

@@ -7,14 +7,15 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // vault is a plugin with two secrets.
 type vault struct {
 	config *struct {
-		Password pipeline.Secret `yaml:"password"`
-		Token    pipeline.Secret `yaml:"token"`
-		Size     int             `yaml:"size"`
+		Password setting.Secret `yaml:"password"`
+		Token    setting.Secret `yaml:"token"`
+		Size     int            `yaml:"size"`
 	}
 }
 
@@ -25,9 +26,9 @@ func (vault) Register(*pipeline.Registry) error { return nil }
 func newVault() vault {
 	var v vault
 	v.config = new(struct {
-		Password pipeline.Secret `yaml:"password"`
-		Token    pipeline.Secret `yaml:"token"`
-		Size     int             `yaml:"size"`
+		Password setting.Secret `yaml:"password"`
+		Token    setting.Secret `yaml:"token"`
+		Size     int            `yaml:"size"`
 	})
 	return v
 }

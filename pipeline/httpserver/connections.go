@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // Limits are those of the connections of one server. A connection beyond one of them is accepted
@@ -40,7 +40,7 @@ const warnEvery = time.Minute
 type Connections struct {
 	open    prometheus.Gauge
 	refused *prometheus.CounterVec
-	sampled map[string]*pipeline.LogSampler // by reason
+	sampled map[string]*logs.Throttle // by reason
 }
 
 // NewConnections returns the Connections of a server whose metrics begin with prefix, such as
@@ -54,10 +54,10 @@ func NewConnections(prefix string) *Connections {
 			Name: prefix + "_refused_connections_total",
 			Help: "Connections refused, by reason: full (limit of the server), address (limit of one address), descriptors (none is free).",
 		}, []string{"reason"}),
-		sampled: map[string]*pipeline.LogSampler{},
+		sampled: map[string]*logs.Throttle{},
 	}
 	for _, reason := range []string{reasonFull, reasonAddress, reasonDescriptors} {
-		c.sampled[reason] = pipeline.NewLogSampler(warnEvery)
+		c.sampled[reason] = logs.NewThrottle(warnEvery)
 		c.refused.WithLabelValues(reason)
 	}
 	return c
@@ -97,7 +97,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		accepted, err := l.Listener.Accept()
 		if err != nil {
 			if exhausted(err) {
-				l.connections.refuse(l.log, reasonDescriptors, pipeline.Err(err))
+				l.connections.refuse(l.log, reasonDescriptors, logs.Err(err))
 			}
 			return nil, err
 		}

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 const (
@@ -120,7 +120,7 @@ func (rs *Requests) Stop(ctx context.Context, s *http.Server) error {
 	closed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	for open, _ := rs.count(); open > 0; open, _ = rs.count() {
-		if !pipeline.Sleep(closed, stopPoll) {
+		if !loop.Sleep(closed, stopPoll) {
 			return fmt.Errorf("%d requests have not ended after their connections were closed", open)
 		}
 	}
@@ -136,7 +136,7 @@ func (rs *Requests) awaitClients(ctx context.Context) {
 		patience = defaultPatience
 	}
 	const none = -1
-	for quiet := none; pipeline.Sleep(ctx, patience); patience = stopPoll {
+	for quiet := none; loop.Sleep(ctx, patience); patience = stopPoll {
 		_, working, ended := rs.look()
 		switch {
 		case len(working) > 0:

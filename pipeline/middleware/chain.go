@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // Options are the knobs of the chain; the zero value has the documented defaults.
@@ -29,7 +30,7 @@ type Chain struct {
 	routes   *pipeline.Registry
 	metrics  *metrics
 	stuck    *stuckWatch
-	failures *pipeline.SampledLog[failureKey, failed]
+	failures *logs.Sampled[failureKey, failed]
 	failed   chan error
 
 	drainOnce sync.Once
@@ -59,7 +60,7 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 
 		draining: make(chan struct{}),
 	}
-	c.failures = pipeline.NewSampledLog(reportEvery, func(s pipeline.Sample[failureKey, failed]) {
+	c.failures = logs.NewSampled(reportEvery, func(s logs.Sample[failureKey, failed]) {
 		c.logFailure(slog.LevelWarn, s.Key, s.Latest, s.Count-1)
 	})
 	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.fail)

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // deciding is the step failure: it decides about the errors and panics of all steps inside of it.
@@ -222,11 +223,11 @@ type (
 
 func (c *Chain) logFailure(level slog.Level, key failureKey, f failed, suppressed int) {
 	attrs := []slog.Attr{
-		slog.String(pipeline.LogRoute, key.route),
-		slog.String(pipeline.LogOrigin, f.origin),
+		slog.String(logs.Route, key.route),
+		slog.String(logs.Origin, f.origin),
 		slog.String("outcome", key.outcome),
 		slog.String("class", key.class),
-		pipeline.Err(f.err),
+		logs.Err(f.err),
 	}
 	if suppressed > 0 {
 		attrs = append(attrs, slog.Int("suppressed", suppressed))

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // limiting is the step timeout: the handler's context has the time limit, which does not bound the
@@ -60,7 +61,7 @@ func (s *stuckWatch) watch(w *route, at func() pipeline.Origin, stuck func()) (r
 		o := at()
 		w.metrics.stuck.Inc()
 		n := s.add(1)
-		s.log.Error("handler does not return", slog.String(pipeline.LogRoute, w.Name), slog.String(pipeline.LogOrigin, o.String()),
+		s.log.Error("handler does not return", slog.String(logs.Route, w.Name), slog.String(logs.Origin, o.String()),
 			slog.Duration("longest_hold", w.hold), slog.Int("stuck", n))
 		if n >= s.most {
 			s.fail(fmt.Errorf("%d handlers have not returned within their longest hold, the last one on route %s with %s", n, w.Name, o))

@@ -3,7 +3,7 @@ package deadletter
 import (
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -26,7 +26,7 @@ type Config struct {
 type StoreConfig struct {
 	// DSN is postgres://… or sqlite:/path, the database of the tables dead_letter…: that of the
 	// ledger, or another one. Empty: dead letters only go to their topics and streams.
-	DSN pipeline.Secret `yaml:"dsn"`
+	DSN setting.Secret `yaml:"dsn"`
 }
 
 // DefaultConfig returns the settings of the README.
@@ -36,7 +36,7 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	sqldb.CheckDSN(&p, "store.dsn", c.Store.DSN)
 	p.Positive("interval", c.Interval)
 	p.Check(c.BatchSize >= 1 && c.BatchSize <= 10000, "batch_size", "must be from 1 to 10000, got %d", c.BatchSize)

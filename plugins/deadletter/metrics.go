@@ -7,7 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -84,14 +85,14 @@ func (m *metrics) setStored(tallies []store.Tally) {
 // countStored updates the metric of waiting dead letters until ctx ends.
 func (p *Plugin) countStored(ctx context.Context, s *store.Store) {
 	failing := false
-	pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
+	loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		bounded, cancel := context.WithTimeout(ctx, countTimeout)
 		tallies, err := s.Tallies(bounded)
 		cancel()
 		if err == nil {
 			p.metrics.setStored(tallies)
 		} else if ctx.Err() == nil && !failing {
-			p.log.WarnContext(ctx, "waiting dead letters can't be counted", slog.String(pipeline.LogComponent, "store"), pipeline.Err(err))
+			p.log.WarnContext(ctx, "waiting dead letters can't be counted", slog.String(logs.Component, "store"), logs.Err(err))
 		}
 		failing = err != nil
 		return countInterval

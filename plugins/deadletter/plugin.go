@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
@@ -45,7 +46,7 @@ type Plugin struct {
 	sinks      map[string]bool      // dead-letter topics (false) and streams (true) of sinks
 	store      atomic.Pointer[store.Store]
 	log        *slog.Logger
-	relayed    *pipeline.SampledLog[groupKey, store.DeadLetter]
+	relayed    *logs.Sampled[groupKey, store.DeadLetter]
 	metrics    *metrics
 }
 
@@ -66,7 +67,7 @@ func New(topics Transport, others ...Transport) *Plugin {
 			p.streams = s
 		}
 	}
-	p.relayed = pipeline.NewSampledLog(logInterval, p.logRelayed)
+	p.relayed = logs.NewSampled(logInterval, p.logRelayed)
 	return p
 }
 
@@ -78,10 +79,10 @@ func (p *Plugin) Settings() any { return &p.config }
 
 // Register implements pipeline.Plugin. A plugin with an outbox registers its relay itself.
 func (p *Plugin) Register(r *pipeline.Registry) error {
-	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
+	p.log = r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
 	r.Service("deadletter.store", &storeService{plugin: p, schemas: r.Env().Schemas, count: true, services: r.Services})
 	// A service runs once, and a plugin may be registered again.
-	p.relayed = pipeline.NewSampledLog(logInterval, p.logRelayed)
+	p.relayed = logs.NewSampled(logInterval, p.logRelayed)
 	r.Service("deadletter.log", p.relayed)
 	r.Collect(p.metrics.collectors()...)
 	r.Offer(waiting{p})

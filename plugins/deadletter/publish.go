@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -115,8 +116,8 @@ func (p *Plugin) publishOne(ctx context.Context, to pipeline.Sink, o outgoing) e
 		return err
 	default:
 		p.metrics.unpublished.WithLabelValues(topic).Inc()
-		p.log.ErrorContext(ctx, "the topic refuses a dead letter, only the store has it", slog.String(pipeline.LogTopic, topic),
-			slog.String("id", o.dead.ID), slog.String(pipeline.LogOrigin, o.dead.Source.String()), pipeline.Err(err))
+		p.log.ErrorContext(ctx, "the topic refuses a dead letter, only the store has it", slog.String(logs.Topic, topic),
+			slog.String("id", o.dead.ID), slog.String(logs.Origin, o.dead.Source.String()), logs.Err(err))
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
@@ -77,14 +79,14 @@ type relay struct {
 	failures prometheus.Counter
 	failing  prometheus.Gauge
 
-	loops  pipeline.Loops
+	loops  loop.Group
 	work   context.Context // of the batches: it ends later than the loop
 	cancel context.CancelFunc
 	failed int // consecutive batches
 }
 
 func (r *relay) Start(ctx context.Context) error {
-	return r.wrap(r.loops.Start(ctx, func(ctx context.Context) { pipeline.Repeat(ctx, 0, r.next) }))
+	return r.wrap(r.loops.Start(ctx, func(ctx context.Context) { loop.Repeat(ctx, 0, r.next) }))
 }
 
 // Stop waits for the batch in flight. When ctx ends first, Stop cancels it: its entries stay in the
@@ -171,10 +173,10 @@ const (
 type groupKey struct{ plugin, handler, class string }
 
 // logRelayed logs dead letters of an outbox. The chain logs those of a route.
-func (p *Plugin) logRelayed(s pipeline.Sample[groupKey, store.DeadLetter]) {
+func (p *Plugin) logRelayed(s logs.Sample[groupKey, store.DeadLetter]) {
 	p.log.Warn("messages became dead letters",
-		slog.Int("count", s.Count), slog.String("plugin_of", s.Key.plugin), slog.String(pipeline.LogRoute, s.Key.handler), slog.String("class", s.Key.class),
-		slog.String(pipeline.LogError, cli.OneLine(s.Latest.Error, maxLoggedError)), slog.String(pipeline.LogOrigin, s.Latest.Source.String()),
+		slog.Int("count", s.Count), slog.String("plugin_of", s.Key.plugin), slog.String(logs.Route, s.Key.handler), slog.String("class", s.Key.class),
+		slog.String(logs.Error, cli.OneLine(s.Latest.Error, maxLoggedError)), slog.String(logs.Origin, s.Latest.Source.String()),
 		slog.String("subject", s.Latest.Subject))
 }
 
@@ -188,5 +190,5 @@ func (r *relay) logFirst(ctx context.Context, err error) {
 	if partial, ok := errors.AsType[*pipeline.PartialError](err); ok && len(partial.Failed) < partial.Size {
 		level = slog.LevelError
 	}
-	r.plugin.log.LogAttrs(ctx, level, "dead letters can't be relayed", slog.String("outbox", r.name), pipeline.Err(err))
+	r.plugin.log.LogAttrs(ctx, level, "dead letters can't be relayed", slog.String("outbox", r.name), logs.Err(err))
 }

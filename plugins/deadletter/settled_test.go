@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -109,7 +110,7 @@ func TestSettledWithoutAStore(t *testing.T) {
 	about, err := p.About(t.Context(), "payouts", "P:5")
 	require.NoError(t, err)
 	require.Empty(t, about)
-	p.config.Store.DSN = pipeline.NewSecret("postgres://nobody@127.0.0.1:1/none")
+	p.config.Store.DSN = setting.NewSecret("postgres://nobody@127.0.0.1:1/none")
 	short, cancel := context.WithTimeout(t.Context(), time.Second/2)
 	defer cancel()
 	_, err = p.About(short, "payouts", "P:5")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
@@ -25,7 +26,7 @@ type storeService struct {
 	services func() []pipeline.NamedService
 
 	open  *store.Store
-	loops pipeline.Loops
+	loops loop.Group
 }
 
 // registerStore registers the service of a command.

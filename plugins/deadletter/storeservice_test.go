@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
@@ -141,7 +142,7 @@ func TestTheStoreComesFirst(t *testing.T) {
 	require.ErrorContains(t, p.Sink("toy-dead").Publish(t.Context(), m), "not open")
 	require.ErrorContains(t, p.publishEntries(t.Context(), "toy", entriesTo("a", 2)), "not open")
 	require.Zero(t, o.topics.called())
-	p.config.Store.DSN = pipeline.Secret{} // no store is configured
+	p.config.Store.DSN = setting.Secret{} // no store is configured
 	require.NoError(t, p.Sink("toy-dead").Publish(t.Context(), m))
 	require.NoError(t, p.publishEntries(t.Context(), "toy", entriesTo("a", 2)))
 	require.Equal(t, 2, o.topics.called())
@@ -153,7 +154,7 @@ func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	start := func(t *testing.T, within time.Duration, dsn string) error {
 		t.Helper()
 		p := New(newTopics())
-		p.config.Store.DSN = pipeline.NewSecret(dsn)
+		p.config.Store.DSN = setting.NewSecret(dsn)
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
 		return (&storeService{plugin: p}).Start(ctx)
@@ -183,7 +184,7 @@ func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	t.Run("a stop is no fault of the DSN", func(t *testing.T) {
 		t.Parallel()
 		p := New(newTopics())
-		p.config.Store.DSN = pipeline.NewSecret("postgres://ann:hunter2@" + sqldbtest.Refusing(t, "57P03") + "/letters?sslmode=disable")
+		p.config.Store.DSN = setting.NewSecret("postgres://ann:hunter2@" + sqldbtest.Refusing(t, "57P03") + "/letters?sslmode=disable")
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		err := (&storeService{plugin: p}).Start(stopped)

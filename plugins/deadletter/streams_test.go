@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
@@ -82,7 +83,7 @@ func TestReplayIntoAStream(t *testing.T) {
 				r.Settings().(*redis.Config).Addrs = []string{addr}
 				r.Settings().(*redis.Config).PollInterval = 10 * time.Millisecond
 				d := deadletter.New(recorders{"scans-dead": pipelinetest.NewRecorder("scans-dead")}, r)
-				d.Settings().(*deadletter.Config).Store.DSN = pipeline.NewSecret(dsn)
+				d.Settings().(*deadletter.Config).Store.DSN = setting.NewSecret(dsn)
 				return r, d
 			}
 			r, d := build()
@@ -91,7 +92,7 @@ func TestReplayIntoAStream(t *testing.T) {
 			e := entry.Entry{Key: "7", UUID: "the-uuid", Message: []byte("scan 7"), Headers: map[string]string{"own": "header"}}
 			require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: e.Values()}).Err())
 
-			copies, err := store.Connect(t.Context(), pipeline.NewSecret(dsn), nil)
+			copies, err := store.Connect(t.Context(), setting.NewSecret(dsn), nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, copies.Close()) })
 			one := func(state store.State) store.DeadLetter {

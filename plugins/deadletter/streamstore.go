@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -54,7 +55,7 @@ func (s *streamStore) Start(ctx context.Context) (err error) {
 	if s.dir, err = os.MkdirTemp("", "millrace-deadletter-"); err != nil {
 		return err
 	}
-	dsn := pipeline.NewSecret("sqlite:" + filepath.Join(s.dir, "deadletters.db"))
+	dsn := setting.NewSecret("sqlite:" + filepath.Join(s.dir, "deadletters.db"))
 	if err := pipeline.MigrateSchemas.Prepare(ctx, store.Schema(dsn, storeSetting, s.plugin.log), s.plugin.log); err != nil {
 		return err
 	}

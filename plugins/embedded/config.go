@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config holds the settings of the embedded servers. The zero value keeps everything in memory.
@@ -42,7 +42,7 @@ func (c Config) withDefaults() Config {
 
 // Validate reports all errors at once.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.KafkaPartitions >= 0 && c.KafkaPartitions <= maxPartitions, "kafka_partitions", "must be from 1 to %d, got %d", maxPartitions, c.KafkaPartitions)
 	for i, topic := range c.Topics {
 		p.Check(topic != "", fmt.Sprintf("topics[%d]", i), "must not be empty")

@@ -14,6 +14,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // broadcast is watermill-kafka's subscriber without a group, with a drain around it. The messages'
@@ -73,7 +75,7 @@ func openBroadcast(ctx context.Context, c Config, topic string, initial int64, f
 	if err != nil {
 		return nil, fmt.Errorf("kafka: open broadcast %s: %w", topic, err)
 	}
-	log = log.With(pipeline.LogTopic, topic)
+	log = log.With(logs.Topic, topic)
 	b := &broadcast{
 		topic: topic, client: client, seen: make(chan topicID), log: log, reconnect: c.ReconnectBackoff, nackBackoff: c.NackBackoff,
 		gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), delivered: map[int32]deliveries{},
@@ -103,7 +105,7 @@ func (b *broadcast) begin(ctx context.Context, initial int64) (<-chan *message.M
 	for attempt := 1; ; attempt++ {
 		in, err := b.tryToBegin(ctx, initial)
 		moved := errors.Is(err, sarama.ErrNotLeaderForPartition) || errors.Is(err, sarama.ErrLeaderNotAvailable)
-		if err == nil || !moved || attempt == 5 || !pipeline.Sleep(ctx, b.reconnect.Delay(attempt)) {
+		if err == nil || !moved || attempt == 5 || !loop.Sleep(ctx, b.reconnect.Delay(attempt)) {
 			return in, err
 		}
 	}
@@ -171,8 +173,8 @@ func (b *broadcast) beginAnew(ctx context.Context, id topicID) <-chan *message.M
 		if err == nil {
 			return in
 		}
-		b.log.Debug("kafka broadcast can't begin anew yet", pipeline.Err(err))
-		if !pipeline.Sleep(b.Reading, b.reconnect.Delay(attempt)) {
+		b.log.Debug("kafka broadcast can't begin anew yet", logs.Err(err))
+		if !loop.Sleep(b.Reading, b.reconnect.Delay(attempt)) {
 			return nil
 		}
 	}
@@ -181,14 +183,14 @@ func (b *broadcast) beginAnew(ctx context.Context, id topicID) <-chan *message.M
 // closeInner closes Watermill's subscriber, which always answers nil.
 func (b *broadcast) closeInner() {
 	if err := b.inner.Close(); err != nil {
-		b.log.Debug("kafka broadcast closed with an error", pipeline.Err(err))
+		b.log.Debug("kafka broadcast closed with an error", logs.Err(err))
 	}
 }
 
 func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) error {
 	var inFlight, helpers sync.WaitGroup
 	helpers.Go(func() { b.gate.watch(b.Reading) })
-	helpers.Go(func() { pipeline.Every(b.Reading, topicCheckInterval, b.compareTopic) })
+	helpers.Go(func() { loop.Every(b.Reading, topicCheckInterval, b.compareTopic) })
 	for reading := true; reading; {
 		select {
 		case <-b.Reading.Done():
@@ -235,7 +237,7 @@ func (b *broadcast) forward(ctx context.Context, m *message.Message) {
 		m.Ack()
 	case <-msg.Nacked():
 		// Watermill's subscriber adds the first pause, always the same one.
-		pipeline.Sleep(b.Reading, b.nackBackoff.Delay(n)-b.nackBackoff.First)
+		loop.Sleep(b.Reading, b.nackBackoff.Delay(n)-b.nackBackoff.First)
 		m.Nack()
 	case <-b.Abandoned.Done():
 	}

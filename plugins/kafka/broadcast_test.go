@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // A partition whose broker is gone reports an error. Watermill's subscriber reads no errors, so a
@@ -70,7 +71,7 @@ func TestABroadcastOfATopicCreatedAgainLosesNoRecord(t *testing.T) {
 		fill(t, p, topic, "old", 15)
 		w.waitFor(t, 15*newPartitions)
 		recreate(t, p, topic, "new", 40)
-		go pipeline.Every(t.Context(), 50*time.Millisecond, b.compareTopic)
+		go loop.Every(t.Context(), 50*time.Millisecond, b.compareTopic)
 		require.Eventually(t, func() bool { return w.fetched("new") == 40*newPartitions }, 2*time.Minute, 20*time.Millisecond)
 	})
 }

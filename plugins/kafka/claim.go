@@ -9,6 +9,8 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // claim is one partition while this member owns it: from a ConsumeClaim to its return.
@@ -263,7 +265,7 @@ func (c *claim) deliver(r *record, d delivery) bool {
 			return true
 		case verdictNack:
 			c.sub.counters[countNacked].Inc()
-			if !pipeline.Sleep(c.ctx, c.sub.config.NackBackoff.Delay(n)) {
+			if !loop.Sleep(c.ctx, c.sub.config.NackBackoff.Delay(n)) {
 				return false
 			}
 			c.sub.counters[countRedelivered].Inc()
@@ -455,7 +457,7 @@ func (c *claim) finish() {
 	c.ended = true
 	if c.inFlight > 0 {
 		c.sub.log.Warn("kafka records still in flight when their partition was revoked; they will run again",
-			pipeline.LogPartition, c.partition, keyCount, c.inFlight)
+			logs.Partition, c.partition, keyCount, c.inFlight)
 	}
 	c.sub.leaveUnanswered(c.partition, unanswered{c.topic, c.unanswered()})
 	// Release the budget of records that no goroutine owns.

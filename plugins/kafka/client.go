@@ -7,7 +7,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/xdg-go/scram"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // channelBuffer is how many records sarama keeps ready for a partition, in addition to the response
@@ -42,7 +42,7 @@ func clientConfig(c Config) (*sarama.Config, error) {
 	s.ChannelBufferSize = channelBuffer
 	tlsConfig, err := c.TLS.Load()
 	if err != nil {
-		return nil, pipeline.FieldErrorsUnder("tls", err)
+		return nil, setting.FieldErrorsUnder("tls", err)
 	}
 	s.Net.TLS.Enable, s.Net.TLS.Config = tlsConfig != nil, tlsConfig
 	c.SASL.apply(s)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // shop is a plugin with two routes, one with a retry topic.
@@ -172,7 +173,7 @@ func TestARefusedTopicDoesNotStopTheOthers(t *testing.T) {
 	for _, dryRun := range []bool{true, false} {
 		args := []string{"topics", "create", "--json", fmt.Sprintf("--dry-run=%t", dryRun)}
 		code, out, errs := runShopWith(t, cluster.ListenAddrs(), "", func(c *Config) {
-			c.SASL = SASL{Mechanism: sarama.SASLTypePlaintext, User: "u", Password: pipeline.NewSecret("p")}
+			c.SASL = SASL{Mechanism: sarama.SASLTypePlaintext, User: "u", Password: setting.NewSecret("p")}
 		}, args...)
 		require.Equal(t, app.ExitBad, code, errs)
 		var r topicsReport

@@ -9,6 +9,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the section plugins.kafka of the settings. DefaultConfig gives every default; a zero
@@ -35,8 +36,8 @@ type Config struct {
 	// InitialOffset is where a group without a commit begins: oldest or newest.
 	InitialOffset string `yaml:"initial_offset"`
 
-	TLS  pipeline.TLS `yaml:"tls"`
-	SASL SASL         `yaml:"sasl"`
+	TLS  setting.TLS `yaml:"tls"`
+	SASL SASL        `yaml:"sasl"`
 	// AllowPlaintextCredentials accepts a SASL password without TLS for brokers on other machines.
 	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
 
@@ -95,9 +96,9 @@ type Config struct {
 
 // SASL is how this program authenticates. The zero value does not.
 type SASL struct {
-	Mechanism string          `yaml:"mechanism"` // "", PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
-	User      string          `yaml:"user"`
-	Password  pipeline.Secret `yaml:"password"`
+	Mechanism string         `yaml:"mechanism"` // "", PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
+	User      string         `yaml:"user"`
+	Password  setting.Secret `yaml:"password"`
 }
 
 // DefaultConfig returns the defaults.
@@ -141,9 +142,9 @@ var compressions = map[string]sarama.CompressionCodec{
 
 var mechanisms = []string{"", sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512}
 
-// Validate reports every mistake at once, each as a *pipeline.FieldError.
+// Validate reports every mistake at once, each as a *setting.FieldError.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(len(c.Brokers) > 0, "brokers", "must name at least one host:port")
 	for i, addr := range c.Brokers {
 		host, port, err := net.SplitHostPort(addr)
@@ -187,7 +188,7 @@ func (c *Config) Validate() error {
 	p.Check(c.DrainTimeout+c.HeartbeatInterval <= c.RebalanceTimeout*3/4, "drain_timeout",
 		"must leave a quarter of rebalance_timeout (%s) after heartbeat_interval, got %s", c.RebalanceTimeout, c.DrainTimeout)
 	p.Under("tls", c.TLS.Validate())
-	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !pipeline.Loopback(c.Brokers...)
+	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !setting.Loopback(c.Brokers...)
 	switch mechanism, user, password := c.SASL.Mechanism, c.SASL.User != "", !c.SASL.Password.IsZero(); {
 	case !slices.Contains(mechanisms, mechanism):
 		p.Check(false, "sasl.mechanism", "must be empty, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, got %q", mechanism)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // A record may kill its process, by memory for example, before anything can be said about it. A
@@ -115,7 +116,7 @@ func (c *claim) countCrashes(known progress, commit func()) {
 		if k.deaths > 1 {
 			level, k.careful = slog.LevelWarn, math.MaxInt64
 		}
-		c.sub.log.Log(c.ctx, level, "kafka partition had an owner that died; what was in flight is suspected", pipeline.LogPartition, c.partition, keyDeaths, k.deaths)
+		c.sub.log.Log(c.ctx, level, "kafka partition had an owner that died; what was in flight is suspected", logs.Partition, c.partition, keyDeaths, k.deaths)
 	}
 	c.crashes = k
 	c.describe()

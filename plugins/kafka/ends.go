@@ -10,7 +10,8 @@ import (
 
 	"github.com/IBM/sarama"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // endTimes are the intervals of an endWatch. Tests shorten them.
@@ -105,7 +106,7 @@ type partitionKey struct {
 
 // run asks until ctx ends and the client is closed.
 func (w *endWatch) run(ctx context.Context) {
-	pipeline.Every(ctx, w.times.every, func(context.Context) { w.ask() })
+	loop.Every(ctx, w.times.every, func(context.Context) { w.ask() })
 	w.work.Wait()
 }
 
@@ -216,8 +217,8 @@ func (c *claim) warnHidden(t endTimes, now time.Time) {
 	switch h, due, ended := c.end.warn(t, now); {
 	case due:
 		c.sub.log.Warn("kafka records are hidden by an open producer transaction; "+findTransaction,
-			pipeline.LogPartition, c.partition, keyStable, h.from, keyEnd, h.to, slog.Duration(keyOpenFor, now.Sub(h.since).Round(time.Second)))
+			logs.Partition, c.partition, keyStable, h.from, keyEnd, h.to, slog.Duration(keyOpenFor, now.Sub(h.since).Round(time.Second)))
 	case ended:
-		c.sub.log.Info("kafka records are no longer hidden by a producer transaction", pipeline.LogPartition, c.partition, keyEnd, h.to)
+		c.sub.log.Info("kafka records are no longer hidden by a producer transaction", logs.Partition, c.partition, keyEnd, h.to)
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // gateInterval is how often a Flow.Gate is evaluated. Each delivery evaluates it too, so a gate
@@ -100,7 +100,7 @@ func (g *gate) watch(ctx context.Context) {
 	if g == nil {
 		return
 	}
-	pipeline.Every(ctx, gateInterval, func(context.Context) { g.state() })
+	loop.Every(ctx, gateInterval, func(context.Context) { g.state() })
 }
 
 // places bounds the messages in flight (Flow.MaxInFlight). A nil places has no bound.

@@ -11,7 +11,8 @@ import (
 
 	"github.com/IBM/sarama"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // handler is what sarama calls during one session.
@@ -136,8 +137,8 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 	mark := marker(session, topic, partition)
 	begin := func(first int64) {
 		if committed {
-			s.log.Warn("kafka commit is outside the log; the partition is read from another offset", pipeline.LogPartition, partition,
-				keyCommitted, known.base, pipeline.LogOffset, first)
+			s.log.Warn("kafka commit is outside the log; the partition is read from another offset", logs.Partition, partition,
+				keyCommitted, known.base, logs.Offset, first)
 		}
 		mark(first, encodeProgress(progress{topic: id}))
 	}
@@ -149,7 +150,7 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 			// the session ends.
 			first, err := s.groupClient.GetOffset(topic, partition, sarama.OffsetOldest)
 			if err == nil {
-				s.log.Info("kafka partition was added; it is read from its beginning", pipeline.LogPartition, partition, pipeline.LogOffset, first)
+				s.log.Info("kafka partition was added; it is read from its beginning", logs.Partition, partition, logs.Offset, first)
 				mark(first, encodeProgress(progress{topic: id}))
 			}
 			return err
@@ -199,22 +200,22 @@ func (s *subscription) waitForFormer(ctx context.Context, partition int32) (comm
 	}
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
-	s.log.Warn("kafka commit can't be read, so its partition waits; it is tried again", pipeline.LogPartition, partition, pipeline.Err(err))
+	s.log.Warn("kafka commit can't be read, so its partition waits; it is tried again", logs.Partition, partition, logs.Err(err))
 	began := time.Now()
 	told := began
-	for attempt := 1; pipeline.Sleep(ctx, s.config.ReconnectBackoff.Delay(attempt)); attempt++ {
+	for attempt := 1; loop.Sleep(ctx, s.config.ReconnectBackoff.Delay(attempt)); attempt++ {
 		commit, exists, err = s.former(partition)
 		now := time.Now()
 		waited := slog.Duration(keyWaited, now.Sub(began).Round(time.Second))
 		switch {
 		case err == nil:
-			s.log.Info("kafka commit can be read again", pipeline.LogPartition, partition, waited)
+			s.log.Info("kafka commit can be read again", logs.Partition, partition, waited)
 			return commit, exists, nil
 		case fatal(err):
 			return commit, exists, err
 		case now.Sub(told) >= stillWaiting:
 			told = now
-			s.log.Warn("kafka commit still can't be read; its partition waits", pipeline.LogPartition, partition, waited, pipeline.Err(err))
+			s.log.Warn("kafka commit still can't be read; its partition waits", logs.Partition, partition, waited, logs.Err(err))
 		}
 	}
 	return commit, exists, err
@@ -277,8 +278,8 @@ func (h *handler) setToBeginning(session sarama.ConsumerGroupSession, topic stri
 		return err
 	}
 	if committed {
-		s.log.Warn("kafka commit is of a topic that was deleted; the partition is read from the beginning of the new one", pipeline.LogPartition, partition,
-			keyFormerTopicID, known.topic.String(), keyCommitted, known.base, keyTopicID, id.String(), pipeline.LogOffset, first)
+		s.log.Warn("kafka commit is of a topic that was deleted; the partition is read from the beginning of the new one", logs.Partition, partition,
+			keyFormerTopicID, known.topic.String(), keyCommitted, known.base, keyTopicID, id.String(), logs.Offset, first)
 	}
 	marker(session, topic, partition)(first, encodeProgress(progress{topic: id}))
 	return nil

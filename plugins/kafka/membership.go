@@ -9,7 +9,7 @@ import (
 
 	"github.com/IBM/sarama"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // The values of Config.Balance, which are the names that group members agree on.
@@ -132,7 +132,7 @@ func (p *Plugin) checkStatic(c Config) error {
 		return nil
 	}
 	bad := func(format string, args ...any) error {
-		return &pipeline.FieldError{Path: "static_membership", Problem: fmt.Sprintf(format, args...)}
+		return &setting.FieldError{Path: "static_membership", Problem: fmt.Sprintf(format, args...)}
 	}
 	switch env := p.routes.Env(); {
 	case !env.InstanceConfigured:

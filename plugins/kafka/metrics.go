@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // metrics is the plugin's one collector. Gauges are computed from the live claims when they are
@@ -202,7 +202,7 @@ func (c *claim) warnHead(after time.Duration) {
 	if skip {
 		return
 	}
-	c.sub.log.Warn("kafka record holds back acknowledged ones", pipeline.LogPartition, c.partition, pipeline.LogOffset, l.headOffset,
+	c.sub.log.Warn("kafka record holds back acknowledged ones", logs.Partition, c.partition, logs.Offset, l.headOffset,
 		keyCount, l.heldBack, keyHeldFor, l.headFor.Round(time.Millisecond))
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // The roles that a topic can have in a route.
@@ -147,7 +148,7 @@ func (p *Plugin) checkTopics(ctx context.Context) error {
 		if looks == missingTopicAttempts {
 			return fmt.Errorf("%w: %s; %s", ErrTopicMissing, strings.Join(missing, ", "), creatingCommand)
 		}
-		if !pipeline.Sleep(ctx, live.config.ReconnectBackoff.Delay(attempt)) {
+		if !loop.Sleep(ctx, live.config.ReconnectBackoff.Delay(attempt)) {
 			return fmt.Errorf("%w: look for the topics of the routes: %w", ErrUnavailable, errors.Join(ctx.Err(), err))
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // moveEvery is how often a claim moves records that are not due and that stop its reader. Only a
@@ -120,7 +122,7 @@ func (c *claim) stays(r *record, err error) {
 	c.mu.Unlock()
 	if !silent {
 		c.sub.log.Warn("kafka record that is not due can't be moved to the end of its topic; it is tried again",
-			pipeline.LogPartition, c.partition, pipeline.LogOffset, r.offset, pipeline.Err(err))
+			logs.Partition, c.partition, logs.Offset, r.offset, logs.Err(err))
 	}
 }
 
@@ -172,7 +174,7 @@ func (c *claim) makeRoom() {
 
 // watchWindows makes room in the windows of all claims.
 func (s *subscription) watchWindows() {
-	pipeline.Every(s.Reading, moveEvery, func(context.Context) {
+	loop.Every(s.Reading, moveEvery, func(context.Context) {
 		for _, c := range s.live() {
 			c.makeRoom()
 		}

@@ -18,7 +18,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 func TestConformance(t *testing.T) {
@@ -71,7 +73,7 @@ func paths(err error) (all []string) {
 		return nil
 	}
 	for _, one := range many.Unwrap() {
-		var f *pipeline.FieldError
+		var f *setting.FieldError
 		if errors.As(one, &f) {
 			all = append(all, f.Path)
 		}
@@ -131,7 +133,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 				ctx, cancel = context.WithCancel(t.Context())
 				go func() {
 					for ctx.Err() == nil && !strings.Contains(log.String(), "waiting for kafka") {
-						pipeline.Sleep(ctx, time.Millisecond)
+						loop.Sleep(ctx, time.Millisecond)
 					}
 					cancel()
 				}()
@@ -259,7 +261,7 @@ func TestSubscriptionLife(t *testing.T) {
 			require.NoError(t, unused.Close(), name)
 			require.NoError(t, unused.Close(), name)
 			_, err = unused.Subscribe(t.Context(), "")
-			require.ErrorIs(t, err, pipeline.ErrStarted, name)
+			require.ErrorIs(t, err, loop.ErrStarted, name)
 
 			sub, err := src.Open(t.Context(), pipeline.Flow{})
 			require.NoError(t, err, name)
@@ -267,7 +269,7 @@ func TestSubscriptionLife(t *testing.T) {
 			out, err := sub.Subscribe(ctx, "")
 			require.NoError(t, err, name)
 			_, err = sub.Subscribe(ctx, "")
-			require.ErrorIs(t, err, pipeline.ErrStarted, name)
+			require.ErrorIs(t, err, loop.ErrStarted, name)
 			cancel()
 			_, open := <-out
 			require.False(t, open, name)
@@ -394,7 +396,7 @@ func TestMissingPermissionIsFatal(t *testing.T) {
 		c := p.Settings().(*Config)
 		quick(c)
 		c.Brokers, c.CreateTopics = cluster.ListenAddrs(), false
-		c.SASL = SASL{Mechanism: "PLAIN", User: "guest", Password: pipeline.NewSecret("secret")}
+		c.SASL = SASL{Mechanism: "PLAIN", User: "guest", Password: setting.NewSecret("secret")}
 		// The service can't even open its publisher, so the subscription is opened by hand.
 		sub, err := openGroup(*c, "t", "g", "", pipeline.Flow{}, slog.New(slog.DiscardHandler), p.metrics)
 		require.NoError(t, err)

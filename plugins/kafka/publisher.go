@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // publisher feeds sarama's asynchronous producer. Watermill's publisher waits for the broker after
@@ -145,7 +146,7 @@ func (p *publisher) publish(ctx context.Context, topic string, limit int, msgs [
 			continue
 		}
 		again := slices.ContainsFunc(left, func(o *outgoing) bool { return unreachable(o.err) }) &&
-			pipeline.Sleep(ctx, p.config.ReconnectBackoff.Delay(attempt))
+			loop.Sleep(ctx, p.config.ReconnectBackoff.Delay(attempt))
 		left = slices.DeleteFunc(left, func(o *outgoing) bool {
 			if again && unreachable(o.err) {
 				return false

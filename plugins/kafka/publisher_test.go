@@ -22,6 +22,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 func TestMarshalIsWatermillsFormatWithAKey(t *testing.T) {
@@ -173,8 +174,8 @@ func TestSecureConnections(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(cluster.Close)
 			p := start(t, cluster.ListenAddrs(), func(c *Config) {
-				c.TLS = pipeline.TLS{Enabled: true, CAFile: ca}
-				c.SASL = SASL{Mechanism: mechanism, User: "user", Password: pipeline.NewSecret("secret")}
+				c.TLS = setting.TLS{Enabled: true, CAFile: ca}
+				c.SASL = SASL{Mechanism: mechanism, User: "user", Password: setting.NewSecret("secret")}
 			})
 			_, out := subscribe(t, p.Source("t", "g"), pipeline.Flow{})
 			publish(t, p, "t", texts("secret")...)
@@ -183,14 +184,14 @@ func TestSecureConnections(t *testing.T) {
 			wrong, _ := logged(t, cluster.ListenAddrs()[0])
 			c := wrong.Settings().(*Config)
 			c.TLS, c.SASL = p.config.TLS, p.config.SASL
-			c.SASL.Password = pipeline.NewSecret("guess")
+			c.SASL.Password = setting.NewSecret("guess")
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			err = service{wrong}.Start(ctx)
 			require.ErrorIs(t, err, ErrUnavailable)
 			require.NotContains(t, err.Error(), "guess")
 
-			c.TLS = pipeline.TLS{Enabled: true, CAFile: filepath.Join(t.TempDir(), "absent.pem")}
+			c.TLS = setting.TLS{Enabled: true, CAFile: filepath.Join(t.TempDir(), "absent.pem")}
 			require.ErrorContains(t, service{wrong}.Start(t.Context()), "tls.ca_file")
 		})
 	}

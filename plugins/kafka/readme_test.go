@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // TestReadme holds the README against the code: keys, metrics and the example.
@@ -53,7 +53,7 @@ func unindented(code string) string {
 func settingKeys(of reflect.Type, prefix string) (keys []string) {
 	for f := range of.Fields() {
 		key := prefix + f.Tag.Get("yaml")
-		if f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[pipeline.Secret]() {
+		if f.Type.Kind() == reflect.Struct && f.Type != reflect.TypeFor[setting.Secret]() {
 			keys = append(keys, settingKeys(f.Type, key+".")...)
 			continue
 		}

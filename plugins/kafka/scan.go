@@ -11,7 +11,8 @@ import (
 
 	"github.com/IBM/sarama"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Scanned is one record that Scan has read. Key and Value are valid during the call only.
@@ -173,14 +174,14 @@ func (s *partitionScan) run(ctx context.Context) error {
 			err = fmt.Errorf("offsets %d to %d are hidden by an open producer transaction: find it with kafka-transactions.sh find-hanging, "+
 				"end or abort it, and repeat", s.stable, s.end-1)
 			if failed == scanTells {
-				s.log.Warn("kafka scan waits for an open producer transaction to end; "+findTransaction, pipeline.LogTopic, s.topic,
-					pipeline.LogPartition, s.partition, keyStable, s.stable, keyEnd, s.end)
+				s.log.Warn("kafka scan waits for an open producer transaction to end; "+findTransaction, logs.Topic, s.topic,
+					logs.Partition, s.partition, keyStable, s.stable, keyEnd, s.end)
 			}
 		}
 		if fatal(err) || failed == scanTries {
 			return scanFailed(s.topic, fmt.Errorf("partition %d: %w", s.partition, err))
 		}
-		if pipeline.Sleep(ctx, s.live.config.ReconnectBackoff.Delay(failed)) {
+		if loop.Sleep(ctx, s.live.config.ReconnectBackoff.Delay(failed)) {
 			_ = s.live.client.RefreshMetadata(s.topic) // the leader may have moved
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // progressEvery is how often a start that waits logs it.
@@ -79,9 +81,9 @@ func (s service) wait(ctx context.Context, config Config, conf *sarama.Config) (
 		}
 		if ctx.Err() == nil && time.Since(told) >= progressEvery {
 			told = time.Now()
-			s.plugin.log.Warn("waiting for kafka", slog.String("address", addresses), pipeline.Err(err))
+			s.plugin.log.Warn("waiting for kafka", slog.String("address", addresses), logs.Err(err))
 		}
-		if ctx.Err() != nil || !pipeline.Sleep(ctx, config.ReconnectBackoff.Delay(attempt)) {
+		if ctx.Err() != nil || !loop.Sleep(ctx, config.ReconnectBackoff.Delay(attempt)) {
 			return nil, fmt.Errorf("%w: no broker at %s answered: %w", ErrUnavailable, addresses, last)
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // subscription is the windowed group subscriber: one member of a consumer group on one topic.
@@ -128,7 +130,7 @@ func (s *subscription) disconnect() error {
 func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.Logger, m *metrics) *subscription {
 	s := &subscription{
 		config: c, topic: topic, group: group, flow: f, window: f.Window,
-		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
+		log: log.With(logs.Topic, topic, logs.Group, group), metrics: m, counters: m.forSubscription(topic, group),
 		turn: make(chan struct{}, 1), gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), budget: newBudget(c.WindowBytes),
 		values: context.Background(), hold: longestHold, claims: map[*claim]struct{}{}, unanswered: map[int32]unanswered{}, groupClient: &waitingClient{},
 	}
@@ -172,10 +174,10 @@ func (s *subscription) shut() {
 	s.metrics.remove(s)
 	// The group left when its last session ended or leaves now; the client may be closed already.
 	if err := s.member.Close(); err != nil && !errors.Is(err, sarama.ErrClosedClient) {
-		s.log.Debug("kafka consumer group closed with an error", pipeline.Err(err))
+		s.log.Debug("kafka consumer group closed with an error", logs.Err(err))
 	}
 	if err := s.disconnect(); err != nil {
-		s.log.Debug("kafka client closed with an error", pipeline.Err(err))
+		s.log.Debug("kafka client closed with an error", logs.Err(err))
 	}
 }
 
@@ -216,12 +218,12 @@ func (s *subscription) run(ctx context.Context) error {
 		case err != nil:
 			s.markDown(err)
 			attempt++
-			pipeline.Sleep(s.Reading, s.config.ReconnectBackoff.Delay(attempt))
+			loop.Sleep(s.Reading, s.config.ReconnectBackoff.Delay(attempt))
 		case time.Since(began) < time.Second:
 			// A rebalance ends a session, and several may follow each other quickly. A session that
 			// always ends at once (a claim that can't be read) must not spin.
 			if attempt++; attempt > 3 {
-				pipeline.Sleep(s.Reading, s.config.ReconnectBackoff.Delay(attempt-3))
+				loop.Sleep(s.Reading, s.config.ReconnectBackoff.Delay(attempt-3))
 			}
 		default:
 			attempt = 0
@@ -241,9 +243,9 @@ func (s *subscription) markDown(err error) {
 	s.why = err
 	s.mu.Unlock()
 	if s.down.CompareAndSwap(false, true) {
-		s.log.Warn("kafka consumer is in trouble, it keeps trying", pipeline.Err(err))
+		s.log.Warn("kafka consumer is in trouble, it keeps trying", logs.Err(err))
 	} else {
-		s.log.Debug("kafka consumer is still in trouble", pipeline.Err(err))
+		s.log.Debug("kafka consumer is still in trouble", logs.Err(err))
 	}
 }
 
@@ -304,7 +306,7 @@ func (s *subscription) live() []*claim {
 
 // watchHeads logs, once each, the records that hold back many others.
 func (s *subscription) watchHeads() {
-	pipeline.Every(s.Reading, max(s.config.HeadOfLineWarnAfter/4, time.Millisecond), func(context.Context) {
+	loop.Every(s.Reading, max(s.config.HeadOfLineWarnAfter/4, time.Millisecond), func(context.Context) {
 		for _, c := range s.live() {
 			c.warnHead(s.config.HeadOfLineWarnAfter)
 		}

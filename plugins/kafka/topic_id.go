@@ -8,7 +8,7 @@ import (
 
 	"github.com/IBM/sarama"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // topicID is the id that Kafka gives a topic when it is created. A topic that is deleted and
@@ -83,7 +83,7 @@ func (c *connection) watchTopics(interval time.Duration, open func() []*subscrip
 	}
 	go func() {
 		defer c.work.Done()
-		pipeline.Every(c.ctx, interval, func(context.Context) { c.compareTopics(open()) })
+		loop.Every(c.ctx, interval, func(context.Context) { c.compareTopics(open()) })
 	}()
 }
 

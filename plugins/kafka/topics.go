@@ -10,7 +10,7 @@ import (
 	"github.com/IBM/sarama"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // ensure creates the missing ones of topics and returns when all can be used. It remembers the
@@ -60,7 +60,7 @@ func (c *connection) makeReady(topic string) error {
 			return nil
 		}
 		// A broker is unavailable, or it learns of a new topic later than the one that created it.
-		if !pipeline.Sleep(ctx, min(time.Duration(attempt)*10*time.Millisecond, 250*time.Millisecond)) {
+		if !loop.Sleep(ctx, min(time.Duration(attempt)*10*time.Millisecond, 250*time.Millisecond)) {
 			return errors.Join(ctx.Err(), err)
 		}
 	}

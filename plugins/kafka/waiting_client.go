@@ -11,6 +11,8 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // waitingClient is a client for a group's consumer. It waits for a partition that can't be read,
@@ -94,7 +96,7 @@ func (p *waitingClient) GetOffset(topic string, partition int32, at int64) (int6
 		switch {
 		case err == nil:
 			if attempt > 1 {
-				p.log.Info("kafka partition can be read again", pipeline.LogPartition, partition)
+				p.log.Info("kafka partition can be read again", logs.Partition, partition)
 			}
 			if at == sarama.OffsetNewest {
 				p.ends.Store(partition, offset)
@@ -103,7 +105,7 @@ func (p *waitingClient) GetOffset(topic string, partition int32, at int64) (int6
 		case !started || fatal(err) || errors.Is(err, sarama.ErrClosedClient) || session.Err() != nil:
 			return offset, err
 		case attempt == 1:
-			p.log.Warn("kafka partition can't be read, it is tried again", pipeline.LogPartition, partition, pipeline.Err(err))
+			p.log.Warn("kafka partition can't be read, it is tried again", logs.Partition, partition, logs.Err(err))
 		}
 		if !p.pause(session, partition, p.backoff.Delay(attempt)) {
 			return offset, err
@@ -145,7 +147,7 @@ func (p *waitingClient) RefreshMetadata(topics ...string) error {
 func (p *waitingClient) pause(session context.Context, partition int32, d time.Duration) bool {
 	ctx, cancel := p.owned.during(session, partition)
 	defer cancel()
-	return pipeline.Sleep(ctx, d)
+	return loop.Sleep(ctx, d)
 }
 
 // Coordinator implements sarama.Client.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // checkBatchSize is how many streams one pipeline checks.
@@ -146,7 +146,7 @@ func (d *domain) findDead(ctx context.Context, checks []*check, seen map[string]
 	if err != nil {
 		clear(d.gone)
 		if parentAlive(ctx) {
-			d.sampler.Warn(d.log, "presence of instances could not be read", pipeline.Err(err))
+			d.sampler.Warn(d.log, "presence of instances could not be read", logs.Err(err))
 		}
 		return
 	}

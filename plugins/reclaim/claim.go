@@ -9,8 +9,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -115,7 +115,7 @@ func (d *domain) removeReader(ctx context.Context, s Stream, consumer string, n 
 		return false, nil
 	}
 	d.r.o.Metrics.removed.WithLabelValues(d.target.Domain(), s.Shard).Inc()
-	d.log.InfoContext(ctx, "reader of a dead instance removed", slog.String(pipeline.LogStream, s.Name), slog.String("consumer", consumer), slog.Int("entries", n))
+	d.log.InfoContext(ctx, "reader of a dead instance removed", slog.String(logs.Stream, s.Name), slog.String("consumer", consumer), slog.Int("entries", n))
 	return true, nil
 }
 
@@ -151,6 +151,6 @@ func (d *domain) lost(s Stream, ids []string) {
 		return
 	}
 	d.r.o.Metrics.losses.WithLabelValues(d.target.Domain(), s.Shard).Add(float64(len(ids)))
-	d.log.Error("pending entries are deleted from their stream", slog.String(pipeline.LogStream, s.Name), slog.Int("entries", len(ids)), slog.Any("ids", ids))
+	d.log.Error("pending entries are deleted from their stream", slog.String(logs.Stream, s.Name), slog.Int("entries", len(ids)), slog.Any("ids", ids))
 	d.r.o.Lost(s.Name, ids)
 }

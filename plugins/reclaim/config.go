@@ -3,7 +3,7 @@ package reclaim
 import (
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -44,7 +44,7 @@ func DefaultConfig() Config {
 
 // Validate reports every mistake at once.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.MinIdle >= time.Millisecond, "min_idle", "must be >= 1ms, got %s", c.MinIdle)
 	p.Positive("interval", c.Interval)
 	p.Check(c.Count > 0, "count", "must be > 0, got %d", c.Count)

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -86,7 +87,7 @@ func (s *service) Start(ctx context.Context) error {
 		Marks: func(ctx context.Context) (map[string]int64, error) {
 			return redis.Marks(ctx, s.p.redis.Client())
 		},
-		Logger:  env.Logger.With(slog.String(pipeline.LogPlugin, "reclaim")),
+		Logger:  env.Logger.With(slog.String(logs.Plugin, "reclaim")),
 		Metrics: s.metrics,
 		Lost: func(stream string, ids []string) {
 			for _, f := range lost {

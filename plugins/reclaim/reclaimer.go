@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -48,7 +50,7 @@ type Reclaimer struct {
 	log     *slog.Logger
 	call    time.Duration // callTimeout, but in tests
 
-	loops pipeline.Loops
+	loops loop.Group
 }
 
 // NewReclaimer returns a Reclaimer that has not been started.
@@ -85,7 +87,7 @@ type domain struct {
 	r       *Reclaimer
 	target  Target
 	log     *slog.Logger
-	sampler *pipeline.LogSampler
+	sampler *logs.Throttle
 	minIdle time.Duration
 
 	gone    map[string]time.Time // instance → since when its presence has been missed
@@ -107,8 +109,8 @@ type survey struct {
 func newDomain(r *Reclaimer, t Target) *domain {
 	return &domain{
 		r: r, target: t,
-		log:     r.log.With(slog.String(pipeline.LogDomain, t.Domain())),
-		sampler: pipeline.NewLogSampler(notice),
+		log:     r.log.With(slog.String(logs.Domain, t.Domain())),
+		sampler: logs.NewThrottle(notice),
 		gone:    map[string]time.Time{},
 		shards:  map[string]struct{}{},
 		failing: map[string]struct{}{},
@@ -125,7 +127,7 @@ func (d *domain) run(ctx context.Context) {
 	c := d.r.o.Config
 	next := time.Now().Add(jitter(min(c.DeadCheck, c.Interval))) // the next round over all streams
 	nextIdle := next
-	pipeline.Repeat(ctx, time.Until(next), func(ctx context.Context) time.Duration {
+	loop.Repeat(ctx, time.Until(next), func(ctx context.Context) time.Duration {
 		var more bool
 		if time.Now().Before(next) {
 			more = d.rest(ctx)
@@ -285,7 +287,7 @@ func (d *domain) failed(s Stream, err error) {
 	if poll.IsReply(err) {
 		text = "stream not reclaimed, the server refused"
 	}
-	d.sampler.Warn(d.log, text, slog.String(pipeline.LogStream, s.Name), pipeline.Err(err))
+	d.sampler.Warn(d.log, text, slog.String(logs.Stream, s.Name), logs.Err(err))
 }
 
 // isExpected reports whether err says only that the stream was cleaned up meanwhile, is not created

@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
@@ -14,15 +14,15 @@ import (
 // ClientConfig says how to reach Redis or Valkey: standalone, Sentinel or Cluster.
 type ClientConfig struct {
 	// Addrs are host:port. Several are the seeds of a cluster, or the sentinels.
-	Addrs            []string        `yaml:"addrs"`
-	MasterName       string          `yaml:"master_name"` // not empty: Addrs are sentinels
-	Cluster          bool            `yaml:"cluster"`     // Addrs, or one endpoint, are a cluster
-	Username         string          `yaml:"username"`    // ACL user; empty: the default user
-	Password         pipeline.Secret `yaml:"password"`
-	SentinelUsername string          `yaml:"sentinel_username"`
-	SentinelPassword pipeline.Secret `yaml:"sentinel_password"`
-	DB               int             `yaml:"db"` // database number; 0 only in a cluster
-	TLS              pipeline.TLS    `yaml:"tls"`
+	Addrs            []string       `yaml:"addrs"`
+	MasterName       string         `yaml:"master_name"` // not empty: Addrs are sentinels
+	Cluster          bool           `yaml:"cluster"`     // Addrs, or one endpoint, are a cluster
+	Username         string         `yaml:"username"`    // ACL user; empty: the default user
+	Password         setting.Secret `yaml:"password"`
+	SentinelUsername string         `yaml:"sentinel_username"`
+	SentinelPassword setting.Secret `yaml:"sentinel_password"`
+	DB               int            `yaml:"db"` // database number; 0 only in a cluster
+	TLS              setting.TLS    `yaml:"tls"`
 	// AllowPlaintextCredentials accepts a password without TLS for servers on other machines.
 	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
 
@@ -92,7 +92,7 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.ReclaimInterval >= 0, "reclaim_interval", "must be >= 0, got %s", c.ReclaimInterval)
 	p.Positive("close_timeout", c.CloseTimeout)
 	return errors.Join(c.ClientConfig.Validate(), c.Config.Validate(), p.Err(), c.TrimConfig.Validate(), validateDomains(c.Domains))
@@ -100,7 +100,7 @@ func (c Config) Validate() error {
 
 // Validate reports all errors at once.
 func (c ClientConfig) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(len(c.Addrs) > 0, "addrs", "must name at least one host:port")
 	for i, a := range c.Addrs {
 		_, _, err := net.SplitHostPort(a)
@@ -117,7 +117,7 @@ func (c ClientConfig) Validate() error {
 	p.Check(c.PoolTimeout >= 0, "pool_timeout", "must be >= 0, got %s", c.PoolTimeout)
 	p.Check(c.MaxRetries >= -1, "max_retries", "must be >= -1, got %d", c.MaxRetries)
 	p.Under("tls", c.TLS.Validate())
-	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !pipeline.Loopback(c.Addrs...)
+	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !setting.Loopback(c.Addrs...)
 	const without = "must not go without TLS to servers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section"
 	p.Check(!plain || c.Password.IsZero(), "password", without)
 	p.Check(!plain || c.SentinelPassword.IsZero(), "sentinel_password", without)

@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
@@ -62,7 +64,7 @@ func (s source) Delays() error { return checkDelays(s.at.Name) }
 // delays are the retry topics of a plugin.
 type delays struct {
 	delay, due *Script
-	sampler    *pipeline.LogSampler
+	sampler    *logs.Throttle
 	waiting    prometheus.Gauge
 
 	mu     sync.Mutex
@@ -72,7 +74,7 @@ type delays struct {
 
 func newDelays() *delays {
 	return &delays{
-		delay: NewScript(delaySource), due: NewScript(dueSource), sampler: pipeline.NewLogSampler(trimNotice), counts: map[string]int64{},
+		delay: NewScript(delaySource), due: NewScript(dueSource), sampler: logs.NewThrottle(trimNotice), counts: map[string]int64{},
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "millrace", Subsystem: "redis", Name: "retries_waiting",
 			Help: "Retry records that are not due yet, of the streams that routes of this instance read.",
@@ -214,9 +216,9 @@ func (p *Plugin) startMover(stream string, wake func(), log *slog.Logger) (stop 
 	if !m.ours {
 		m.every = dueElsewhere
 	}
-	loops := &pipeline.Loops{}
-	// The first Start of Loops returns no error.
-	_ = loops.Start(context.Background(), func(ctx context.Context) { pipeline.Repeat(ctx, 0, m.round) })
+	loops := &loop.Group{}
+	// The first Start of a Group returns no error.
+	_ = loops.Start(context.Background(), func(ctx context.Context) { loop.Repeat(ctx, 0, m.round) })
 	return func() {
 		_ = loops.Stop(context.Background()) // bounded: the calls of a round end with its context
 		p.delays.counted(stream, 0)
@@ -251,7 +253,7 @@ func (m *mover) round(ctx context.Context) time.Duration {
 // warn reports a failed round. The process cannot know whether another one retries into the stream:
 // its records would wait without anything that counts them.
 func (m *mover) warn(err error) {
-	attrs := []slog.Attr{slog.String(pipeline.LogStream, m.stream), slog.String("key", DueKey(m.stream)), pipeline.Err(err)}
+	attrs := []slog.Attr{slog.String(logs.Stream, m.stream), slog.String("key", DueKey(m.stream)), logs.Err(err)}
 	if m.ours {
 		m.p.delays.sampler.Warn(m.log, "retry records that are due were not moved into their stream, tried again", attrs...)
 		return

@@ -14,6 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -75,7 +76,7 @@ func domainOf(domains []DomainConfig, stream string) (DomainConfig, bool) {
 const maxShards = 1024
 
 func validateDomains(domains []DomainConfig) error {
-	var p pipeline.Problems
+	var p setting.Problems
 	seen := map[string]bool{}
 	for i, d := range domains {
 		at := func(key string) string { return fmt.Sprintf("domains[%d].%s", i, key) }

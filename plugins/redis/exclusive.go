@@ -13,6 +13,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 	"github.com/millrace-io/millrace/plugins/redis/sweep"
@@ -94,7 +96,7 @@ type exclusiveSubscription struct {
 	domain    string
 	token     string
 	log       *slog.Logger
-	sampler   *pipeline.LogSampler
+	sampler   *logs.Throttle
 	hold      time.Duration
 	script    *goredis.Script
 	scheduler *poll.Scheduler
@@ -126,8 +128,8 @@ func (p *Plugin) openExclusive(d *Domain, at pipeline.Endpoint, f pipeline.Flow,
 		return nil, err
 	}
 	s := &exclusiveSubscription{
-		p: p, c: c, domain: d.Name(), token: watermill.NewULID(), log: log.With(slog.String(pipeline.LogDomain, d.Name())), hold: f.LongestHold,
-		script: goredis.NewScript(shardSource), sampler: pipeline.NewLogSampler(trimNotice), scheduler: &poll.Scheduler{},
+		p: p, c: c, domain: d.Name(), token: watermill.NewULID(), log: log.With(slog.String(logs.Domain, d.Name())), hold: f.LongestHold,
+		script: goredis.NewScript(shardSource), sampler: logs.NewThrottle(trimNotice), scheduler: &poll.Scheduler{},
 	}
 	for _, o := range readers {
 		o.Ordered, o.TakeOver, o.Scheduler = true, true, s.scheduler
@@ -146,7 +148,7 @@ func (s *exclusiveSubscription) run(context.Context) error {
 	var running sync.WaitGroup
 	for _, shard := range s.shards {
 		running.Go(func() {
-			pipeline.Repeat(s.Reading, 0, shard.round)
+			loop.Repeat(s.Reading, 0, shard.round)
 			shard.leave()
 		})
 	}
@@ -199,7 +201,7 @@ func (s *exclusiveShard) round(ctx context.Context) time.Duration {
 	if s.drained == nil || s.lease.held() {
 		surplus, err := s.call(ctx)
 		if err != nil && ctx.Err() == nil {
-			s.sampler.Warn(s.log, "lease of a shard not renewed, trying again", slog.String(pipeline.LogStream, s.options.Stream), pipeline.Err(err))
+			s.sampler.Warn(s.log, "lease of a shard not renewed, trying again", slog.String(logs.Stream, s.options.Stream), logs.Err(err))
 		}
 		if surplus && s.drained == nil && s.mayRelease() {
 			s.startDrain(s.Abandoned)
@@ -269,7 +271,7 @@ func (s *exclusiveShard) read(renewed time.Time, epoch int64) {
 		}
 	}
 	s.count(1)
-	s.log.Info("reading a shard", slog.String(pipeline.LogStream, o.Stream), slog.Int64("epoch", epoch))
+	s.log.Info("reading a shard", slog.String(logs.Stream, o.Stream), slog.Int64("epoch", epoch))
 	r.Start()
 }
 
@@ -283,7 +285,7 @@ func (s *exclusiveShard) count(by int) {
 func (s *exclusiveShard) lose() {
 	if s.lease.set(time.Time{}, true); s.drained == nil {
 		s.p.shards.losses.WithLabelValues(s.domain).Inc()
-		s.log.Warn("another instance has the lease of a shard that was read here", slog.String(pipeline.LogStream, s.options.Stream))
+		s.log.Warn("another instance has the lease of a shard that was read here", slog.String(logs.Stream, s.options.Stream))
 		s.startDrain(s.Abandoned)
 	}
 }
@@ -320,7 +322,7 @@ func (s *exclusiveShard) startDrain(ctx context.Context) {
 // stopped removes the reader, which has ended.
 func (s *exclusiveShard) stopped(err error) {
 	if err != nil {
-		s.log.Warn("a shard was left with messages in flight", slog.String(pipeline.LogStream, s.options.Stream), pipeline.Err(err))
+		s.log.Warn("a shard was left with messages in flight", slog.String(logs.Stream, s.options.Stream), logs.Err(err))
 	}
 	s.ended()
 	s.mu.Lock()
@@ -338,7 +340,7 @@ func (s *exclusiveShard) free(ctx context.Context) {
 	defer cancel()
 	err := s.script.Run(ctx, s.c, []string{MetaKey(s.options.Stream), s.options.Stream}, s.token, 0, s.options.Group, len(s.shards), 0, 0, 0).Err()
 	if err != nil {
-		s.log.WarnContext(ctx, "lease of a shard not released, it expires", slog.String(pipeline.LogStream, s.options.Stream), pipeline.Err(err))
+		s.log.WarnContext(ctx, "lease of a shard not released, it expires", slog.String(logs.Stream, s.options.Stream), logs.Err(err))
 	}
 }
 

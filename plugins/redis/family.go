@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -133,7 +134,7 @@ func (s familySource) Open(_ context.Context, flow pipeline.Flow) (pipeline.Subs
 		return nil, errNotStarted
 	}
 	sub := &familySubscription{
-		f: f, options: o[0], log: log, sampled: pipeline.NewLogSampler(trimNotice), wake: make(chan struct{}, 1), readers: map[string]*familyReader{},
+		f: f, options: o[0], log: log, sampled: logs.NewThrottle(trimNotice), wake: make(chan struct{}, 1), readers: map[string]*familyReader{},
 	}
 	sub.Life = pipeline.NewLife(f.p.cfg.CloseTimeout, sub.run)
 	f.mu.Lock()
@@ -152,7 +153,7 @@ type familySubscription struct {
 	f       *Family
 	options poll.Options // of each reader, without its stream
 	log     *slog.Logger
-	sampled *pipeline.LogSampler
+	sampled *logs.Throttle
 	wake    chan struct{}
 	drains  sync.WaitGroup
 
@@ -214,7 +215,7 @@ func (s *familySubscription) round() {
 	list, err := s.f.o.List(ctx)
 	if err != nil {
 		if s.Reading.Err() == nil {
-			s.sampled.Warn(s.log, "streams of a family not listed, trying again", slog.String(pipeline.LogDomain, s.f.Name()), pipeline.Err(err))
+			s.sampled.Warn(s.log, "streams of a family not listed, trying again", slog.String(logs.Domain, s.f.Name()), logs.Err(err))
 		}
 		return
 	}
@@ -247,7 +248,7 @@ func (s *familySubscription) round() {
 		case groupExists(err), poll.IsFull(err): // a full server also refuses an existing group
 			s.read(c.key)
 		case s.Reading.Err() == nil:
-			s.sampled.Warn(s.log, "stream of a family not read, trying again", slog.String(pipeline.LogStream, c.key), pipeline.Err(err))
+			s.sampled.Warn(s.log, "stream of a family not read, trying again", slog.String(logs.Stream, c.key), logs.Err(err))
 		}
 	}
 }

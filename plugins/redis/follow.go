@@ -12,6 +12,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -61,8 +63,8 @@ type Follower struct {
 	o       FollowOptions
 	script  *Script
 	streams []*followed
-	warn    *pipeline.LogSampler
-	loops   pipeline.Loops
+	warn    *logs.Throttle
+	loops   loop.Group
 	parts   sync.WaitGroup // the loops of the nodes
 }
 
@@ -83,7 +85,7 @@ func (s *Server) Follow(o FollowOptions) *Follower {
 	if o.MaxInterval == 0 {
 		o.MaxInterval = followMaxInterval
 	}
-	f := &Follower{server: s, o: o, script: NewScript(followSource), warn: pipeline.NewLogSampler(followWarned)}
+	f := &Follower{server: s, o: o, script: NewScript(followSource), warn: logs.NewThrottle(followWarned)}
 	for _, name := range o.Streams {
 		f.streams = append(f.streams, &followed{name: name})
 	}
@@ -109,7 +111,7 @@ func (f *Follower) Start(ctx context.Context) error {
 		if left = still; len(left) == 0 {
 			break
 		}
-		if !pipeline.Sleep(ctx, waitStep) {
+		if !loop.Sleep(ctx, waitStep) {
 			for _, s := range f.streams {
 				f.accept(s)
 			}
@@ -135,7 +137,7 @@ func (f *Follower) Stop(ctx context.Context) error { return f.loops.Stop(ctx) }
 // node that does not answer delays only its own streams.
 func (f *Follower) follow(ctx context.Context, streams []*followed) {
 	wait := f.o.Interval
-	pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
+	loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		for _, other := range f.divide(ctx, &streams) {
 			f.parts.Go(func() { f.follow(ctx, other) })
 		}
@@ -194,9 +196,9 @@ func (f *Follower) read(ctx context.Context, streams []*followed) (most int) {
 			if refused := refusedKey(err); !refused {
 				failed = append(failed, err)
 			} else if f.refuse(s) {
-				f.log().ErrorContext(ctx, textRefused, slog.String(pipeline.LogStream, s.name), pipeline.Err(err))
+				f.log().ErrorContext(ctx, textRefused, slog.String(logs.Stream, s.name), logs.Err(err))
 			} else {
-				f.warn.Warn(f.log(), textRefused, slog.String(pipeline.LogStream, s.name), pipeline.Err(err))
+				f.warn.Warn(f.log(), textRefused, slog.String(logs.Stream, s.name), logs.Err(err))
 			}
 			continue
 		}
@@ -216,7 +218,7 @@ func (f *Follower) read(ctx context.Context, streams []*followed) (most int) {
 		most = max(most, len(entries))
 	}
 	if len(failed) > 0 && ctx.Err() == nil {
-		f.warn.Warn(f.log(), "followed streams not read, tried again", slog.Int("streams", len(failed)), pipeline.Err(failed[0]))
+		f.warn.Warn(f.log(), "followed streams not read, tried again", slog.Int("streams", len(failed)), logs.Err(failed[0]))
 	}
 	return most
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
@@ -23,7 +24,7 @@ func startWith(t *testing.T, c goredis.UniversalClient, user string, domains ...
 	p := New()
 	p.cfg.Addrs, p.cfg.Domains = []string{c.(*goredis.Client).Options().Addr}, domains
 	if user != "" {
-		p.cfg.Username, p.cfg.Password = user, pipeline.NewSecret(user)
+		p.cfg.Username, p.cfg.Password = user, setting.NewSecret(user)
 	}
 	require.NoError(t, p.cfg.Validate())
 	p.env = pipeline.Env{Logger: slog.New(slog.DiscardHandler), Instance: redistest.Prefix(t, c)}
@@ -89,7 +90,7 @@ func TestRightsOfADomain(t *testing.T) {
 		d := DomainConfig{Prefix: prefix + ":events", Shards: 2, Group: "g", Fields: true}
 		readmes := user("readme", rights)
 		p, _, _ := trims(t, admin, func(cfg *Config) {
-			cfg.Username, cfg.Password, cfg.Domains = readmes, pipeline.NewSecret(readmes), []DomainConfig{d}
+			cfg.Username, cfg.Password, cfg.Domains = readmes, setting.NewSecret(readmes), []DomainConfig{d}
 		})
 		reads(t, p.Domain(d.Prefix).Source())
 		fill(t, p.Client(), d.Stream(1), 3)
@@ -128,7 +129,7 @@ func TestRightsOfAServer(t *testing.T) {
 			}
 			require.NoError(t, admin.Do(t.Context(), args...).Err())
 			own := DefaultClientConfig()
-			own.Addrs, own.Username, own.Password = []string{s.Addr}, name, pipeline.NewSecret(name)
+			own.Addrs, own.Username, own.Password = []string{s.Addr}, name, setting.NewSecret(name)
 			server := New().Server(&own, name)
 			server.Commands = commands
 			err := server.Start(t.Context())

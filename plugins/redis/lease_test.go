@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -54,7 +55,7 @@ func TestAnOutageOfLeasesIsALinePerMinute(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, away.Close()) })
 	log := &redistest.Lines{}
 	s := &exclusiveSubscription{
-		c: away, log: slog.New(slog.NewTextHandler(log, nil)), sampler: pipeline.NewLogSampler(trimNotice), script: goredis.NewScript(shardSource),
+		c: away, log: slog.New(slog.NewTextHandler(log, nil)), sampler: logs.NewThrottle(trimNotice), script: goredis.NewScript(shardSource),
 	}
 	for range 5 {
 		for n := range 8 {

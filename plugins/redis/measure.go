@@ -12,7 +12,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 //go:embed lua/measure.lua
@@ -95,12 +95,12 @@ func (t *trimmer) measure(ctx context.Context, c goredis.UniversalClient, log *s
 			calls = calls[1:]
 			if err != nil {
 				t.metrics.entries.DeleteLabelValues(domain, label)
-				t.sampler.Warn(log, "the entries of a shard were not counted", slog.String(pipeline.LogStream, d.Stream(shard)), pipeline.Err(err))
+				t.sampler.Warn(log, "the entries of a shard were not counted", slog.String(logs.Stream, d.Stream(shard)), logs.Err(err))
 				continue
 			}
 			t.metrics.entries.WithLabelValues(domain, label).Set(float64(m.Entries))
 			if problem := m.Problem(); problem != "" {
-				t.sampler.Warn(log, "a producer has set an id that stops or delays a shard", slog.String(pipeline.LogStream, d.Stream(shard)),
+				t.sampler.Warn(log, "a producer has set an id that stops or delays a shard", slog.String(logs.Stream, d.Stream(shard)),
 					slog.String("id", m.LastID), slog.String("problem", problem), slog.Duration("ahead", m.Ahead),
 					slog.String("remedy", "have producers add entries with the id *, and delete the stream's key when its group has handled all entries"))
 			}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
@@ -325,7 +326,7 @@ func TestValidateReportsEverything(t *testing.T) {
 	for _, path := range []string{"addrs[1]", "addrs", "db", "read_timeout", "concurrency", "ack_batch_size", "tls.cert_file"} {
 		require.ErrorContains(t, err, path+": must be")
 	}
-	var field *pipeline.FieldError
+	var field *setting.FieldError
 	require.ErrorAs(t, err, &field)
 	_, err = redis.NewClient(cfg.ClientConfig)
 	require.Error(t, err)
@@ -362,10 +363,10 @@ func TestTLS(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), 0o600))
 
-	ping := func(change func(*pipeline.TLS)) error {
+	ping := func(change func(*setting.TLS)) error {
 		cfg := redis.DefaultClientConfig()
 		cfg.Addrs, cfg.MaxRetries = []string{m.Addr()}, -1
-		cfg.TLS = pipeline.TLS{Enabled: true, CAFile: ca}
+		cfg.TLS = setting.TLS{Enabled: true, CAFile: ca}
 		change(&cfg.TLS)
 		c, err := redis.NewClient(cfg)
 		if err != nil {
@@ -373,12 +374,12 @@ func TestTLS(t *testing.T) {
 		}
 		return errors.Join(c.Ping(t.Context()).Err(), c.Close())
 	}
-	require.NoError(t, ping(func(*pipeline.TLS) {}))
-	require.Error(t, ping(func(c *pipeline.TLS) { c.CAFile = "" }), "an unknown authority must be refused")
-	require.NoError(t, ping(func(c *pipeline.TLS) { c.CAFile, c.InsecureSkipVerify = "", true }))
-	require.ErrorContains(t, ping(func(c *pipeline.TLS) { c.CAFile = "/nowhere" }), "tls.ca_file")
+	require.NoError(t, ping(func(*setting.TLS) {}))
+	require.Error(t, ping(func(c *setting.TLS) { c.CAFile = "" }), "an unknown authority must be refused")
+	require.NoError(t, ping(func(c *setting.TLS) { c.CAFile, c.InsecureSkipVerify = "", true }))
+	require.ErrorContains(t, ping(func(c *setting.TLS) { c.CAFile = "/nowhere" }), "tls.ca_file")
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
-	require.ErrorContains(t, ping(func(c *pipeline.TLS) { c.CAFile = empty }), "contains no certificate")
-	require.ErrorContains(t, ping(func(c *pipeline.TLS) { c.CertFile, c.KeyFile = empty, empty }), "tls.cert_file")
+	require.ErrorContains(t, ping(func(c *setting.TLS) { c.CAFile = empty }), "contains no certificate")
+	require.ErrorContains(t, ping(func(c *setting.TLS) { c.CertFile, c.KeyFile = empty, empty }), "tls.cert_file")
 }

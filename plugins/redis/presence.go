@@ -15,7 +15,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -108,7 +109,7 @@ type presence struct {
 	renew    time.Duration
 	log      *slog.Logger
 	failed   chan error // receives an error when another process has taken the name
-	loops    pipeline.Loops
+	loops    loop.Group
 
 	mu      sync.Mutex
 	renewed time.Time // before the last renewal that succeeded was sent
@@ -138,9 +139,9 @@ func (p *presence) acquire(ctx context.Context) error {
 		}
 		if !waiting {
 			waiting = true
-			p.log.InfoContext(ctx, "instance name is held, waiting for its holder to expire", slog.String(pipeline.LogInstance, p.instance), slog.Duration("at_most", p.ttl))
+			p.log.InfoContext(ctx, "instance name is held, waiting for its holder to expire", slog.String(logs.Instance, p.instance), slog.Duration("at_most", p.ttl))
 		}
-		if !pipeline.Sleep(ctx, p.ttl/30) {
+		if !loop.Sleep(ctx, p.ttl/30) {
 			return fmt.Errorf("instance %q: waiting for its name: %w", p.instance, ctx.Err())
 		}
 	}
@@ -150,7 +151,7 @@ func (p *presence) acquire(ctx context.Context) error {
 func (p *presence) keep(ctx context.Context) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	pipeline.Repeat(ctx, p.renew, func(context.Context) time.Duration {
+	loop.Repeat(ctx, p.renew, func(context.Context) time.Duration {
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), p.renew)
 		defer cancel()
@@ -160,7 +161,7 @@ func (p *presence) keep(ctx context.Context) {
 		}
 		switch {
 		case err != nil:
-			p.log.Warn("presence not renewed, trying again", slog.String(pipeline.LogInstance, p.instance), pipeline.Err(err))
+			p.log.Warn("presence not renewed, trying again", slog.String(logs.Instance, p.instance), logs.Err(err))
 		case !mine:
 			p.failed <- fmt.Errorf("another process has taken the name of instance %q: %w", p.instance, ErrDuplicate)
 			end()

@@ -14,6 +14,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -72,9 +74,9 @@ func waitFor(ctx context.Context, c goredis.UniversalClient, address string, log
 		}
 		if time.Since(said) >= waitRemind {
 			said = time.Now()
-			log.WarnContext(ctx, "waiting for redis", slog.String("address", address), pipeline.Err(err))
+			log.WarnContext(ctx, "waiting for redis", slog.String("address", address), logs.Err(err))
 		}
-		if !pipeline.Sleep(ctx, waitStep) {
+		if !loop.Sleep(ctx, waitStep) {
 			return fmt.Errorf("redis: %w: no answer from %s in %s: %w", pipeline.ErrUnavailable, address, time.Since(begin).Round(time.Millisecond), reason)
 		}
 	}
@@ -102,7 +104,7 @@ func checkEviction(ctx context.Context, c goredis.UniversalClient, log *slog.Log
 	policy, ok := infoField(info, "maxmemory_policy")
 	switch {
 	case err != nil:
-		log.WarnContext(ctx, "maxmemory-policy is unknown, it must be noeviction", pipeline.Err(err))
+		log.WarnContext(ctx, "maxmemory-policy is unknown, it must be noeviction", logs.Err(err))
 	case !ok:
 		log.WarnContext(ctx, "maxmemory-policy is unknown, it must be noeviction")
 	case policy != "noeviction":

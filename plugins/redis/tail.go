@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
@@ -136,7 +137,7 @@ func (s *tailing) run(ctx context.Context, next string) error {
 		case s.last != "":
 			return nil // entries up to the last one may have been trimmed meanwhile
 		default:
-			pipeline.Sleep(s.Reading, tailPause)
+			loop.Sleep(s.Reading, tailPause)
 		}
 	}
 	if s.last == "" {

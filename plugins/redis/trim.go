@@ -12,7 +12,9 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -37,7 +39,7 @@ type TrimConfig struct {
 
 // Validate reports all errors at once.
 func (c TrimConfig) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.ForeignGroupGrace >= 0, "foreign_group_grace", "must be >= 0, got %s", c.ForeignGroupGrace)
 	p.Groups("required_groups", c.RequiredGroups)
 	for i, s := range c.TrimExcept {
@@ -59,14 +61,14 @@ type trimmer struct {
 	cfg     *Config
 	metrics trimMetrics
 	script  *goredis.Script
-	sampler *pipeline.LogSampler
+	sampler *logs.Throttle
 	every   time.Duration
 	limit   time.Duration // of one measurement
 
 	mu      sync.Mutex
 	streams map[string]*trimmedStream
 
-	loops *pipeline.Loops // nil: not started
+	loops *loop.Group // nil: not started
 }
 
 type trimmedStream struct {
@@ -85,7 +87,7 @@ type trimReading struct {
 func newTrimmer(cfg *Config) *trimmer {
 	return &trimmer{
 		cfg: cfg, metrics: newTrimMetrics(), script: goredis.NewScript(groupsSource + tidySource), every: trimInterval, limit: commandTimeout,
-		sampler: pipeline.NewLogSampler(trimNotice), streams: map[string]*trimmedStream{},
+		sampler: logs.NewThrottle(trimNotice), streams: map[string]*trimmedStream{},
 	}
 }
 
@@ -138,7 +140,7 @@ func (t *trimmer) start(ctx context.Context, c goredis.UniversalClient, log *slo
 	var loops []func(context.Context)
 	add := func(round func(context.Context, goredis.UniversalClient, *slog.Logger)) {
 		loops = append(loops, func(ctx context.Context) {
-			pipeline.Every(ctx, t.every, func(ctx context.Context) { round(ctx, c, log) })
+			loop.Every(ctx, t.every, func(ctx context.Context) { round(ctx, c, log) })
 		})
 	}
 	if t.cfg.Trim {
@@ -148,8 +150,8 @@ func (t *trimmer) start(ctx context.Context, c goredis.UniversalClient, log *slo
 		add(t.measure)
 	}
 	if len(loops) > 0 {
-		t.loops = &pipeline.Loops{}
-		_ = t.loops.Start(ctx, loops...) // the first Start of Loops returns no error
+		t.loops = &loop.Group{}
+		_ = t.loops.Start(ctx, loops...) // the first Start of a Group returns no error
 	}
 }
 
@@ -223,7 +225,7 @@ func (t *trimmer) round(ctx context.Context, shared goredis.UniversalClient, log
 		t.mu.Unlock()
 		if err != nil {
 			t.metrics.failures.Inc()
-			t.sampler.Warn(log, "a stream was not trimmed, tried again", slog.String(pipeline.LogStream, v.stream), pipeline.Err(err))
+			t.sampler.Warn(log, "a stream was not trimmed, tried again", slog.String(logs.Stream, v.stream), logs.Err(err))
 			silent[server] = !poll.IsReply(err)
 			continue
 		}
@@ -231,7 +233,7 @@ func (t *trimmer) round(ctx context.Context, shared goredis.UniversalClient, log
 		delays.Note(v.stream, got.delaying, t.cfg.ForeignGroupGrace)
 		if got.losers > 0 {
 			t.metrics.unreadRemoved.Add(float64(got.losers))
-			log.ErrorContext(ctx, "entries were removed from a stream before they were read", slog.String(pipeline.LogStream, v.stream))
+			log.ErrorContext(ctx, "entries were removed from a stream before they were read", slog.String(logs.Stream, v.stream))
 		}
 	}
 	t.metrics.delaying.Reset()
@@ -240,7 +242,7 @@ func (t *trimmer) round(ctx context.Context, shared goredis.UniversalClient, log
 	}
 	if delays.Streams > 0 {
 		t.sampler.Warn(log, "a foreign consumer group delays the trimming of a stream",
-			slog.String(pipeline.LogStream, delays.Stream), slog.String(pipeline.LogGroup, delays.Worst.Group), slog.Duration("for", delays.Worst.For),
+			slog.String(logs.Stream, delays.Stream), slog.String(logs.Group, delays.Worst.Group), slog.Duration("for", delays.Worst.For),
 			slog.Bool("ignored", delays.Worst.Ignored), slog.Duration("foreign_group_grace", t.cfg.ForeignGroupGrace), slog.Int("streams", delays.Streams))
 	}
 }

@@ -9,12 +9,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // CheckDSN checks the DSN of the setting at path: its scheme, and CheckEncryption. An empty one is
 // accepted.
-func CheckDSN(p *pipeline.Problems, path string, dsn pipeline.Secret) {
+func CheckDSN(p *setting.Problems, path string, dsn setting.Secret) {
 	known := dsn.IsZero() || DialectOf(dsn.Reveal()) != ""
 	p.Check(known, path, "must begin with postgres://, postgresql:// or sqlite:")
 	if err := CheckEncryption(dsn.Reveal()); known && err != nil {
@@ -77,7 +77,7 @@ func isSocket(a *pgconn.FallbackConfig) bool {
 // local reports whether all attempts stay on this machine.
 func local(attempts []*pgconn.FallbackConfig) bool {
 	for _, a := range attempts {
-		if !isSocket(a) && !pipeline.Loopback(a.Host) {
+		if !isSocket(a) && !setting.Loopback(a.Host) {
 			return false
 		}
 	}

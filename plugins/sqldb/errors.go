@@ -14,7 +14,7 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Contended reports whether nothing happened because of another transaction. The statement may be
@@ -115,7 +115,7 @@ func again(ctx context.Context, repeat func(error) bool, fn func() error) error 
 		if n == tries || !repeat(err) {
 			return err
 		}
-		if !pipeline.Sleep(ctx, time.Duration(n)*50*time.Millisecond) {
+		if !loop.Sleep(ctx, time.Duration(n)*50*time.Millisecond) {
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}

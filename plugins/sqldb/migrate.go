@@ -11,6 +11,8 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Migrations are the tables of one owner, by version.
@@ -55,8 +57,8 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Lo
 		if err = up(); !Locked(err) {
 			return steps, err
 		}
-		log.WarnContext(ctx, "a migration waits for a lock", "of", m.Name, pipeline.Err(err))
-		if !pipeline.Sleep(ctx, openRetry) {
+		log.WarnContext(ctx, "a migration waits for a lock", "of", m.Name, logs.Err(err))
+		if !loop.Sleep(ctx, openRetry) {
 			return steps, fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}

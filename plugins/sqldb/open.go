@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Dialect is the SQL dialect of a database. The zero value is none.
@@ -162,9 +164,9 @@ func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, o
 		case !errors.Is(err, pipeline.ErrUnavailable):
 			return t, fmt.Errorf("%s: %w", setting, err)
 		case absent == nil:
-			log.WarnContext(ctx, "waiting for the database", "of", name, pipeline.Err(err))
+			log.WarnContext(ctx, "waiting for the database", "of", name, logs.Err(err))
 		}
-		if absent = err; !pipeline.Sleep(ctx, openRetry) {
+		if absent = err; !loop.Sleep(ctx, openRetry) {
 			return t, absent
 		}
 	}

@@ -9,12 +9,13 @@ import (
 	"log/slog"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Schema has the tables of one owner in the database of a DSN. It implements pipeline.Schema.
 type Schema struct {
 	Migrations
-	DSN     pipeline.Secret
+	DSN     setting.Secret
 	Setting string       // path of the setting of the DSN, for errors
 	Log     *slog.Logger // nil: none
 }

@@ -15,12 +15,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 func schemaOf(dsn string, m sqldb.Migrations) sqldb.Schema {
-	return sqldb.Schema{Migrations: m, DSN: pipeline.NewSecret(dsn), Setting: "plugins.notes.dsn"}
+	return sqldb.Schema{Migrations: m, DSN: setting.NewSecret(dsn), Setting: "plugins.notes.dsn"}
 }
 
 // names returns the files of the steps.

@@ -3,7 +3,7 @@ package sse
 import (
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the section plugins.sse.
@@ -26,7 +26,7 @@ func DefaultConfig() Config { return Config{Heartbeat: 15 * time.Second} }
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.Heartbeat >= minHeartbeat && c.Heartbeat <= maxHeartbeat, "heartbeat", "must be from %s to %s, got %s", minHeartbeat, maxHeartbeat, c.Heartbeat)
 	return p.Err()
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // heartbeatBuckets is how many parts of the clients get their heartbeats one after the other.
@@ -18,7 +18,7 @@ type Hub struct {
 	plugin  *Plugin
 	name    string
 	metrics hubMetrics
-	sampled *pipeline.LogSampler
+	sampled *logs.Throttle
 
 	mu       sync.Mutex
 	clients  [heartbeatBuckets]map[*Client]struct{}
@@ -40,7 +40,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, begin func(ctx conte
 	c.life, c.end = context.WithCancel(r.Context())
 	defer c.end()
 	if err := c.control.SetWriteDeadline(time.Now().Add(writeDeadline)); err != nil {
-		h.plugin.log.ErrorContext(r.Context(), "response can't be streamed", slog.String("hub", h.name), pipeline.Err(err))
+		h.plugin.log.ErrorContext(r.Context(), "response can't be streamed", slog.String("hub", h.name), logs.Err(err))
 		http.Error(w, "the response can't be streamed", http.StatusInternalServerError)
 		return
 	}
@@ -58,7 +58,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, begin func(ctx conte
 	}
 	err := begin(c.life, c)
 	if err != nil && c.open() {
-		h.sampled.Warn(h.plugin.log, "stream did not begin", slog.String("hub", h.name), pipeline.Err(err))
+		h.sampled.Warn(h.plugin.log, "stream did not begin", slog.String("hub", h.name), logs.Err(err))
 		_ = c.flush([][]byte{busy(reasonUnavailable)})
 		c.Close(reasonUnavailable)
 		return

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 const (
@@ -47,7 +49,7 @@ func (p *Plugin) Silence() time.Duration { return 2*p.config.Heartbeat + lateHea
 
 // Register implements pipeline.Plugin.
 func (p *Plugin) Register(r *pipeline.Registry) error {
-	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
+	p.log = r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
 	r.Collect(p.metrics.collectors()...)
 	r.Service(p.Name(), &service{plugin: p})
 	return nil
@@ -57,7 +59,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 func (p *Plugin) Hub(name string) *Hub {
 	h := p.hubs[name]
 	if h == nil {
-		h = &Hub{plugin: p, name: name, metrics: p.metrics.of(name), sampled: pipeline.NewLogSampler(warnEvery)}
+		h = &Hub{plugin: p, name: name, metrics: p.metrics.of(name), sampled: logs.NewThrottle(warnEvery)}
 		for i := range h.clients {
 			h.clients[i] = map[*Client]struct{}{}
 		}
@@ -72,15 +74,15 @@ func (p *Plugin) DrainOver(window time.Duration) { p.window = window }
 
 // service sends the heartbeats and ends the streams.
 type service struct {
-	pipeline.Loops
+	loop.Group
 	plugin *Plugin
 	tick   int
 }
 
 // Start starts the heartbeats.
 func (s *service) Start(ctx context.Context) error {
-	return s.Loops.Start(ctx, func(ctx context.Context) {
-		pipeline.Every(ctx, s.plugin.config.Heartbeat/heartbeatBuckets, func(context.Context) {
+	return s.Group.Start(ctx, func(ctx context.Context) {
+		loop.Every(ctx, s.plugin.config.Heartbeat/heartbeatBuckets, func(context.Context) {
 			for _, h := range s.plugin.hubs {
 				h.beat(s.tick % heartbeatBuckets)
 			}
@@ -107,7 +109,7 @@ func (s *service) Drain(ctx context.Context) error {
 		for ; closed < due; closed++ {
 			clients[closed].Close(reasonDraining)
 		}
-		if !pipeline.Sleep(ctx, drainStep) {
+		if !loop.Sleep(ctx, drainStep) {
 			s.plugin.log.InfoContext(ctx, "streams have not ended", slog.Int("streams", s.plugin.open()))
 			break
 		}

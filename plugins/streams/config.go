@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is what a person sets about elastic streams of one kind. Start from DefaultConfig: the
@@ -80,10 +80,10 @@ func DefaultTiers() []Tier {
 	return []Tier{{100, 1}, {1_000, 2}, {10_000, 4}, {100_000, 8}, {500_000, 16}, {0, 32}}
 }
 
-// Validate reports every mistake at once, as joined pipeline.FieldError values whose paths are
+// Validate reports every mistake at once, as joined setting.FieldError values whose paths are
 // relative to the settings of the stream.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.MaxLen > 0, "max_len", "must be > 0, got %d", c.MaxLen)
 	p.Positive("poll_interval", c.PollInterval)
 	p.Positive("initial_poll_interval", c.InitialPollInterval)

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
@@ -52,7 +52,7 @@ func (s *subscription) reconcile() (wanted map[int64]Activation) {
 	if err != nil {
 		if s.Reading.Err() == nil {
 			s.m.o.Metrics.failed(s.m.o.Kind.Type, "active")
-			s.m.log.Warn("active set could not be read, running streams go on", pipeline.Err(err))
+			s.m.log.Warn("active set could not be read, running streams go on", logs.Err(err))
 		}
 		return nil
 	}
@@ -99,7 +99,7 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 	}
 	if err != nil && !errors.Is(err, ErrForeign) && s.Reading.Err() == nil {
 		s.m.o.Metrics.failed(s.m.o.Kind.Type, "start")
-		s.m.sampler.Warn(s.m.log, "stream not started, tried again", slog.String(pipeline.LogStream, s.m.o.Kind.Stream(a.ID)), pipeline.Err(err))
+		s.m.sampler.Warn(s.m.log, "stream not started, tried again", slog.String(logs.Stream, s.m.o.Kind.Stream(a.ID)), logs.Err(err))
 	}
 }
 
@@ -108,7 +108,7 @@ func (s *subscription) reportBlocked(ctx context.Context, id int64) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.m.o.Blocked(ctx, id); err != nil && s.Reading.Err() == nil {
-		s.m.sampler.Warn(s.m.log, "a stream that can't be used was not reported, tried again", slog.String(pipeline.LogStream, s.m.o.Kind.Stream(id)), pipeline.Err(err))
+		s.m.sampler.Warn(s.m.log, "a stream that can't be used was not reported, tried again", slog.String(logs.Stream, s.m.o.Kind.Stream(id)), logs.Err(err))
 	}
 }
 
@@ -185,7 +185,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 	s.m.delayed(&found)
 	if first != nil && s.Reading.Err() == nil {
 		s.m.o.Metrics.failed(s.m.o.Kind.Type, "visit")
-		s.m.log.Warn("streams could not be visited", slog.Int("streams", failed), pipeline.Err(first))
+		s.m.log.Warn("streams could not be visited", slog.Int("streams", failed), logs.Err(first))
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // retire stops a stream that has been drained for long enough: everywhere, when it still is. The
@@ -43,10 +43,10 @@ const (
 // makes the script refuse, and the stream is reactivated. A missing stream is not reactivated: the
 // enqueue that creates it again activates it after that (see confirm).
 func (m *Manager) decommission(ctx context.Context, id int64) decommissioned {
-	log := m.log.With(slog.String(pipeline.LogStream, m.o.Kind.Stream(id)))
+	log := m.log.With(slog.String(logs.Stream, m.o.Kind.Stream(id)))
 	if err := m.o.Activations.Deactivate(ctx, id); err != nil {
 		m.o.Metrics.cleanup(m.o.Kind.Type, "failed")
-		log.WarnContext(ctx, "idle stream not taken off the active set, tried again", pipeline.Err(err))
+		log.WarnContext(ctx, "idle stream not taken off the active set, tried again", logs.Err(err))
 		return stillActive
 	}
 	failpoint.Hit(failpoint.CleanUp)
@@ -55,7 +55,7 @@ func (m *Manager) decommission(ctx context.Context, id int64) decommissioned {
 		return stillActive // and its reader leaves it at the next visit
 	}
 	if err != nil {
-		log.WarnContext(ctx, "clean-up failed, tried again", pipeline.Err(err))
+		log.WarnContext(ctx, "clean-up failed, tried again", logs.Err(err))
 		return decommissionedUnclean
 	}
 	if answer == cleanNotDrained {
@@ -84,9 +84,9 @@ func (m *Manager) cleanUp(ctx context.Context, id int64) (int, error) {
 
 // reactivate adds a stream that has work, or may have, to the active set again.
 func (m *Manager) reactivate(ctx context.Context, id int64) error {
-	stream := slog.String(pipeline.LogStream, m.o.Kind.Stream(id))
+	stream := slog.String(logs.Stream, m.o.Kind.Stream(id))
 	if err := m.o.Activations.Activate(ctx, id); err != nil {
-		m.log.WarnContext(ctx, "stream not reactivated, retried", stream, pipeline.Err(err))
+		m.log.WarnContext(ctx, "stream not reactivated, retried", stream, logs.Err(err))
 		return err
 	}
 	m.o.Metrics.reactivated(m.o.Kind.Type)
@@ -120,7 +120,7 @@ func (s *subscription) retryCleanup(ctx context.Context, id int64) {
 		err = s.m.reactivate(ctx, id)
 	}
 	if err != nil && !errors.Is(err, ErrForeign) {
-		s.m.log.WarnContext(ctx, "clean-up failed again", slog.String(pipeline.LogStream, s.m.o.Kind.Stream(id)), pipeline.Err(err))
+		s.m.log.WarnContext(ctx, "clean-up failed again", slog.String(logs.Stream, s.m.o.Kind.Stream(id)), logs.Err(err))
 		return
 	}
 	s.mu.Lock()

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -36,7 +36,7 @@ func (m *Manager) delayed(d *redis.Delays) {
 	m.o.Metrics.delayedBy(m.o.Kind.Type, d)
 	if d.Streams > 0 {
 		m.sampler.Warn(m.log, "a foreign consumer group delays trimming and deletion of a stream",
-			slog.String(pipeline.LogStream, d.Stream), slog.String(pipeline.LogGroup, d.Worst.Group), slog.Duration("for", d.Worst.For),
+			slog.String(logs.Stream, d.Stream), slog.String(logs.Group, d.Worst.Group), slog.Duration("for", d.Worst.For),
 			slog.Bool("ignored", d.Worst.Ignored), slog.Duration("foreign_group_grace", m.o.Config().ForeignGroupGrace), slog.Int("streams", d.Streams))
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
@@ -139,9 +140,9 @@ func TestAStartThatCannotRead(t *testing.T) {
 		start := func(user string) error {
 			shared := redis.New()
 			cfg := shared.Settings().(*redis.Config)
-			cfg.Addrs, cfg.Username, cfg.Password = []string{s.Addr}, user, pipeline.NewSecret(user)
+			cfg.Addrs, cfg.Username, cfg.Password = []string{s.Addr}, user, setting.NewSecret(user)
 			if user == "" {
-				cfg.Password = pipeline.Secret{}
+				cfg.Password = setting.Secret{}
 			}
 			reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "i" + user}, shared, &onePlugin{func(r *pipeline.Registry) {
 				r.Route(pipeline.Route{Name: "plain", From: shared.Source(s.prefix+":new", "g"), Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil }})

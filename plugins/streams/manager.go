@@ -9,6 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -92,7 +93,7 @@ type Manager struct {
 	orphans  orphans
 
 	wakeUps wakeUps
-	sampler *pipeline.LogSampler
+	sampler *logs.Throttle
 	mu      sync.Mutex
 	sub     *subscription // the open one
 }
@@ -128,7 +129,7 @@ func NewManager(o Options) *Manager {
 		enqueues: make(chan struct{}, batchCalls),
 		refresh:  make(chan struct{}, 1),
 		active:   activeCache{read: o.Activations.Active, lock: make(chan struct{}, 1)},
-		sampler:  pipeline.NewLogSampler(warnEvery),
+		sampler:  logs.NewThrottle(warnEvery),
 		inFlight: inFlightCounts{m: map[string]*inFlightCount{}},
 		orphans:  orphans{since: map[int64]orphan{}},
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // ownersTogether is how many owners are read in one pipeline.
@@ -42,7 +42,7 @@ func (m *Manager) ours(ctx context.Context, ids []int64) (own []int64, foreign i
 			default:
 				foreign++
 				m.sampler.Warn(m.log, "streams of another deployment have this deployment's prefix, they are left alone",
-					slog.String(pipeline.LogStream, m.o.Kind.Stream(part[i])), slog.String("owner", owner))
+					slog.String(logs.Stream, m.o.Kind.Stream(part[i])), slog.String("owner", owner))
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -43,7 +43,7 @@ func (m *Manager) refusal(id int64, err error) error {
 	if !poll.IsReply(err) || errors.Is(err, ErrRefused) {
 		return err
 	}
-	stream := slog.String(pipeline.LogStream, m.o.Kind.Stream(id))
+	stream := slog.String(logs.Stream, m.o.Kind.Stream(id))
 	if owner, foreign := strings.CutPrefix(err.Error(), foreignReply); foreign {
 		m.sampler.Warn(m.log, "a stream belongs to another deployment, it is not read here and its work waits", stream, slog.String("owner", owner))
 		return fmt.Errorf("%w: %s", ErrForeign, owner)
@@ -53,7 +53,7 @@ func (m *Manager) refusal(id int64, err error) error {
 			continue
 		}
 		m.o.Metrics.refused(m.o.Kind.Type)
-		m.sampler.Warn(m.log, "redis refuses a stream's key, its work waits; other streams are not affected", stream, pipeline.Err(err))
+		m.sampler.Warn(m.log, "redis refuses a stream's key, its work waits; other streams are not affected", stream, logs.Err(err))
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return err

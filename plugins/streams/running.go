@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -66,7 +67,7 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 	s.m.o.Metrics.started(s.m.o.Kind.Type, r.slots)
 	s.mu.Unlock()
 	r.reader.Start()
-	s.m.log.InfoContext(ctx, "stream started", slog.String(pipeline.LogStream, r.stream), slog.Int("slots", r.slots))
+	s.m.log.InfoContext(ctx, "stream started", slog.String(logs.Stream, r.stream), slog.Int("slots", r.slots))
 	return nil
 }
 
@@ -123,7 +124,7 @@ func (s *subscription) absent(ctx context.Context, id int64) (again bool, err er
 	for _, a := range active {
 		if a.ID == id {
 			s.m.o.Metrics.lost(s.m.o.Kind.Type)
-			s.m.log.WarnContext(ctx, "stream is gone but active, created again", slog.String(pipeline.LogStream, s.m.o.Kind.Stream(id)))
+			s.m.log.WarnContext(ctx, "stream is gone but active, created again", slog.String(logs.Stream, s.m.o.Kind.Stream(id)))
 			if _, err := s.m.create(ctx, id); !errors.Is(err, ErrForeign) {
 				return true, err
 			}
@@ -143,14 +144,14 @@ func (s *subscription) apply(r *running, a Activation) {
 	}
 	if slots != r.slots {
 		s.m.o.Metrics.resized(s.m.o.Kind.Type, slots-r.slots)
-		s.m.log.Info("stream resized", slog.String(pipeline.LogStream, r.stream), slog.Int("from", r.slots), slog.Int("slots", slots))
+		s.m.log.Info("stream resized", slog.String(logs.Stream, r.stream), slog.Int("from", r.slots), slog.Int("slots", slots))
 		r.slots = slots
 		r.reader.Resize(slots)
 	}
 	if a.Paused != r.paused {
 		r.paused = a.Paused
 		r.reader.SetPaused(a.Paused)
-		s.m.log.Info("stream paused or resumed", slog.String(pipeline.LogStream, r.stream), slog.Bool("paused", a.Paused))
+		s.m.log.Info("stream paused or resumed", slog.String(logs.Stream, r.stream), slog.Bool("paused", a.Paused))
 	}
 }
 
@@ -175,7 +176,7 @@ func (s *subscription) stopLocked(ctx context.Context, r *running, why string) e
 	err := r.reader.Drain(ctx)
 	s.remove(ctx, r, why)
 	if err != nil {
-		s.m.log.WarnContext(ctx, "stream did not drain in time", slog.String(pipeline.LogStream, r.stream), pipeline.Err(err))
+		s.m.log.WarnContext(ctx, "stream did not drain in time", slog.String(logs.Stream, r.stream), logs.Err(err))
 		return fmt.Errorf("drain %s: %w", r.stream, err)
 	}
 	return nil
@@ -195,9 +196,9 @@ func (s *subscription) remove(ctx context.Context, r *running, why string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := s.m.o.Client().HDel(ctx, MetaKey(r.stream), s.m.statusField()).Err(); err != nil {
-		s.m.log.DebugContext(ctx, "status not removed", slog.String(pipeline.LogStream, r.stream), pipeline.Err(err))
+		s.m.log.DebugContext(ctx, "status not removed", slog.String(logs.Stream, r.stream), logs.Err(err))
 	}
-	s.m.log.Info("stream stopped", slog.String(pipeline.LogStream, r.stream), slog.String("reason", why))
+	s.m.log.Info("stream stopped", slog.String(logs.Stream, r.stream), slog.String("reason", why))
 }
 
 // ended reports whether the reader has ended by itself.

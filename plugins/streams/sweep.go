@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 const (
@@ -117,7 +117,7 @@ func (m *Manager) scan(ctx context.Context, page func(keys []string)) error {
 			if cursor = next; cursor == 0 {
 				return nil
 			}
-			if !pipeline.Sleep(ctx, sweepPause) {
+			if !loop.Sleep(ctx, sweepPause) {
 				return ctx.Err()
 			}
 		}

@@ -10,7 +10,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 const (
@@ -91,7 +92,7 @@ func (m *Manager) addWakeUps(ids map[int64]struct{}) error {
 
 func (m *Manager) wakeFailed(err error) {
 	m.sampler.Warn(m.log, "the wake-up stream can't be used, new entries wait for the poll interval",
-		slog.String(pipeline.LogStream, m.o.Kind.WakeKey()), pipeline.Err(err))
+		slog.String(logs.Stream, m.o.Kind.WakeKey()), logs.Err(err))
 	m.o.Metrics.failed(m.o.Kind.Type, "wake")
 }
 
@@ -99,7 +100,7 @@ func (m *Manager) wakeFailed(err error) {
 // reader that misses its entry polls at its poll interval.
 func (s *subscription) listen(ctx context.Context) {
 	last := "0"
-	pipeline.Every(ctx, wakeInterval, func(ctx context.Context) {
+	loop.Every(ctx, wakeInterval, func(ctx context.Context) {
 		for more := true; more && s.hasRunning(); {
 			last, more = s.readWakeUps(ctx, last)
 		}

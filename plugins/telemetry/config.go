@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the section plugins.telemetry. It is read when tracing and the service start.
@@ -37,7 +37,7 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	_, port, err := net.SplitHostPort(c.Listen)
 	p.Check(c.Listen == "" || err == nil && port != "", "listen", "must be host:port or empty, got %q", c.Listen)
 	p.Positive("check_interval", c.CheckInterval)

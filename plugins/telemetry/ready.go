@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Readiness is the body of /readyz and /readyz/serving.
@@ -145,7 +146,7 @@ type run struct {
 
 // measure runs the check until ctx ends.
 func (p *probe) measure(ctx context.Context) {
-	pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
+	loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		began := time.Now()
 		p.check(ctx, began)
 		return max(0, p.interval-time.Since(began))

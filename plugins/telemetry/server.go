@@ -23,6 +23,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpserver"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 const (
@@ -45,7 +46,7 @@ type server struct {
 	probes   []*probe
 	stopped  bool
 	serving  sync.WaitGroup
-	checking pipeline.Loops // the runs of the checks, one loop each
+	checking loop.Group // the runs of the checks, one loop each
 
 	requests    httpserver.Requests
 	connections *httpserver.Connections

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpserver"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // Plugin is the operations server and the tracing of a process. Put it first in the list of
@@ -49,7 +50,7 @@ func (p *Plugin) Settings() any { return &p.config }
 // Register implements pipeline.Plugin. The server collects the handlers and metrics of all plugins
 // when it starts.
 func (p *Plugin) Register(r *pipeline.Registry) error {
-	p.log.Store(r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name())))
+	p.log.Store(r.Env().Logger.With(slog.String(logs.Plugin, p.Name())))
 	p.server.registry = r
 	r.Collect(append(p.server.connections.Collectors(), p.exports)...)
 	for pattern, h := range p.server.own() {

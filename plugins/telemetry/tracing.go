@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 const tracesPath = "/v1/traces"
@@ -90,7 +90,7 @@ func (r *reporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySp
 	switch log := r.plugin.log.Load(); {
 	case err != nil && !wasBad:
 		log.Warn("spans are dropped: the collector does not take them",
-			slog.String("endpoint", r.plugin.config.OTLPEndpoint), pipeline.Err(err))
+			slog.String("endpoint", r.plugin.config.OTLPEndpoint), logs.Err(err))
 	case err == nil && wasBad:
 		log.Info("the collector takes spans again")
 	}

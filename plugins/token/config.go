@@ -9,8 +9,8 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the section plugins.token.
@@ -37,14 +37,14 @@ func (c *Config) Validate() error {
 // ValidateIn refuses to run without keys if another plugin needs tokens: the other instances could
 // not verify them (app.Placed).
 func (p *Plugin) ValidateIn(where app.Where) error {
-	var wrong pipeline.Problems
+	var wrong setting.Problems
 	wrong.Check(len(p.config.Keys) > 0 || len(where.NeededBy) == 0 || where.Environment != "external", "keys",
 		"must have a key that all instances share: openssl genpkey -algorithm ed25519 -out key.pem")
 	return wrong.Err()
 }
 
 func (c *Config) load() ([]key, error) {
-	var p pipeline.Problems
+	var p setting.Problems
 	var keys []key
 	known := map[string]bool{}
 	for i, k := range c.Keys {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/sse"
 )
 
@@ -62,7 +62,7 @@ func (p *Plugin) Page(w http.ResponseWriter, r *http.Request, t *template.Templa
 	nonce := rand.Text()
 	var text bytes.Buffer
 	if err := t.Execute(&text, page{nonce, data}); err != nil {
-		p.log.ErrorContext(r.Context(), "page not made", slog.String("path", r.URL.Path), pipeline.Err(err))
+		p.log.ErrorContext(r.Context(), "page not made", slog.String("path", r.URL.Path), logs.Err(err))
 		Refuse(w, r, internalError())
 		return
 	}

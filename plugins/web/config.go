@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the section plugins.web.
@@ -72,7 +72,7 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once; it reads the files.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	_, port, err := net.SplitHostPort(c.Listen)
 	p.Check(err == nil && port != "", "listen", "must be host:port, got %q", c.Listen)
 	if _, err := c.TLS.load(); err != nil {
@@ -100,7 +100,7 @@ func (c *Config) Validate() error {
 }
 
 func (a *Auth) validate(proxies bool) error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(a.Header == "" || proxies, "header", "must be empty without trusted_proxies: any client can send it")
 	p.Check(a.Header == "" || canNameUser(a.Header), "header",
 		"must be a header that only the proxy writes, such as X-User: %q has another meaning or is no name of a header", a.Header)
@@ -116,7 +116,7 @@ func (a *Auth) validate(proxies bool) error {
 	}
 	if a.JWKSURL != "" {
 		u, err := url.Parse(a.JWKSURL)
-		p.Check(err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && pipeline.Loopback(u.Host)), "jwks_url",
+		p.Check(err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && setting.Loopback(u.Host)), "jwks_url",
 			"must be an https address, got %q", a.JWKSURL)
 	}
 	return p.Err()
@@ -124,7 +124,7 @@ func (a *Auth) validate(proxies bool) error {
 
 // ValidateIn checks that streams can be closed before the process must have stopped (app.Placed).
 func (p *Plugin) ValidateIn(where app.Where) error {
-	var wrong pipeline.Problems
+	var wrong setting.Problems
 	drain := p.config.DrainDelay + p.config.DrainWindow
 	wrong.Check(len(where.NeededBy) == 0 || drain < where.StopTimeout/2, "drain_window",
 		"must be, with drain_delay, less than half of stop_timeout (%s), got %s", where.StopTimeout, drain)
@@ -136,11 +136,11 @@ func (t TLS) load() (*tls.Config, error) {
 		return nil, nil
 	}
 	if t.CertFile == "" || t.KeyFile == "" {
-		return nil, &pipeline.FieldError{Path: "tls.cert_file", Problem: "must be set together with key_file"}
+		return nil, &setting.FieldError{Path: "tls.cert_file", Problem: "must be set together with key_file"}
 	}
 	cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
 	if err != nil {
-		return nil, &pipeline.FieldError{Path: "tls.cert_file", Problem: err.Error()}
+		return nil, &setting.FieldError{Path: "tls.cert_file", Problem: err.Error()}
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 const (
@@ -161,7 +162,7 @@ func (s *signIn) fetch(ctx context.Context) {
 	case err == nil:
 		s.use(ctx, keys, skipped)
 	case ctx.Err() == nil:
-		s.log.WarnContext(ctx, "keys of the sign-in not fetched", slog.String("url", s.url), pipeline.Err(err))
+		s.log.WarnContext(ctx, "keys of the sign-in not fetched", slog.String("url", s.url), logs.Err(err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

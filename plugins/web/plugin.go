@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpserver"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
 )
@@ -24,7 +25,7 @@ type Plugin struct {
 	tokens  *token.Plugin
 	streams *sse.Plugin
 	log     *slog.Logger
-	sampled *pipeline.LogSampler
+	sampled *logs.Throttle
 	metrics metrics
 	mounts  map[string]*mount
 	server  *server
@@ -105,7 +106,7 @@ func Subjects(f func(*http.Request) (context.Context, string)) Option {
 func New(tokens *token.Plugin, streams *sse.Plugin) *Plugin {
 	p := &Plugin{
 		config: DefaultConfig(), tokens: tokens, streams: streams, log: slog.New(slog.DiscardHandler), metrics: newMetrics(),
-		sampled: pipeline.NewLogSampler(warnEvery),
+		sampled: logs.NewThrottle(warnEvery),
 		mounts:  map[string]*mount{}, slots: slots{open: map[string]int{}},
 		logKey: []byte(rand.Text()), headerTimeout: headerTimeout, writeTimeout: writeTimeout, bodyTimeout: bodyTimeout,
 	}
@@ -123,7 +124,7 @@ func (p *Plugin) Settings() any { return &p.config }
 
 // Register implements pipeline.Plugin. A plugin that calls Handle names this one in its Needs.
 func (p *Plugin) Register(r *pipeline.Registry) (err error) {
-	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
+	p.log = r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
 	p.registry = r
 	r.Collect(append(p.metrics.collectors(), p.server.connections.Collectors()...)...)
 	r.Service(p.Name(), p.server)

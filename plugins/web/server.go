@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/httpserver"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 const (
@@ -42,7 +43,7 @@ type server struct {
 	plugin  *Plugin
 	wrong   []error // of Handle
 	failed  chan error
-	loops   pipeline.Loops
+	loops   loop.Group
 	serving sync.WaitGroup
 
 	requests    httpserver.Requests
@@ -66,7 +67,7 @@ func (s *server) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped || s.http != nil {
-		return fmt.Errorf("web: %w", pipeline.ErrStarted)
+		return fmt.Errorf("web: %w", loop.ErrStarted)
 	}
 	if len(s.plugin.mounts) == 0 {
 		return nil
@@ -187,7 +188,7 @@ func (s *server) Draining() {}
 // in Stop, and streams in the Drain of plugins/sse.
 func (s *server) Drain(ctx context.Context) error {
 	if s.addr() != "" && s.plugin.config.DrainDelay > 0 {
-		pipeline.Sleep(ctx, s.plugin.config.DrainDelay)
+		loop.Sleep(ctx, s.plugin.config.DrainDelay)
 	}
 	s.draining.Store(true)
 	return nil

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/producer"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -233,7 +234,7 @@ func (p *publishing) publish(ctx context.Context, events ...*event.Event) error 
 		case !errors.Is(err, producer.ErrFull) || time.Now().After(end):
 			return err
 		}
-		if !pipeline.Sleep(ctx, delays.Delay(try)) {
+		if !loop.Sleep(ctx, delays.Delay(try)) {
 			return ctx.Err()
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/checker"
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/handlers/eventrouter/watch"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Options are the size of the demo, and what it uses. All fields but Killed are required.
@@ -148,7 +148,7 @@ func (r *run) publish(ctx context.Context, stop context.CancelCauseFunc) error {
 		}
 		for i := range r.Jobs {
 			at := begin.Add(time.Duration(sent) * time.Second / time.Duration(r.Rate))
-			if !pipeline.Sleep(ctx, time.Until(at)) {
+			if !loop.Sleep(ctx, time.Until(at)) {
 				return context.Cause(ctx)
 			}
 			sent++
@@ -191,7 +191,7 @@ func (r *run) kill(ctx context.Context, stop context.CancelCauseFunc, wait bool)
 		if !wait || time.Now().After(end) {
 			return nil
 		}
-		if !pipeline.Sleep(ctx, killWait) {
+		if !loop.Sleep(ctx, killWait) {
 			return context.Cause(ctx)
 		}
 	}

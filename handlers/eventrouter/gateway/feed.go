@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/sse"
 )
 
@@ -120,7 +121,7 @@ func (d *domain) entries(texts []string) {
 		}
 		e, err := event.Decode([]byte(text))
 		if err != nil {
-			d.g.sampled.Warn(d.g.o.Logger, "feed entry is no event", pipeline.Err(err))
+			d.g.sampled.Warn(d.g.o.Logger, "feed entry is no event", logs.Err(err))
 			continue
 		}
 		j.sequence.full = len(j.out) >= outEvents || j.size >= outBytes

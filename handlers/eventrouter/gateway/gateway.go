@@ -12,6 +12,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -40,7 +43,7 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.GapWait >= 0, "gap_wait", "must be >= 0, got %s", c.GapWait)
 	p.Check(c.FeedPoll >= time.Millisecond, "feed_poll", "must be >= 1ms, got %s", c.FeedPoll)
 	p.Positive("max_watch", c.MaxWatch)
@@ -72,16 +75,16 @@ type Gateway struct {
 	o        Options
 	seed     maphash.Seed // of the hashes of contents
 	metrics  metrics
-	sampled  *pipeline.LogSampler
+	sampled  *logs.Throttle
 	domains  []*domain // by name
 	follower *redis.Follower
 	reader   *reader
-	loops    pipeline.Loops
+	loops    loop.Group
 }
 
 // New returns a gateway.
 func New(o Options) *Gateway {
-	g := &Gateway{o: o, seed: maphash.MakeSeed(), sampled: pipeline.NewLogSampler(warnEvery)}
+	g := &Gateway{o: o, seed: maphash.MakeSeed(), sampled: logs.NewThrottle(warnEvery)}
 	feeds := map[string]*domain{} // by stream
 	for name, shards := range o.Shards {
 		d := &domain{g: g, name: name, prefix: `{"domain":"` + name + `","job_id":"`, wait: roomWait, jobs: map[string]*job{}}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
@@ -169,5 +169,5 @@ func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time
 // own name to this machine, so the name of the host counts too.
 func (g *Gateway) local(r *http.Request) bool {
 	forwarded := r.Header.Get("Forwarded") + r.Header.Get("X-Forwarded-For") + r.Header.Get("X-Real-Ip")
-	return forwarded == "" && pipeline.Loopback(g.o.Web.Addr(), r.RemoteAddr, r.Host)
+	return forwarded == "" && setting.Loopback(g.o.Web.Addr(), r.RemoteAddr, r.Host)
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/sse"
 )
 
@@ -142,7 +142,7 @@ func (s *stream) begin(ctx context.Context, c *sse.Client) error {
 		}
 		if progress {
 			idle = 0
-		} else if idle++; !pipeline.Sleep(ctx, reread(idle)) {
+		} else if idle++; !loop.Sleep(ctx, reread(idle)) {
 			return ctx.Err()
 		}
 		if err := s.readPages(ctx); err != nil {

@@ -3,7 +3,7 @@ package joblog
 import (
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config has the limits of logs and states.
@@ -29,7 +29,7 @@ const maxLogMax = 10_000
 
 // Validate reports all errors at once.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	for name, d := range map[string]time.Duration{"state_ttl": c.StateTTL, "log_ttl": c.LogTTL, "log_ttl_after_end": c.LogTTLAfterEnd} {
 		p.Check(d >= time.Second, name, "must be >= 1s, got %s", d)
 	}

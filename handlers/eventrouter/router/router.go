@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
@@ -39,7 +40,7 @@ type Router struct {
 	// and ten seconds. Nil: none.
 	Logger *slog.Logger
 
-	dropped atomic.Pointer[pipeline.LogSampler]
+	dropped atomic.Pointer[logs.Throttle]
 	closed  atomic.Pointer[time.Time] // the gate, until then
 }
 
@@ -210,11 +211,11 @@ func (b *batch) warn(reason string, e event.Event) {
 		return
 	}
 	if b.dropped.Load() == nil {
-		b.dropped.CompareAndSwap(nil, pipeline.NewLogSampler(warnEvery))
+		b.dropped.CompareAndSwap(nil, logs.NewThrottle(warnEvery))
 	}
-	b.dropped.Load().Warn(b.Logger, text, slog.String(pipeline.LogDomain, b.domain), slog.String("job", e.JobID),
-		slog.Int64("seq", e.Seq), slog.String(pipeline.LogStage, e.Stage), slog.String("event_id", e.EventID),
-		slog.String(pipeline.LogStreamEntryID, e.StreamID))
+	b.dropped.Load().Warn(b.Logger, text, slog.String(logs.Domain, b.domain), slog.String("job", e.JobID),
+		slog.Int64("seq", e.Seq), slog.String(logs.Stage, e.Stage), slog.String("event_id", e.EventID),
+		slog.String(logs.StreamEntryID, e.StreamID))
 }
 
 // lostEnd returns the error of a terminal event whose number another event has, which is stored as a

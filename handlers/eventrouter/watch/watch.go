@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // The names of the stream's messages. See the README of the event router.
@@ -104,7 +104,7 @@ func Follow(ctx context.Context, o Options) (reason string, err error) {
 		if o.Disconnected != nil {
 			o.Disconnected(err, w.retry)
 		}
-		if !pipeline.Sleep(ctx, w.retry) {
+		if !loop.Sleep(ctx, w.retry) {
 			return "", ctx.Err()
 		}
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -175,7 +175,7 @@ func (c commands) statusOf(ctx context.Context, id rules.Promotion) (Status, err
 		s.Instances = append([]streams.InstanceStatus{}, instances...)
 	}
 	if err != nil {
-		c.Resources.Log().WarnContext(ctx, "instances unknown: Redis does not answer", pipeline.Err(err))
+		c.Resources.Log().WarnContext(ctx, "instances unknown: Redis does not answer", logs.Err(err))
 	} else if st, err := of.Inspect(ctx, id.ID); err == nil {
 		s.DelayingGroups = st.Delaying
 		if st.Foreign {

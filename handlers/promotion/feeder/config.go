@@ -3,7 +3,7 @@ package feeder
 import (
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the settings section of the feeder (plugins.promotion.feeder).
@@ -25,7 +25,7 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Positive("interval", c.Interval)
 	p.Positive("grace_period", c.GracePeriod)
 	p.Positive("sweep_interval", c.SweepInterval)

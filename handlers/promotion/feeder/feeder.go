@@ -9,7 +9,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -49,28 +50,28 @@ type Options struct {
 type Feeder struct {
 	Options
 	log      *slog.Logger
-	failures *pipeline.Sampler[failure, error]
+	failures *logs.Sampler[failure, error]
 	unread   map[rules.Type]int // unknown streams of the last sweep; only sweep uses it
 	counted  time.Time          // last count of the settled payouts; only measure uses it
 	last     atomic.Pointer[Measurement]
 
-	loops   pipeline.Loops
+	loops   loop.Group
 	started bool // and not stopped
 }
 
 // New returns a feeder that is not started.
 func New(o Options) *Feeder {
-	return &Feeder{Options: o, unread: map[rules.Type]int{}, failures: pipeline.NewSampler[failure, error](logInterval),
-		log: o.Log.With(slog.String(pipeline.LogComponent, "feeder"))}
+	return &Feeder{Options: o, unread: map[rules.Type]int{}, failures: logs.NewSampler[failure, error](logInterval),
+		log: o.Log.With(slog.String(logs.Component, "feeder"))}
 }
 
 // Start starts the loops. Measuring is a loop of its own: a round that waits for Redis must not
 // look as if the ledger did not answer.
 func (f *Feeder) Start(ctx context.Context) error {
 	err := f.loops.Start(ctx,
-		func(ctx context.Context) { pipeline.Repeat(ctx, f.Config.Interval, f.round) },
-		func(ctx context.Context) { pipeline.Every(ctx, f.Config.SweepInterval, f.sweepAll) },
-		func(ctx context.Context) { pipeline.Repeat(ctx, 0, f.measureAll) })
+		func(ctx context.Context) { loop.Repeat(ctx, f.Config.Interval, f.round) },
+		func(ctx context.Context) { loop.Every(ctx, f.Config.SweepInterval, f.sweepAll) },
+		func(ctx context.Context) { loop.Repeat(ctx, 0, f.measureAll) })
 	if err != nil {
 		return fmt.Errorf("feeder: %w", err)
 	}
@@ -89,7 +90,7 @@ func (f *Feeder) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	if err := f.Ledger().ReleaseFeeder(ctx); err != nil {
-		f.log.WarnContext(ctx, "promotions not released, their next feeder waits for the lease", pipeline.Err(err))
+		f.log.WarnContext(ctx, "promotions not released, their next feeder waits for the lease", logs.Err(err))
 	}
 	return nil
 }
@@ -98,7 +99,7 @@ func (f *Feeder) sweepAll(ctx context.Context) {
 	for t, m := range f.Streams {
 		err := f.sweep(ctx, rules.Type(t), m)
 		if err != nil && ctx.Err() == nil {
-			f.log.WarnContext(ctx, "sweep failed, tried again", slog.Duration("in", f.Config.SweepInterval), pipeline.Err(err))
+			f.log.WarnContext(ctx, "sweep failed, tried again", slog.Duration("in", f.Config.SweepInterval), logs.Err(err))
 		}
 	}
 }

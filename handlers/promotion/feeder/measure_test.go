@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestMeasureShowsTheLedger(t *testing.T) {
 	t.Parallel()
 	cfg := ledger.DefaultConfig()
-	cfg.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
+	cfg.DSN = setting.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
 	l, err := ledger.Open(t.Context(), cfg, ledger.Options{Instance: "measure", Lease: time.Minute, MaxActive: 1}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })

@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -22,7 +22,7 @@ func (f *Feeder) round(ctx context.Context) time.Duration {
 	unfinished, err := f.Ledger().Unfinished(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			f.log.WarnContext(ctx, "unfinished promotions not read from the ledger", pipeline.Err(err))
+			f.log.WarnContext(ctx, "unfinished promotions not read from the ledger", logs.Err(err))
 		}
 		return f.Config.Interval
 	}
@@ -67,7 +67,7 @@ func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromot
 	}
 	list, err := f.Ledger().AdmitWaiting(ctx)
 	if err != nil && ctx.Err() == nil {
-		f.log.WarnContext(ctx, "free places not given to waiting promotions, tried again next round", pipeline.Err(err))
+		f.log.WarnContext(ctx, "free places not given to waiting promotions, tried again next round", logs.Err(err))
 	}
 	admitted := make(map[rules.Promotion]bool, len(list))
 	for _, p := range list {
@@ -99,9 +99,9 @@ func (f *Feeder) failed(p rules.Promotion, err error) {
 	f.failures.Add(failure{p, class}, 1, err)
 }
 
-func (f *Feeder) logFailures(ctx context.Context, lines []pipeline.Sample[failure, error]) {
+func (f *Feeder) logFailures(ctx context.Context, lines []logs.Sample[failure, error]) {
 	for _, l := range lines {
 		f.log.WarnContext(ctx, "promotion not fed, tried again", slog.String(logPromotionType, string(l.Key.Type)),
-			slog.Int64(logPromotionID, l.Key.ID), slog.String("class", l.Key.class), slog.Int("suppressed", l.Count-1), pipeline.Err(l.Latest))
+			slog.Int64(logPromotionID, l.Key.ID), slog.String("class", l.Key.class), slog.Int("suppressed", l.Count-1), logs.Err(l.Latest))
 	}
 }

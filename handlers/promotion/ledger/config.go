@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -18,7 +19,7 @@ type Config struct {
 	// PostgreSQL options are those of pgx; search_path names a schema. SQLite accepts
 	// ?synchronous=full, which also survives a power failure; the default survives only the end of
 	// the process.
-	DSN pipeline.Secret `yaml:"dsn"`
+	DSN setting.Secret `yaml:"dsn"`
 	// Connections is the number of PostgreSQL connections for payouts. Four more serve the feeder,
 	// commands and status. SQLite has one writer. Default 10.
 	Connections int `yaml:"connections"`
@@ -56,9 +57,9 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports all wrong settings at once, as joined *pipeline.FieldError values.
+// Validate reports all wrong settings at once, as joined *setting.FieldError values.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(!c.DSN.IsZero(), "dsn", "must be set: postgres://… or sqlite:/path")
 	sqldb.CheckDSN(&p, "dsn", c.DSN)
 	p.Check(c.Connections >= 4, "connections", "must be >= 4, got %d", c.Connections)

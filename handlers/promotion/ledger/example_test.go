@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // A payout from its record to paid, as the promotion processor does it.
@@ -22,7 +22,7 @@ func Example() {
 	defer func() { _ = os.RemoveAll(dir) }()
 	ctx := context.Background()
 	cfg := ledger.DefaultConfig()
-	cfg.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(dir, "ledger.db"))
+	cfg.DSN = setting.NewSecret("sqlite:" + filepath.Join(dir, "ledger.db"))
 	l, err := ledger.Open(ctx, cfg, ledger.Options{Instance: "host-1", Lease: 8 * time.Second}, nil)
 	if err != nil {
 		log.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -173,7 +173,7 @@ func (l *Ledger) MarkEnqueued(ctx context.Context, p rules.Promotion, incarnatio
 		if err == nil {
 			return marked, nil
 		}
-		if n == maxTries || l.store.fault(err) != faultRetry || !pipeline.Sleep(ctx, time.Duration(n)*time.Millisecond) {
+		if n == maxTries || l.store.fault(err) != faultRetry || !loop.Sleep(ctx, time.Duration(n)*time.Millisecond) {
 			return 0, l.wrap("mark enqueued", err)
 		}
 	}

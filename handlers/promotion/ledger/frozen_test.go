@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // untilAnswered repeats call while the ledger returns ErrUnavailable.
@@ -233,7 +233,7 @@ func TestALockedPromotionDelaysNoOther(t *testing.T) {
 		again := func(call func() error) {
 			for range 4 {
 				wg.Go(func() {
-					for pipeline.Sleep(ctx, 20*time.Millisecond) {
+					for loop.Sleep(ctx, 20*time.Millisecond) {
 						if err := call(); err != nil && ctx.Err() == nil && !errors.Is(err, ErrUnavailable) {
 							t.Error(err)
 						}
@@ -251,7 +251,7 @@ func TestALockedPromotionDelaysNoOther(t *testing.T) {
 		again(func() error { return pay(2) })
 		most, last := 0, time.Now()
 		var stall time.Duration // the longest time in which this loop stood still
-		for pipeline.Sleep(ctx, 20*time.Millisecond) {
+		for loop.Sleep(ctx, 20*time.Millisecond) {
 			var n int
 			err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart < clock_timestamp() - interval '1 s'
 				AND pid IN (SELECT pid FROM pg_locks WHERE relation = 'payouts'::regclass)`).Scan(&n)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -28,7 +28,7 @@ type Ledger struct {
 	begins      *batcher[*rules.Record, BeginResult]
 	settles     *batcher[*rules.CallResult, SettleResult]
 
-	refusals *pipeline.SampledLog[refusalKey, refused]
+	refusals *logs.Sampled[refusalKey, refused]
 
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
 	feedNext   sync.Map      // rules.Promotion -> feedPosition; see FeedOverdue

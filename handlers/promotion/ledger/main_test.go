@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -54,7 +55,7 @@ func as(instance string) tune { return func(_ *Config, o *Options) { o.Instance 
 
 func (h *testDB) config() (Config, Options) {
 	cfg := DefaultConfig()
-	cfg.DSN = pipeline.NewSecret(h.dsn)
+	cfg.DSN = setting.NewSecret(h.dsn)
 	cfg.Retry = pipeline.Backoff{First: time.Second, Max: 30 * time.Second}
 	return cfg, Options{Instance: "a", Lease: 8 * time.Second}
 }

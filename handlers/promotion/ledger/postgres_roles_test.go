@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	deadstore "github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -103,7 +104,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 	r, ctx := newRoles(t), t.Context()
 	migrator, service, operator, reader := r.dsn(t, "migrator"), r.dsn(t, "service"), r.dsn(t, "operator"), r.dsn(t, "reader")
 	for _, s := range []pipeline.Schema{
-		Schema(Config{DSN: pipeline.NewSecret(migrator)}, "dsn", nil), deadstore.Schema(pipeline.NewSecret(migrator), "dsn", nil),
+		Schema(Config{DSN: setting.NewSecret(migrator)}, "dsn", nil), deadstore.Schema(setting.NewSecret(migrator), "dsn", nil),
 	} {
 		_, err := s.Migrate(ctx)
 		require.NoError(t, err)
@@ -143,7 +144,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		requireDenied(t, l.Pause(ctx, promotion, Steering{Who: "ann", Why: "x"}), "only an operator steers")
 	}
 	work := func(role string, do func(s *deadstore.Store)) {
-		s, err := deadstore.Connect(ctx, pipeline.NewSecret(r.dsn(t, role)), slog.New(slog.DiscardHandler))
+		s, err := deadstore.Connect(ctx, setting.NewSecret(r.dsn(t, role)), slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		do(s)
 		require.NoError(t, s.Close())

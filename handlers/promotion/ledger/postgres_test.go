@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // waiters counts the sessions that wait for the lock of POINT:1 in the test's schema.
@@ -279,7 +280,7 @@ func TestSessionsOfAStandbyAreNotKept(t *testing.T) {
 			require.NoError(t, err)
 		}
 		cfg, opts := h.config()
-		cfg.DSN = pipeline.NewSecret(h.dsn + "&default_transaction_read_only=on")
+		cfg.DSN = setting.NewSecret(h.dsn + "&default_transaction_read_only=on")
 		_, err := Open(t.Context(), cfg, opts, nil)
 		require.ErrorIs(t, err, pipeline.ErrUnavailable)
 	})

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -50,12 +51,12 @@ func (l *Ledger) noteRefusal(what string, err error) {
 	}
 }
 
-func logRefusals(log *slog.Logger) *pipeline.SampledLog[refusalKey, refused] {
-	return pipeline.NewSampledLog(refusalEvery, func(s pipeline.Sample[refusalKey, refused]) {
+func logRefusals(log *slog.Logger) *logs.Sampled[refusalKey, refused] {
+	return logs.NewSampled(refusalEvery, func(s logs.Sample[refusalKey, refused]) {
 		log.LogAttrs(context.Background(), slog.LevelError, "the database refuses a statement of the ledger",
-			slog.String(pipeline.LogComponent, "ledger"), slog.String("operation", s.Key.what), slog.String("sqlstate", s.Key.code),
+			slog.String(logs.Component, "ledger"), slog.String("operation", s.Key.what), slog.String("sqlstate", s.Key.code),
 			slog.String("constraint", s.Key.constraint), slog.String("table", s.Key.table), slog.String("repair", s.Latest.repair),
-			slog.Int("times", s.Count), pipeline.Err(s.Latest.err))
+			slog.Int("times", s.Count), logs.Err(s.Latest.err))
 	})
 }
 
@@ -79,7 +80,7 @@ func (l *Ledger) transact(ctx context.Context, w readRequest, fn func(context.Co
 			w.lock = true
 			continue
 		}
-		if !pipeline.Sleep(ctx, time.Duration(rand.Int64N(int64(n)*int64(5*time.Millisecond)))) {
+		if !loop.Sleep(ctx, time.Duration(rand.Int64N(int64(n)*int64(5*time.Millisecond)))) {
 			return ctx.Err()
 		}
 	}
@@ -138,7 +139,7 @@ func (l *Ledger) update(ctx context.Context, what string, exclusive *rules.Promo
 			return nil
 		}
 		f := l.store.fault(err)
-		if f != faultRetry && f != faultLocked || f == faultRetry && n >= maxTries || n >= maxLockTries || !pipeline.Sleep(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) {
+		if f != faultRetry && f != faultLocked || f == faultRetry && n >= maxTries || n >= maxLockTries || !loop.Sleep(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) {
 			return l.wrap(what, err)
 		}
 	}

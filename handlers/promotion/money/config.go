@@ -4,7 +4,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the settings of the Money API. Only URL has no default. The zero value is not valid.
@@ -25,7 +25,7 @@ type Config struct {
 	// DefaultRetryAfter is the wait after a 429 without a readable Retry-After.
 	DefaultRetryAfter time.Duration `yaml:"default_retry_after"`
 	// Token is the bearer token. Empty: no Authorization header.
-	Token pipeline.Secret `yaml:"token"`
+	Token setting.Secret `yaml:"token"`
 	// TokenFile contains the bearer token instead. It is read again after a 401.
 	TokenFile string `yaml:"token_file"`
 	// AllowPlaintextCredentials accepts a token with an http:// URL of another machine.
@@ -65,9 +65,9 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports all errors at once, as pipeline.FieldError values.
+// Validate reports all errors at once, as setting.FieldError values.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	// The value is not repeated: a mistyped URL may hold a password.
 	u, err := url.Parse(c.URL)
 	switch {
@@ -77,7 +77,7 @@ func (c *Config) Validate() error {
 		p.Check(false, "url", "must be http:// or https:// with a host")
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
 		p.Check(false, "url", "must have no user, query or fragment")
-	case u.Scheme == "http" && !(c.Token.IsZero() && c.TokenFile == "") && !c.AllowPlaintextCredentials && !pipeline.Loopback(u.Host):
+	case u.Scheme == "http" && !(c.Token.IsZero() && c.TokenFile == "") && !c.AllowPlaintextCredentials && !setting.Loopback(u.Host):
 		p.Check(false, "url", "must be https:// because there is a token: over http:// it crosses the network in plain text; or set allow_plaintext_credentials: true in this section")
 	}
 	p.Positive("call_timeout", c.CallTimeout)
@@ -97,4 +97,4 @@ func (c *Config) Validate() error {
 	return p.Err()
 }
 
-func (c *Config) tls() pipeline.TLS { return pipeline.TLS{Enabled: c.CAFile != "", CAFile: c.CAFile} }
+func (c *Config) tls() setting.TLS { return setting.TLS{Enabled: c.CAFile != "", CAFile: c.CAFile} }

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 func TestConfig(t *testing.T) {
@@ -23,7 +23,7 @@ func TestConfig(t *testing.T) {
 		require.NoError(t, cfg.Validate())
 	})
 	t.Run("every mistake at once, with its path", func(t *testing.T) {
-		err := (&money.Config{TokenFile: "f", Token: pipeline.NewSecret("x")}).Validate()
+		err := (&money.Config{TokenFile: "f", Token: setting.NewSecret("x")}).Validate()
 		for _, path := range []string{
 			"url:", "call_timeout:", "connect_timeout:", "idle_conn_timeout:", "max_retry_after:",
 			"default_retry_after:", "concurrency:", "token_file:", "breaker.failure_ratio:", "breaker.min_calls:",

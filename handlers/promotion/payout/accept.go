@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // Accept handles records of the publish topic, with one statement of the ledger. The messages that
@@ -70,6 +71,6 @@ func (p *Processor) acceptedCancelled(ctx context.Context, key rules.Key) {
 		return
 	}
 	p.Log.WarnContext(ctx, "a cancelled promotion still gets records, their payouts are cancelled at once",
-		slog.String(pipeline.LogComponent, "processor"), slog.String(logPromotionType, p.Type.Name),
+		slog.String(logs.Component, "processor"), slog.String(logPromotionType, p.Type.Name),
 		slog.Int64(logPromotionID, key.Promotion))
 }

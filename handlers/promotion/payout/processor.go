@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -59,11 +60,11 @@ func (p *Processor) debug(ctx context.Context, stage string, key rules.Key, more
 		return
 	}
 	p.Log.LogAttrs(ctx, slog.LevelDebug, "payout", append([]slog.Attr{
-		slog.String(pipeline.LogComponent, "processor"),
-		slog.String(pipeline.LogStage, stage),
+		slog.String(logs.Component, "processor"),
+		slog.String(logs.Stage, stage),
 		slog.String(logPromotionType, p.Type.Name),
 		slog.Int64(logPromotionID, key.Promotion),
 		slog.Int64(logTargetID, key.Target),
-		slog.String(pipeline.LogOrigin, pipeline.OriginFrom(ctx).String()),
+		slog.String(logs.Origin, pipeline.OriginFrom(ctx).String()),
 	}, more...)...)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
@@ -57,7 +58,7 @@ type testLedger struct {
 func newTestLedger(t *testing.T, dsn string) (*testLedger, Replays) {
 	t.Helper()
 	config := ledger.DefaultConfig()
-	config.DSN = pipeline.NewSecret(dsn)
+	config.DSN = setting.NewSecret(dsn)
 	config.MaxRetries, config.Retry = 0, pipeline.Backoff{First: 1, Max: 1}
 	l, err := ledger.Open(t.Context(), config, ledger.Options{Instance: "test", Lease: time.Minute}, nil)
 	require.NoError(t, err)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -36,7 +38,7 @@ type Results struct {
 	Metrics        *Metrics
 	Log            *slog.Logger
 
-	loops pipeline.Loops
+	loops loop.Group
 }
 
 // Start starts the loops. It is called once.
@@ -55,10 +57,10 @@ func (r *Results) Stop(ctx context.Context) error {
 // relayLoop publishes the events of the ledger's outbox.
 func (r *Results) relayLoop(ctx context.Context) {
 	failing := false
-	pipeline.Repeat(ctx, resultsPoll, func(ctx context.Context) time.Duration {
+	loop.Repeat(ctx, resultsPoll, func(ctx context.Context) time.Duration {
 		n, err := r.Ledger().Relay(ctx, ledger.OutboxOutcome, resultsBatch, r.publish)
 		if err != nil && ctx.Err() == nil && !failing {
-			r.Log.WarnContext(ctx, "result events not published, tried again", pipeline.Err(err))
+			r.Log.WarnContext(ctx, "result events not published, tried again", logs.Err(err))
 		}
 		if failing = err != nil; n == resultsBatch && !failing {
 			return 0
@@ -71,10 +73,10 @@ func (r *Results) relayLoop(ctx context.Context) {
 func (r *Results) trimLoop(ctx context.Context) {
 	retain := streams.Retainer{Stream: ResultsStream, Retention: r.Retention, RequiredGroups: r.RequiredGroups}
 	failing := false
-	pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
+	loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		removed, left, err := retain.Trim(ctx, r.Redis.Client())
 		if err != nil && ctx.Err() == nil && !failing {
-			r.Log.WarnContext(ctx, "results stream not trimmed, tried again", pipeline.Err(err))
+			r.Log.WarnContext(ctx, "results stream not trimmed, tried again", logs.Err(err))
 		}
 		if failing = err != nil; !failing {
 			r.Metrics.results.Set(float64(left))

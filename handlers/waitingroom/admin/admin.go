@@ -14,7 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // The verbs that change nothing. Those of a change are in package room.
@@ -78,7 +78,7 @@ const (
 	maxWhy         = 500
 )
 
-// Do does what a verb says. The errors are mistakes of the request (pipeline.FieldError), those of
+// Do does what a verb says. The errors are mistakes of the request (setting.FieldError), those of
 // package room, or those of the server.
 func Do(ctx context.Context, rooms *room.Rooms, event, verb string, q Request) (any, error) {
 	if err := check(event, verb, &q); err != nil {
@@ -106,7 +106,7 @@ func Do(ctx context.Context, rooms *room.Rooms, event, verb string, q Request) (
 }
 
 func check(event, verb string, q *Request) error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(room.ValidEvent(event), "event", "must be 1 to 128 characters of A-Za-z0-9._-, got %q", event)
 	if slices.Contains(Changes(), verb) {
 		for field, text := range map[string]*string{"by": &q.By, "why": &q.Why} {
@@ -157,6 +157,6 @@ func find(ctx context.Context, rooms *room.Rooms, event, user string) (User, err
 
 // IsMistake reports whether an error of Do is one of the request.
 func IsMistake(err error) bool {
-	_, is := errors.AsType[*pipeline.FieldError](err)
+	_, is := errors.AsType[*setting.FieldError](err)
 	return is
 }

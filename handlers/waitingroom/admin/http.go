@@ -13,7 +13,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/web"
 )
@@ -24,7 +25,7 @@ const Pattern = "POST /api/v1/rooms/{id}/{verb}"
 const maxBody = 64 << 10
 
 // Handler returns the API. Requests present the credential as a bearer token.
-func Handler(rooms *room.Rooms, credential pipeline.Secret, log *slog.Logger) http.Handler {
+func Handler(rooms *room.Rooms, credential setting.Secret, log *slog.Logger) http.Handler {
 	want := sha256.Sum256([]byte(credential.Reveal()))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -65,7 +66,7 @@ func Handler(rooms *room.Rooms, credential pipeline.Secret, log *slog.Logger) ht
 		case errors.Is(err, redis.ErrNotReplicated):
 			refuse(w, r, http.StatusServiceUnavailable, "unavailable", "the change was made, but too few replicas have it: repeat it")
 		default:
-			log.ErrorContext(r.Context(), "request of an operator failed", slog.String("event", event), slog.String("verb", verb), pipeline.Err(err))
+			log.ErrorContext(r.Context(), "request of an operator failed", slog.String("event", event), slog.String("verb", verb), logs.Err(err))
 			refuse(w, r, http.StatusServiceUnavailable, "unavailable", "redis is unavailable")
 		}
 	})

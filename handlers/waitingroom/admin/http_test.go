@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -42,7 +42,7 @@ func newRig(t *testing.T) *rig {
 		PromoteInterval: 10 * time.Millisecond, PromoteBatch: 10, TokenTTL: time.Hour, ReadyTTL: time.Hour,
 		Grace: time.Hour, SeenInterval: time.Minute, ClearAfter: time.Hour, MaxEvents: 10,
 	})
-	r.mux.Handle(Pattern, Handler(r.rooms, pipeline.NewSecret(credential), slog.New(slog.DiscardHandler)))
+	r.mux.Handle(Pattern, Handler(r.rooms, setting.NewSecret(credential), slog.New(slog.DiscardHandler)))
 	return r
 }
 

@@ -15,6 +15,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -60,8 +62,8 @@ type Broker struct {
 	family   *redis.Family
 	metrics  *metrics
 	log      *slog.Logger
-	sampled  *pipeline.LogSampler
-	loops    pipeline.Loops
+	sampled  *logs.Throttle
+	loops    loop.Group
 	calls    sync.WaitGroup // claims, signs and reads of tables
 	reading  sync.Map       // nodes of whose tables a read waits
 	requests atomic.Int64   // numbers of requests to the server
@@ -79,7 +81,7 @@ type Broker struct {
 // New returns a broker.
 func New(o Options) *Broker {
 	o.Labels = cmp.Or(o.Labels, labels.New())
-	b := &Broker{o: o, sampled: pipeline.NewLogSampler(warnEvery), events: map[string]*local{}, limits: limits{most: o.RequestsPerUser}}
+	b := &Broker{o: o, sampled: logs.NewThrottle(warnEvery), events: map[string]*local{}, limits: limits{most: o.RequestsPerUser}}
 	b.metrics = newMetrics(b)
 	b.family = o.Redis.Family(redis.FamilyOptions{
 		Name: room.DispatchStream("<instance>"), Group: Group, Server: o.Server, Fields: true,
@@ -115,8 +117,8 @@ func (b *Broker) Register(r *pipeline.Registry) {
 func (b *Broker) Start(ctx context.Context) error {
 	b.mark(&b.lastRead, &b.lastBroadcast, &b.lastSigns)
 	return b.loops.Start(ctx,
-		func(ctx context.Context) { pipeline.Every(ctx, b.o.BroadcastInterval, b.broadcast) },
-		func(ctx context.Context) { pipeline.Every(ctx, signRound, b.signAll) },
+		func(ctx context.Context) { loop.Every(ctx, b.o.BroadcastInterval, b.broadcast) },
+		func(ctx context.Context) { loop.Every(ctx, signRound, b.signAll) },
 	)
 }
 
@@ -365,7 +367,7 @@ func (b *Broker) answered(l *local, r batch, i int, places []room.Place) {
 
 func (b *Broker) warn(ctx context.Context, text string, err error, attrs ...slog.Attr) {
 	if ctx.Err() == nil {
-		b.sampled.Warn(b.log, text, append(attrs, pipeline.Err(err))...)
+		b.sampled.Warn(b.log, text, append(attrs, logs.Err(err))...)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/admin"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
@@ -20,7 +20,7 @@ import (
 func (w *world) operator() func(verb, body string) {
 	const credential = "credential of an operator"
 	mux := http.NewServeMux()
-	mux.Handle(admin.Pattern, admin.Handler(w.rooms, pipeline.NewSecret(credential), slog.New(slog.DiscardHandler)))
+	mux.Handle(admin.Pattern, admin.Handler(w.rooms, setting.NewSecret(credential), slog.New(slog.DiscardHandler)))
 	server := httptest.NewServer(mux)
 	w.t.Cleanup(server.Close)
 	return func(verb, body string) {

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 const minInterval = 100 * time.Millisecond
@@ -26,7 +26,7 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.BroadcastInterval >= minInterval && c.BroadcastInterval <= room.MaxInterval, "broadcast_interval", "must be from %s to %s, got %s",
 		minInterval, room.MaxInterval, c.BroadcastInterval)
 	p.Check(c.RequestsPerUser >= 0, "requests_per_user", "must be >= 0, got %d", c.RequestsPerUser)

@@ -28,6 +28,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
@@ -189,7 +190,7 @@ func (s *site) Register(r *pipeline.Registry) error {
 		})
 		s.broker.Register(r)
 		r.Offer(reclaim.Shards(s.broker.Family()))
-		shop.New(rooms, s.tokens, series, []pipeline.Secret{pipeline.NewSecret(shopToken)}, r.Env().Logger).Register(r, s.web)
+		shop.New(rooms, s.tokens, series, []setting.Secret{setting.NewSecret(shopToken)}, r.Env().Logger).Register(r, s.web)
 	}
 	return nil
 }

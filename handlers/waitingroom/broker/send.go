@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
 )
@@ -55,7 +55,7 @@ func (b *Broker) signID(event, user string, index int64) signedID {
 		Audience: idAudience(event), Subject: user, ID: strconv.FormatInt(index, 10), Expires: time.Now().Add(idTime),
 	})
 	if err != nil {
-		b.sampled.Warn(b.log, "index of a user not signed", pipeline.Err(err))
+		b.sampled.Warn(b.log, "index of a user not signed", logs.Err(err))
 	}
 	return signedID{index, text}
 }
@@ -97,7 +97,7 @@ func (b *Broker) send(l *local, c *conn, s step) {
 		if u.promotion.JTI != u.place.JTI || u.promotion.Until != u.place.Until {
 			var err error
 			if u.promotion, err = b.entry(l.event, u.id, u.place); err != nil {
-				b.sampled.Warn(b.log, "entry token not signed", pipeline.Err(err))
+				b.sampled.Warn(b.log, "entry token not signed", logs.Err(err))
 				return
 			}
 		}

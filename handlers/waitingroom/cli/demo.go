@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
 	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/token"
 )
 
@@ -244,7 +244,7 @@ func (d *demoRun) start(ctx context.Context, processes *app.Processes, role stri
 	ctx, cancel := context.WithTimeout(ctx, demoStart)
 	defer cancel()
 	for !ready(ctx, "http://"+operations+"/readyz") {
-		if !pipeline.Sleep(ctx, 100*time.Millisecond) {
+		if !loop.Sleep(ctx, 100*time.Millisecond) {
 			return "", nil, fmt.Errorf("demo: the %s is not ready: %w", role, context.Cause(ctx))
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Options are the size of the demo, and what it uses. The first fields up to Progress are required.
@@ -90,13 +90,13 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	for i := range o.Users {
 		crowd.Go(func() {
-			if pipeline.Sleep(visits, time.Duration(rand.Int64N(int64(arrival)))) { //nolint:gosec // no secret
+			if loop.Sleep(visits, time.Duration(rand.Int64N(int64(arrival)))) { //nolint:gosec // no secret
 				visit(i)
 			}
 		})
 	}
 	crowd.Go(func() {
-		for next := o.Users; pipeline.Sleep(visits, arriveEvery) && r.More(); {
+		for next := o.Users; loop.Sleep(visits, arriveEvery) && r.More(); {
 			if i := next; int64(i)-r.ended.Load() < int64(o.Users) {
 				crowd.Go(func() { visit(i) })
 				next++
@@ -158,7 +158,7 @@ func (r *run) watch(ctx context.Context, empty <-chan struct{}) (last room.Statu
 		if gone && last.Waiting+last.Ready+last.Admitted == 0 || time.Now().After(deadline) {
 			return last, nil // the checker reports what is left
 		}
-		if !pipeline.Sleep(ctx, sampleEvery) {
+		if !loop.Sleep(ctx, sampleEvery) {
 			return last, context.Cause(ctx)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // drawUsers is the number of users of a draw. Their positions are exact.
@@ -73,7 +73,7 @@ func Draw(ctx context.Context, o DrawOptions) (Drawn, error) {
 
 // audit waits for the end of the draw, and returns what its audit file has.
 func (o DrawOptions) audit(ctx context.Context) (a shuffle.Audit, err error) {
-	for a, err = o.Rooms.Shuffle(ctx, o.Event); errors.Is(err, room.ErrConflict) && pipeline.Sleep(ctx, callWait); {
+	for a, err = o.Rooms.Shuffle(ctx, o.Event); errors.Is(err, room.ErrConflict) && loop.Sleep(ctx, callWait); {
 		a, err = o.Rooms.Shuffle(ctx, o.Event)
 	}
 	if err != nil {
@@ -107,7 +107,7 @@ func check(ctx context.Context, commitment string, a shuffle.Audit, crowd []*vis
 			if position, err = v.position(ctx, "/status"); err != nil {
 				return "", err
 			}
-			if position == nil && !pipeline.Sleep(ctx, callWait) {
+			if position == nil && !loop.Sleep(ctx, callWait) {
 				return "", context.Cause(ctx)
 			}
 		}

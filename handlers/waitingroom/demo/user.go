@@ -13,7 +13,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/sse/ssetest"
 )
 
@@ -82,7 +82,7 @@ func (v *visitor) tab(ctx context.Context, tab string) {
 		}
 		switch {
 		case errors.Is(err, errAway):
-			pipeline.Sleep(ctx, away)
+			loop.Sleep(ctx, away)
 		case err == nil: // 204: the place has ended meanwhile
 			v.Checker.Ended(v.name, v.reason(ctx, "unknown"))
 			return
@@ -221,7 +221,7 @@ func (v *visitor) purchase(ctx context.Context, token string) {
 		v.replay(ctx, token)
 	}
 	if err == nil {
-		pipeline.Sleep(ctx, time.Duration(200+rand.IntN(800))*time.Millisecond) //nolint:gosec // no secret
+		loop.Sleep(ctx, time.Duration(200+rand.IntN(800))*time.Millisecond) //nolint:gosec // no secret
 		err = v.retry(ctx, func() error {
 			v.Checker.Sends(v.name, time.Now().UnixMilli())
 			return v.Gate.Finish(ctx, v.Event, token, result == checker.Sold)
@@ -250,7 +250,7 @@ func (v *visitor) replay(ctx context.Context, token string) {
 func (v *visitor) retry(ctx context.Context, f func() error) error {
 	for {
 		err := f()
-		if !errors.Is(err, gate.ErrUnavailable) || !pipeline.Sleep(ctx, callWait) {
+		if !errors.Is(err, gate.ErrUnavailable) || !loop.Sleep(ctx, callWait) {
 			return err
 		}
 	}

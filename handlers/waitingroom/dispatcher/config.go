@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 const minInterval = 100 * time.Millisecond
@@ -29,7 +29,7 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.PromoteInterval >= minInterval && c.PromoteInterval <= room.MaxInterval, "promote_interval", "must be from %s to %s, got %s",
 		minInterval, room.MaxInterval, c.PromoteInterval)
 	p.Check(c.Promoter.Workers > 0, "promoter.workers", "must be > 0, got %d", c.Promoter.Workers)

@@ -18,6 +18,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
@@ -53,8 +55,8 @@ type Dispatcher struct {
 	family  *redis.Family
 	metrics *metrics
 	log     *slog.Logger
-	sampled *pipeline.LogSampler
-	loops   pipeline.Loops
+	sampled *logs.Throttle
+	loops   loop.Group
 	queue   chan []string
 	draws   chan string
 	retries sync.WaitGroup
@@ -87,7 +89,7 @@ type event struct {
 func New(o Options) *Dispatcher {
 	o.Labels = cmp.Or(o.Labels, labels.New())
 	d := &Dispatcher{
-		o: o, sampled: pipeline.NewLogSampler(warnEvery), queue: make(chan []string, o.Promoter.Queue), draws: make(chan string),
+		o: o, sampled: logs.NewThrottle(warnEvery), queue: make(chan []string, o.Promoter.Queue), draws: make(chan string),
 		list: o.Rooms.Events, script: o.Rooms.Ticks, draw: o.Rooms.Draw,
 		node:   func(ctx context.Context, event string) string { return o.Server.Node(ctx, room.EntryStream(event)) },
 		events: map[string]*event{}, failed: map[string][]string{},
@@ -125,7 +127,7 @@ func (d *Dispatcher) Register(r *pipeline.Registry) {
 // Start starts the loops.
 func (d *Dispatcher) Start(ctx context.Context) error {
 	d.progress()
-	loops := []func(context.Context){d.promote, func(ctx context.Context) { pipeline.Every(ctx, janitorInterval, d.clean) }}
+	loops := []func(context.Context){d.promote, func(ctx context.Context) { loop.Every(ctx, janitorInterval, d.clean) }}
 	for range d.o.Promoter.Workers {
 		loops = append(loops, d.work)
 	}
@@ -142,7 +144,7 @@ func (d *Dispatcher) Stop(ctx context.Context) error { return d.loops.Stop(ctx) 
 func (d *Dispatcher) promote(ctx context.Context) {
 	defer d.retries.Wait()
 	next := time.Now()
-	pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
+	loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		d.round(ctx)
 		next = next.Add(d.o.PromoteInterval)
 		if late := time.Since(next); late > 0 {
@@ -434,7 +436,7 @@ func (d *Dispatcher) ticked(ctx context.Context, name string, begin time.Time, t
 
 func (d *Dispatcher) warn(ctx context.Context, text string, err error, attrs ...slog.Attr) {
 	if ctx.Err() == nil {
-		d.sampled.Warn(d.log, text, append(attrs, pipeline.Err(err))...)
+		d.sampled.Warn(d.log, text, append(attrs, logs.Err(err))...)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -43,7 +43,7 @@ func (d *Dispatcher) route(ctx context.Context, event string, list []promoted.Us
 			defer cancel()
 			if err := d.o.Rooms.Route(call, instance, event, users...); err != nil {
 				d.warn(ctx, "promoted users not sent to their broker, which finds them by the rank table", err,
-					slog.String("event", event), slog.String(pipeline.LogInstance, instance))
+					slog.String("event", event), slog.String(logs.Instance, instance))
 			}
 		})
 	}
@@ -87,7 +87,7 @@ func (d *Dispatcher) dismiss(ctx context.Context, instances []string, alive map[
 				err = errors.Join(err, failed)
 				continue
 			}
-			d.log.InfoContext(ctx, "dispatch stream of a dead instance deleted", slog.String(pipeline.LogInstance, instance))
+			d.log.InfoContext(ctx, "dispatch stream of a dead instance deleted", slog.String(logs.Instance, instance))
 		}
 	}
 	d.unseen = unseen

@@ -4,7 +4,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the section plugins.waitingroom.event_service.
@@ -22,7 +22,7 @@ func DefaultConfig() Config { return Config{Timeout: 2 * time.Second, Cache: tim
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	// The value is not repeated: a mistyped URL may hold a password.
 	u, err := url.Parse(c.URL)
 	p.Check(c.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == "",

@@ -14,6 +14,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 const (
@@ -40,9 +42,9 @@ type Options struct {
 type Service struct {
 	Options
 	client  *client
-	sampled *pipeline.LogSampler
+	sampled *logs.Throttle
 	flight  singleflight.Group
-	loops   pipeline.Loops
+	loops   loop.Group
 
 	known    []string // events of the last list
 	reading  sync.Map // nodes whose tables are being read
@@ -53,7 +55,7 @@ type Service struct {
 
 // New returns the service.
 func New(o Options) *Service {
-	s := &Service{Options: o, client: newClient(o.Config), sampled: pipeline.NewLogSampler(warnEvery)}
+	s := &Service{Options: o, client: newClient(o.Config), sampled: logs.NewThrottle(warnEvery)}
 	s.fetches.SetLimit(maxFetches)
 	return s
 }
@@ -102,7 +104,7 @@ func (s *Service) confirm(ctx context.Context, event string) error {
 		if right {
 			return s.create(ctx, event)
 		}
-		if !pipeline.Sleep(ctx, waitStep) {
+		if !loop.Sleep(ctx, waitStep) {
 			return fmt.Errorf("%w: no answer in %s", ErrUnavailable, s.hold())
 		}
 	}
@@ -114,7 +116,7 @@ func (s *Service) create(ctx context.Context, event string) error {
 		return errors.Join(err, s.Rooms.Deny(ctx, event, s.Cache))
 	}
 	if err != nil {
-		s.sampled.Warn(s.Log, "event not confirmed", slog.String("event", event), pipeline.Err(err))
+		s.sampled.Warn(s.Log, "event not confirmed", slog.String("event", event), logs.Err(err))
 		return err
 	}
 	if err := s.Rooms.Create(ctx, event); errors.Is(err, room.ErrTooMany) {
@@ -147,7 +149,7 @@ func (s *Service) Start(ctx context.Context) error {
 			s.reads.Wait()
 			_ = s.fetches.Wait() // each fetch logs its error
 		}()
-		pipeline.Every(ctx, capacityInterval, s.fetch)
+		loop.Every(ctx, capacityInterval, s.fetch)
 	})
 }
 
@@ -200,7 +202,7 @@ func (s *Service) fetchMissing(ctx context.Context, events []string) {
 
 func (s *Service) warn(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
-		s.sampled.Warn(s.Log, "capacities not fetched", pipeline.Err(err))
+		s.sampled.Warn(s.Log, "capacities not fetched", logs.Err(err))
 	}
 }
 

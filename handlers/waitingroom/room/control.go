@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -69,7 +69,7 @@ type Change struct {
 // fields checks a change, and returns the fields of the room with their values. An empty value
 // removes the field.
 func (c Change) fields() (list []any, err error) {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(slices.Contains([]string{Open, Hold, Resume, Drain, Close, Set, Message, Kick}, c.Verb), "verb", "unknown: %q", c.Verb)
 	p.Check(c.Verb != Kick || ValidUser(c.User), "user", "must be 1..128 printable characters")
 	p.Check(c.Verb != Message || c.Message != nil, "message", "is missing")

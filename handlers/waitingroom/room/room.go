@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -49,7 +49,7 @@ type Rooms struct {
 	o       Options
 	create  *redis.Script
 	scripts map[string]*redis.Script
-	sampled *pipeline.LogSampler
+	sampled *logs.Throttle
 
 	missingFor time.Duration
 
@@ -64,7 +64,7 @@ func New(server *redis.Server, o Options) *Rooms { return newRooms(server, o) }
 // newRooms puts front before each script. Tests control the time with it.
 func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
 	r := &Rooms{
-		server: server, o: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}, alone: map[string]time.Time{}, missingFor: missingFor, sampled: pipeline.NewLogSampler(warnEvery),
+		server: server, o: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}, alone: map[string]time.Time{}, missingFor: missingFor, sampled: logs.NewThrottle(warnEvery),
 	}
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")
@@ -136,7 +136,7 @@ func (r *Rooms) read(ctx context.Context, name, event string, c *redis.Call, lat
 		defer cancel()
 		err := r.enlist(call, event)
 		if err != nil && r.o.Log != nil { // the script has run, so its answer counts
-			r.sampled.Warn(r.o.Log, "event not added to the set of rooms, trying again", slog.String("event", event), pipeline.Err(err))
+			r.sampled.Warn(r.o.Log, "event not added to the set of rooms, trying again", slog.String("event", event), logs.Err(err))
 		}
 	}
 	if err := answer(code); err != nil {

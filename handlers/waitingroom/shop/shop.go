@@ -20,6 +20,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
@@ -30,7 +32,7 @@ type Shop struct {
 	rooms       *room.Rooms
 	tokens      *token.Plugin
 	log         *slog.Logger
-	sampled     *pipeline.LogSampler
+	sampled     *logs.Throttle
 	credentials [][sha256.Size]byte
 	labels      *labels.Labels
 	late        *prometheus.CounterVec
@@ -47,12 +49,12 @@ const (
 
 // New returns the shop's side of rooms. Each of the credentials opens it; without one it refuses
 // all requests. The process collects the metrics of the labels.
-func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credentials []pipeline.Secret, log *slog.Logger) *Shop {
+func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credentials []setting.Secret, log *slog.Logger) *Shop {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_room_" + name, Help: help}, labels)
 	}
 	s := &Shop{
-		rooms: rooms, tokens: tokens, log: log, sampled: pipeline.NewLogSampler(warnEvery), labels: events,
+		rooms: rooms, tokens: tokens, log: log, sampled: logs.NewThrottle(warnEvery), labels: events,
 		late: counter("late_finish_total",
 			"Sales that were reported after the end of their lease, by event (the 50 largest, else other) and answer: sold, conflict.", "event", "answer"),
 		requests: counter("shop_requests_total", "Requests of shops, by request (verify, finish) and answer: ok, or the word of the refusal.", "request", "answer"),
@@ -173,7 +175,7 @@ func (s *Shop) refusal(err error) web.Refusal {
 	case errors.Is(err, room.ErrUnknown):
 		return refusal(http.StatusNotFound, "unknown", "the event has no waiting room")
 	}
-	s.sampled.Warn(s.log, "request of the shop failed", pipeline.Err(err))
+	s.sampled.Warn(s.log, "request of the shop failed", logs.Err(err))
 	return refusal(http.StatusServiceUnavailable, "unavailable", "the waiting room is unavailable: try again")
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -57,7 +58,7 @@ func newRig(t *testing.T) *rig {
 	_, err := pipeline.NewRegistry(pipeline.Env{}, r.tokens)
 	require.NoError(t, err)
 	r.labels = labels.New()
-	r.shop = New(r.rooms, r.tokens, r.labels, []pipeline.Secret{pipeline.NewSecret("another credential"), pipeline.NewSecret(credential)}, slog.New(slog.DiscardHandler))
+	r.shop = New(r.rooms, r.tokens, r.labels, []setting.Secret{setting.NewSecret("another credential"), setting.NewSecret(credential)}, slog.New(slog.DiscardHandler))
 	r.http.Handle("POST /events/{id}/entry/verify", r.shop.handler(verify))
 	r.http.Handle("POST /events/{id}/entry/finish", r.shop.handler(finish))
 	require.NoError(t, r.rooms.Create(t.Context(), "42"))

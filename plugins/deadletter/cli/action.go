@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -272,7 +272,7 @@ func (b *batch) pace(ctx context.Context) error {
 	if b.perSecond <= 0 {
 		return nil
 	}
-	if !pipeline.Sleep(ctx, time.Until(b.next)) {
+	if !loop.Sleep(ctx, time.Until(b.next)) {
 		return ctx.Err()
 	}
 	b.next = time.Now().Add(time.Duration(float64(time.Second) / b.perSecond))

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 const (
@@ -126,7 +126,7 @@ func (s *Store) AwaitRelease(ctx context.Context, id string) error {
 		if !held {
 			return nil
 		}
-		if !pipeline.Sleep(ctx, releasePoll) {
+		if !loop.Sleep(ctx, releasePoll) {
 			return ctx.Err()
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
@@ -228,7 +228,7 @@ func (b before) Glob(pattern string) ([]string, error) {
 func TestAVersionWithoutLeasesIsExcluded(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
-		s, err := Connect(t.Context(), pipeline.NewSecret(dsn), nil)
+		s, err := Connect(t.Context(), setting.NewSecret(dsn), nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		old := migrations()
@@ -246,7 +246,7 @@ func TestAVersionWithoutLeasesIsExcluded(t *testing.T) {
 		_, err = s.exec(t.Context(), s.db, oldInsert(s.dialect), time.Now())
 		require.NoError(t, err)
 
-		_, err = Schema(pipeline.NewSecret(dsn), "", nil).Migrate(t.Context())
+		_, err = Schema(setting.NewSecret(dsn), "", nil).Migrate(t.Context())
 		require.NoError(t, err)
 		require.False(t, take(), "it renews its lock before each dead letter, and ends without it")
 		var holder string

@@ -4,7 +4,7 @@ import (
 	"embed"
 	"log/slog"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -17,6 +17,6 @@ func migrations() sqldb.Migrations {
 
 // Schema returns the tables in the database of dsn. setting is the path of the setting that holds
 // dsn; log may be nil.
-func Schema(dsn pipeline.Secret, setting string, log *slog.Logger) sqldb.Schema {
+func Schema(dsn setting.Secret, setting string, log *slog.Logger) sqldb.Schema {
 	return sqldb.Schema{Migrations: migrations(), DSN: dsn, Setting: setting, Log: log}
 }

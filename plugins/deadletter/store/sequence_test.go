@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -16,7 +16,7 @@ func TestASequenceBehindItsTableLosesNoDeadLetter(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		dsn := pipeline.NewSecret(sqldbtest.Schema(t))
+		dsn := setting.NewSecret(sqldbtest.Schema(t))
 		_, err := Schema(dsn, "", nil).Migrate(t.Context())
 		require.NoError(t, err)
 		s, err := Connect(t.Context(), dsn, nil)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -22,9 +22,9 @@ func TestAFailoverLosesNoStoredDeadLetter(t *testing.T) {
 		tier.Default(t)
 		p := sqldbtest.NewPair(t)
 		open := func(dsn string) *Store {
-			_, err := Schema(pipeline.NewSecret(dsn), "", nil).Migrate(t.Context())
+			_, err := Schema(setting.NewSecret(dsn), "", nil).Migrate(t.Context())
 			require.NoError(t, err)
-			s, err := Connect(t.Context(), pipeline.NewSecret(dsn), nil)
+			s, err := Connect(t.Context(), setting.NewSecret(dsn), nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, s.Close()) })
 			return s

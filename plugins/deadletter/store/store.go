@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -35,7 +36,7 @@ const connections = 4
 // Connect opens postgres://… or sqlite:/path; other stores may use the same database. It does not
 // migrate. When the server is unreachable the error wraps ErrUnavailable; a wrong password or
 // database is another error. log may be nil.
-func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store, error) {
+func Connect(ctx context.Context, dsn setting.Secret, log *slog.Logger) (*Store, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // flushBackoff returns the delay after the n-th failed flush in a row.
@@ -37,7 +38,7 @@ func (a acker) run() {
 			continue
 		}
 		if failures++; failures == 1 {
-			a.log().Warn("acknowledging failed, trying again", pipeline.Err(err))
+			a.log().Warn("acknowledging failed, trying again", logs.Err(err))
 		}
 		select {
 		case <-flushBackoff(failures):
@@ -78,13 +79,13 @@ func (a acker) flushRest() {
 		}
 		acks, releases, counts := a.table.unflushed()
 		if acks > 0 {
-			a.log().Warn("acknowledgements lost at the end, these entries will be delivered again", slog.Int("entries", acks), pipeline.Err(err))
+			a.log().Warn("acknowledgements lost at the end, these entries will be delivered again", slog.Int("entries", acks), logs.Err(err))
 		}
 		if releases > 0 {
-			a.log().Warn("entries not released at the end, other consumers receive them after min_idle", slog.Int("entries", releases), pipeline.Err(err))
+			a.log().Warn("entries not released at the end, other consumers receive them after min_idle", slog.Int("entries", releases), logs.Err(err))
 		}
 		if counts > 0 {
-			a.log().Warn("delivery counts lost at the end, these entries count as delivered less often", slog.Int("entries", counts), pipeline.Err(err))
+			a.log().Warn("delivery counts lost at the end, these entries count as delivered less often", slog.Int("entries", counts), logs.Err(err))
 		}
 		return
 	}
@@ -152,7 +153,7 @@ func (a acker) writeCounts(ctx context.Context) error {
 	case err == nil || IsNoGroup(err):
 		return nil
 	case IsReply(err): // a refused count must not delay acknowledgements
-		a.log().Warn("delivery counts not written", pipeline.Err(err))
+		a.log().Warn("delivery counts not written", logs.Err(err))
 		return nil
 	}
 	a.table.retryCounts(counts)

@@ -10,7 +10,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
@@ -109,9 +110,9 @@ type claimer struct {
 
 // run makes a round at once, and one per interval.
 func (k *claimer) run(ctx context.Context) {
-	pipeline.Repeat(ctx, 0, func(context.Context) time.Duration {
+	loop.Repeat(ctx, 0, func(context.Context) time.Duration {
 		if err := k.round(); err != nil && !IsNoGroup(err) {
-			k.log().Warn("reclaiming failed, trying again in the next round", pipeline.Err(err))
+			k.log().Warn("reclaiming failed, trying again in the next round", logs.Err(err))
 		}
 		return k.o.ReclaimInterval
 	})
@@ -170,6 +171,6 @@ func (s *shared) remove(c Consumer, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(s.life, timeout)
 	defer cancel()
 	if _, err := c.Remove(ctx); err != nil {
-		s.log().Warn("consumer not removed from its group", slog.String("consumer", c.Name), pipeline.Err(err))
+		s.log().Warn("consumer not removed from its group", slog.String("consumer", c.Name), logs.Err(err))
 	}
 }

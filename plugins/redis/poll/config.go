@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Kind is the kind of the endpoints and origins of streams.
@@ -52,9 +53,9 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports all errors at once, as joined *pipeline.FieldError.
+// Validate reports all errors at once, as joined *setting.FieldError.
 func (c Config) Validate() error {
-	var p pipeline.Problems
+	var p setting.Problems
 	p.Check(c.Concurrency > 0, "concurrency", "must be > 0, got %d", c.Concurrency)
 	p.Check(c.BatchSize > 0, "batch_size", "must be > 0, got %d", c.BatchSize)
 	p.Positive("poll_interval", c.PollInterval)

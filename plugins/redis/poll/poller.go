@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
@@ -248,7 +249,7 @@ func (p *poller) absent() time.Duration {
 	again, err := p.o.Absent(ctx)
 	switch {
 	case err != nil:
-		p.log().Warn("stream does not exist, its owner did not decide yet", pipeline.Err(err))
+		p.log().Warn("stream does not exist, its owner did not decide yet", logs.Err(err))
 		return readBackoff(3)
 	case !again:
 		p.log().Debug("stream does not exist and is not needed, the reader stops")
@@ -268,9 +269,9 @@ func (p *poller) failed(err error) time.Duration {
 		p.search.Store(true) // the reply may be lost, with entries that are ours now
 	}
 	if n == 1 {
-		p.log().Warn("read failed, trying again", pipeline.Err(err))
+		p.log().Warn("read failed, trying again", logs.Err(err))
 	} else {
-		p.log().Debug("read failed again", slog.Int("failures", n), pipeline.Err(err))
+		p.log().Debug("read failed again", slog.Int("failures", n), logs.Err(err))
 	}
 	return readBackoff(n)
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Stats is a snapshot of a reader.
@@ -36,7 +38,7 @@ type Reader struct {
 	poller   *poller
 	claimer  *claimer
 	workers  *workers
-	claiming pipeline.Loops // the claimer
+	claiming loop.Group     // the claimer
 	keeping  sync.WaitGroup // the acker and the renewer
 	done     chan struct{}
 	endLife  context.CancelFunc
@@ -256,7 +258,7 @@ func (r *Reader) Stats() Stats {
 // log returns a logger with the names of stream and group. It is made at each use, because a logger
 // per idle stream would need more memory than the in-flight table.
 func (s *shared) log() *slog.Logger {
-	return s.base.With(slog.String(pipeline.LogStream, s.Stream), slog.String(pipeline.LogGroup, s.Group))
+	return s.base.With(slog.String(logs.Stream, s.Stream), slog.String(logs.Group, s.Group))
 }
 
 // command returns the context of one command.

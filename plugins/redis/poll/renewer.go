@@ -5,7 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // fenceInterval is the time between two comparisons of offered entries with the fence.
@@ -17,7 +18,7 @@ type renewer struct{ *shared }
 
 func (r renewer) run(ctx context.Context) {
 	interval := max(r.o.MinIdle/6, time.Millisecond)
-	pipeline.Repeat(ctx, interval, func(context.Context) time.Duration {
+	loop.Repeat(ctx, interval, func(context.Context) time.Duration {
 		start := time.Now()
 		r.renew()
 		return interval - time.Since(start)
@@ -26,7 +27,7 @@ func (r renewer) run(ctx context.Context) {
 
 func (r renewer) watchFence(ctx context.Context) {
 	if r.o.Fence != nil {
-		pipeline.Every(ctx, fenceInterval, func(context.Context) { r.table.revokeBehind(r.o.Fence()) })
+		loop.Every(ctx, fenceInterval, func(context.Context) { r.table.revokeBehind(r.o.Fence()) })
 	}
 }
 
@@ -47,6 +48,6 @@ func (r renewer) renew() {
 		r.log().Warn("entries in flight are no longer this reader's", slog.Int("claimed", lost), slog.Int("deleted", deleted))
 	}
 	if err != nil && !IsNoGroup(err) {
-		r.log().Warn("keeping entries alive failed, trying again", pipeline.Err(err))
+		r.log().Warn("keeping entries alive failed, trying again", logs.Err(err))
 	}
 }

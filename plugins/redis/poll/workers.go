@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
@@ -101,7 +102,7 @@ func (w *workers) message(ctx context.Context, e *pendingEntry) (*message.Messag
 	msg, err := decode(e.XMessage)
 	if err != nil && e.nacks == 0 {
 		w.m.malformed.Inc()
-		w.log().Warn("malformed entry", slog.String(pipeline.LogStreamEntryID, e.ID), pipeline.Err(err))
+		w.log().Warn("malformed entry", slog.String(logs.StreamEntryID, e.ID), logs.Err(err))
 	}
 	ctx, cancel := context.WithCancel(pipeline.WithOrigin(ctx, pipeline.Origin{
 		Kind: Kind, Source: w.Stream, Group: w.Group, Key: msg.Metadata.Get(pipeline.MetaKey),

@@ -14,6 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/redis/sweep"
 )
@@ -110,7 +111,7 @@ func (s *Subscription) createGroups(ctx context.Context, c goredis.UniversalClie
 	}
 	for i, err := range errs {
 		if err != nil {
-			s.log.ErrorContext(ctx, "shard not read for now, the others are", slog.String(pipeline.LogStream, streams[i].Stream), pipeline.Err(err))
+			s.log.ErrorContext(ctx, "shard not read for now, the others are", slog.String(logs.Stream, streams[i].Stream), logs.Err(err))
 		}
 	}
 	return nil
@@ -120,7 +121,7 @@ func (s *Subscription) destroyGroup(c goredis.UniversalClient, o poll.Options) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := c.XGroupDestroy(ctx, o.Stream, o.Group).Err(); err != nil {
-		s.log.Warn("the subscription's own group was not removed", pipeline.Err(err))
+		s.log.Warn("the subscription's own group was not removed", logs.Err(err))
 	}
 }
 
@@ -209,7 +210,7 @@ func (s *Subscription) drainForClose() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.closeTimeout)
 	defer cancel()
 	if err := s.Drain(ctx); err != nil {
-		s.log.Warn("closed with messages in flight, they are delivered again elsewhere", pipeline.Err(err))
+		s.log.Warn("closed with messages in flight, they are delivered again elsewhere", logs.Err(err))
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -74,7 +75,7 @@ type Sweeper struct {
 	interval time.Duration // sweepInterval, but in tests
 	grace    time.Duration // sweepGrace, but in tests
 
-	loops pipeline.Loops
+	loops loop.Group
 }
 
 // Start starts a sweeper, which ends with Stop. Without marks it only removes remains.
@@ -83,11 +84,11 @@ func Start(c goredis.UniversalClient, log *slog.Logger, marks ...Mark) *Sweeper 
 		c: c, seenLua: goredis.NewScript(seenSource), destroy: goredis.NewScript(destroySource), log: log, marks: marks, key: subscriptionsKey,
 		after: sweepAfter, interval: sweepInterval, grace: sweepGrace,
 	}
-	// The first Start of Loops returns no error.
+	// The first Start of a Group returns no error.
 	_ = s.loops.Start(context.Background(), func(ctx context.Context) {
-		pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
+		loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 			if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-				s.log.DebugContext(ctx, "subscriptions not swept", pipeline.Err(err))
+				s.log.DebugContext(ctx, "subscriptions not swept", logs.Err(err))
 			}
 			return markInterval
 		})
@@ -104,7 +105,7 @@ func (s *Sweeper) Stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := s.c.HDel(ctx, s.key, s.fields()...).Err(); err != nil {
-		s.log.DebugContext(ctx, "marks of a subscription not removed", pipeline.Err(err))
+		s.log.DebugContext(ctx, "marks of a subscription not removed", logs.Err(err))
 	}
 }
 
@@ -140,7 +141,7 @@ func (s *Sweeper) sweep(ctx context.Context) error {
 		removed := !ok
 		if ok {
 			if removed, err = s.remove(ctx, m); err != nil {
-				s.log.DebugContext(ctx, "left-over of a killed subscription not removed", slog.String(pipeline.LogStream, m.Stream), slog.String(pipeline.LogGroup, m.Group), pipeline.Err(err))
+				s.log.DebugContext(ctx, "left-over of a killed subscription not removed", slog.String(logs.Stream, m.Stream), slog.String(logs.Group, m.Group), logs.Err(err))
 			}
 		}
 		if removed {
@@ -167,7 +168,7 @@ func (s *Sweeper) remove(ctx context.Context, m Mark) (removed bool, err error) 
 		return true, nil
 	}
 	if removed {
-		s.log.InfoContext(ctx, "left-over of a killed subscription removed", slog.String(pipeline.LogStream, m.Stream), slog.String(pipeline.LogGroup, m.Group), slog.String("consumer", m.Consumer), slog.Bool("with_group", m.OwnGroup))
+		s.log.InfoContext(ctx, "left-over of a killed subscription removed", slog.String(logs.Stream, m.Stream), slog.String(logs.Group, m.Group), slog.String("consumer", m.Consumer), slog.Bool("with_group", m.OwnGroup))
 	}
 	return removed, err
 }

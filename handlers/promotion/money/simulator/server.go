@@ -13,6 +13,8 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpserver"
+	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 const syncEvery = time.Second
@@ -28,7 +30,7 @@ type Config struct {
 	// a rejection for the same time. Otherwise it counts from the charge, and rejections are not
 	// kept.
 	KeysAgeFromFirstUse bool
-	Token               pipeline.Secret // required bearer token; empty: none
+	Token               setting.Secret // required bearer token; empty: none
 	Faults              Faults
 	Logger              *slog.Logger     // nil: none
 	Now                 func() time.Time // clock of the journal; nil: time.Now
@@ -104,7 +106,7 @@ func (s *Server) Start(ctx context.Context) error {
 	s.started = true
 	if j.file != nil && !s.cfg.SyncAlways {
 		s.loops.Go(func() {
-			pipeline.Every(s.quiet, syncEvery, func(context.Context) {
+			loop.Every(s.quiet, syncEvery, func(context.Context) {
 				if err := j.file.sync(); err != nil {
 					s.fail(fmt.Errorf("simulator: %w", err))
 				}

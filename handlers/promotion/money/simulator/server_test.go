@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // noKeepAlive returns a client without connections to leak.
@@ -241,7 +242,7 @@ func TestStartedDown(t *testing.T) {
 
 func TestToken(t *testing.T) {
 	t.Parallel()
-	s := start(t, Config{Token: pipeline.NewSecret("tok")})
+	s := start(t, Config{Token: setting.NewSecret("tok")})
 	require.Equal(t, 401, call(s).point(1, 1, 5).status)
 	for token, want := range map[string]int{"Bearer tok": 404, "Bearer tik": 401, "tok": 401, "Basic tok": 401, "Bearer ": 401} {
 		req, err := http.NewRequest(http.MethodGet, s.URL()+"/v1/charges/POINT:1:1", nil)

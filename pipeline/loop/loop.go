@@ -1,4 +1,6 @@
-package pipeline
+// Package loop has what a plugin repeats and waits with: the goroutines of a service, a call at every
+// interval, a sleep that a context ends, and a backoff.
+package loop
 
 import (
 	"context"
@@ -7,12 +9,12 @@ import (
 	"time"
 )
 
-// ErrStarted means that Loops or a Life were started or stopped before.
+// ErrStarted means that a Group, or a pipeline.Life, was started or stopped before.
 var ErrStarted = errors.New("was started or stopped before")
 
-// Loops runs the goroutines of a Service, which calls Start and Stop from its own. Loops run once.
+// Group runs the goroutines of a Service, which calls Start and Stop from its own. A Group runs once.
 // The zero value is ready. It is safe for concurrent use.
-type Loops struct {
+type Group struct {
 	mu      sync.Mutex
 	end     context.CancelFunc // nil before Start
 	ended   chan struct{}      // closed when all loops have returned; nil before Stop
@@ -21,23 +23,23 @@ type Loops struct {
 
 // Start starts a goroutine for each loop and returns. The context of the loops ends at Stop; it has
 // the values of ctx, but not its end. The error is ErrStarted after an earlier Start or Stop.
-func (l *Loops) Start(ctx context.Context, loops ...func(context.Context)) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.end != nil || l.ended != nil {
+func (g *Group) Start(ctx context.Context, loops ...func(context.Context)) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.end != nil || g.ended != nil {
 		return ErrStarted
 	}
-	ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
+	ctx, g.end = context.WithCancel(context.WithoutCancel(ctx))
 	for _, loop := range loops {
-		l.running.Go(func() { loop(ctx) })
+		g.running.Go(func() { loop(ctx) })
 	}
 	return nil
 }
 
 // Stop ends the context of the loops and waits until they have returned, or until ctx ends. It is
 // idempotent and legal before Start.
-func (l *Loops) Stop(ctx context.Context) error {
-	ended := l.stop()
+func (g *Group) Stop(ctx context.Context) error {
+	ended := g.stop()
 	select {
 	case <-ended:
 		return nil
@@ -51,23 +53,23 @@ func (l *Loops) Stop(ctx context.Context) error {
 	}
 }
 
-func (l *Loops) stop() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended != nil {
-		return l.ended
+func (g *Group) stop() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended != nil {
+		return g.ended
 	}
-	l.ended = make(chan struct{})
-	if l.end == nil {
-		close(l.ended)
-		return l.ended
+	g.ended = make(chan struct{})
+	if g.end == nil {
+		close(g.ended)
+		return g.ended
 	}
-	l.end()
+	g.end()
 	go func() {
-		l.running.Wait()
-		close(l.ended)
+		g.running.Wait()
+		close(g.ended)
 	}()
-	return l.ended
+	return g.ended
 }
 
 // Every calls f each time that interval has passed since the last call returned, until ctx ends.

@@ -1,4 +1,4 @@
-package pipeline
+package logs
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // Sampler thins out log lines that repeat. The first line of a key is due at once. Later ones are
@@ -14,10 +16,10 @@ type Sampler[K comparable, V any] struct {
 	interval time.Duration
 
 	mu   sync.Mutex
-	keys map[K]*sampled[V] // those of the last interval
+	keys map[K]*counted[V] // those of the last interval
 }
 
-type sampled[V any] struct {
+type counted[V any] struct {
 	count  int // since the last line
 	latest V
 	logged time.Time // when the last line was due
@@ -32,7 +34,7 @@ type Sample[K comparable, V any] struct {
 
 // NewSampler returns a sampler for at most one line per key and interval.
 func NewSampler[K comparable, V any](interval time.Duration) *Sampler[K, V] {
-	return &Sampler[K, V]{interval: interval, keys: map[K]*sampled[V]{}}
+	return &Sampler[K, V]{interval: interval, keys: map[K]*counted[V]{}}
 }
 
 // Add counts n events of a key; latest is the last of them.
@@ -40,7 +42,7 @@ func (s *Sampler[K, V]) Add(key K, n int, latest V) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.keys[key] == nil {
-		s.keys[key] = &sampled[V]{}
+		s.keys[key] = &counted[V]{}
 	}
 	s.keys[key].count += n
 	s.keys[key].latest = latest
@@ -61,7 +63,7 @@ func (s *Sampler[K, V]) take(all bool) (lines []Sample[K, V]) {
 		switch {
 		case of.count > 0 && (due || all):
 			lines = append(lines, Sample[K, V]{key, of.count, of.latest})
-			*of = sampled[V]{logged: now}
+			*of = counted[V]{logged: now}
 		case due:
 			delete(s.keys, key)
 		}
@@ -72,59 +74,59 @@ func (s *Sampler[K, V]) take(all bool) (lines []Sample[K, V]) {
 // sampleTick is the time between two searches for lines that are due.
 const sampleTick = 10 * time.Second
 
-// SampledLog writes the lines of a Sampler: each when it is due, and the rest at its Stop. It is a
+// Sampled writes the lines of a Sampler: each when it is due, and the rest at its Stop. It is a
 // Service. Before Start it writes due lines only at the next Add. It is safe for concurrent use.
-type SampledLog[K comparable, V any] struct {
+type Sampled[K comparable, V any] struct {
 	sampler *Sampler[K, V]
 	write   func(Sample[K, V])
-	loops   Loops
+	loops   loop.Group
 }
 
-// NewSampledLog returns a log with at most one line per key and interval.
-func NewSampledLog[K comparable, V any](interval time.Duration, write func(Sample[K, V])) *SampledLog[K, V] {
-	return &SampledLog[K, V]{sampler: NewSampler[K, V](interval), write: write}
+// NewSampled returns a log with at most one line per key and interval.
+func NewSampled[K comparable, V any](interval time.Duration, write func(Sample[K, V])) *Sampled[K, V] {
+	return &Sampled[K, V]{sampler: NewSampler[K, V](interval), write: write}
 }
 
 // Add counts an event, and writes its line or counts it for the next line of its key.
-func (l *SampledLog[K, V]) Add(key K, event V) {
+func (l *Sampled[K, V]) Add(key K, event V) {
 	l.sampler.Add(key, 1, event)
 	l.lines(l.sampler.Due())
 }
 
-func (l *SampledLog[K, V]) lines(lines []Sample[K, V]) {
+func (l *Sampled[K, V]) lines(lines []Sample[K, V]) {
 	for _, line := range lines {
 		l.write(line)
 	}
 }
 
 // Start writes due lines until Stop.
-func (l *SampledLog[K, V]) Start(ctx context.Context) error {
+func (l *Sampled[K, V]) Start(ctx context.Context) error {
 	return l.loops.Start(ctx, func(ctx context.Context) {
-		Every(ctx, sampleTick, func(context.Context) { l.lines(l.sampler.Due()) })
+		loop.Every(ctx, sampleTick, func(context.Context) { l.lines(l.sampler.Due()) })
 	})
 }
 
 // Stop writes the lines that are not written yet.
-func (l *SampledLog[K, V]) Stop(ctx context.Context) error {
+func (l *Sampled[K, V]) Stop(ctx context.Context) error {
 	err := l.loops.Stop(ctx)
 	l.lines(l.sampler.Rest())
 	return err
 }
 
-// LogSampler writes warnings that many streams or messages may cause at once, at most one line per
-// text and interval. Build it with NewLogSampler. It is safe for concurrent use.
-type LogSampler struct {
+// Throttle writes warnings that many streams or messages may cause at once, at most one line per
+// text and interval. Build it with NewThrottle. It is safe for concurrent use.
+type Throttle struct {
 	sampler *Sampler[string, []slog.Attr] // by text
 }
 
-// NewLogSampler returns a LogSampler that writes at most one line per text and interval.
-func NewLogSampler(interval time.Duration) *LogSampler {
-	return &LogSampler{NewSampler[string, []slog.Attr](interval)}
+// NewThrottle returns a Throttle that writes at most one line per text and interval.
+func NewThrottle(interval time.Duration) *Throttle {
+	return &Throttle{NewSampler[string, []slog.Attr](interval)}
 }
 
 // Warn writes text to log, now or with a later call. The line has the attributes of the latest call
 // with that text. Its attribute "times" is the number of calls since the last line.
-func (l *LogSampler) Warn(log *slog.Logger, text string, attrs ...slog.Attr) {
+func (l *Throttle) Warn(log *slog.Logger, text string, attrs ...slog.Attr) {
 	l.sampler.Add(text, 1, attrs)
 	for _, line := range l.sampler.Due() {
 		log.LogAttrs(context.Background(), slog.LevelWarn, line.Key, append(slices.Clone(line.Latest), slog.Int("times", line.Count))...) //nolint:sloglint // the callers' texts are constants

@@ -1,4 +1,4 @@
-package pipeline_test
+package loop_test
 
 import (
 	"context"
@@ -10,42 +10,42 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
-func TestLoopsRunFromStartToStop(t *testing.T) {
+func TestGroupRunFromStartToStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		starting, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
-		var l pipeline.Loops
+		var l loop.Group
 		calls := 0
 		require.NoError(t, l.Start(starting, func(ctx context.Context) {
 			require.Equal(t, "value", ctx.Value(key{}))
-			pipeline.Every(ctx, time.Second, func(context.Context) { calls++ })
+			loop.Every(ctx, time.Second, func(context.Context) { calls++ })
 		}))
 		cancel() // bounds the start only
 		time.Sleep(3500 * time.Millisecond)
 		require.NoError(t, l.Stop(t.Context()))
 		require.Equal(t, 3, calls)
 		require.NoError(t, l.Stop(t.Context()), "a second stop is no error")
-		require.ErrorIs(t, l.Start(t.Context()), pipeline.ErrStarted)
+		require.ErrorIs(t, l.Start(t.Context()), loop.ErrStarted)
 	})
 }
 
-func TestLoopsStopBeforeStart(t *testing.T) {
+func TestGroupStopBeforeStart(t *testing.T) {
 	t.Parallel()
-	var l pipeline.Loops
+	var l loop.Group
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, l.Stop(ctx))
-	require.ErrorIs(t, l.Start(t.Context(), func(context.Context) { t.Error("runs") }), pipeline.ErrStarted)
+	require.ErrorIs(t, l.Start(t.Context(), func(context.Context) { t.Error("runs") }), loop.ErrStarted)
 }
 
-func TestLoopsStopIsBoundedByItsContext(t *testing.T) {
+func TestGroupStopIsBoundedByItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var l pipeline.Loops
+		var l loop.Group
 		release := make(chan struct{})
 		require.NoError(t, l.Start(t.Context(), func(context.Context) { <-release }))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -58,10 +58,10 @@ func TestLoopsStopIsBoundedByItsContext(t *testing.T) {
 
 // Concurrent starts and stops: at most one start succeeds, and no loop runs after a stop that
 // returned nil.
-func TestLoopsUnderConcurrentStartsAndStops(t *testing.T) {
+func TestGroupUnderConcurrentStartsAndStops(t *testing.T) {
 	t.Parallel()
 	for range 500 {
-		var l pipeline.Loops
+		var l loop.Group
 		var started, running atomic.Int64
 		var wg sync.WaitGroup
 		for range 4 {
@@ -96,7 +96,7 @@ func TestRepeatWaitsAsLongAsItsFunctionSays(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		var at []time.Duration
-		pipeline.Repeat(ctx, time.Second, func(context.Context) time.Duration {
+		loop.Repeat(ctx, time.Second, func(context.Context) time.Duration {
 			at = append(at, time.Since(begin))
 			return time.Duration(len(at)) * 2 * time.Second
 		})

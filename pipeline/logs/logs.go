@@ -1,0 +1,26 @@
+// Package logs has what the log lines of all plugins share: the keys of their attributes, and
+// samplers for lines that would repeat.
+package logs
+
+import "log/slog"
+
+// Attribute keys of log lines, the same in every plugin.
+const (
+	Error         = "error"
+	Instance      = "instance"
+	Plugin        = "plugin"
+	Route         = "route"
+	Origin        = "origin"
+	Topic         = "topic"
+	Group         = "group"
+	Partition     = "partition"
+	Offset        = "offset"
+	Stream        = "stream"
+	Domain        = "domain"
+	Component     = "component"
+	Stage         = "stage"
+	StreamEntryID = "stream_entry_id"
+)
+
+// Err returns the attribute of an error.
+func Err(err error) slog.Attr { return slog.Any(Error, err) }
