@@ -107,17 +107,13 @@ func (p *Plugin) ValidateIn(app.Where) error {
 // not have: flat fields, exclusive shards, and the same group. Another plugin has another group. The
 // router of another process may read them.
 func (p *Plugin) unread() (list []redis.DomainConfig) {
-	shared, ok := p.redis.Settings().(*redis.Config)
-	if !ok {
-		return nil
-	}
 	groups := map[string]bool{}
 	for _, prefix := range p.config.Domains {
 		if d, ok := p.domain(prefix); ok {
 			groups[d.Group] = true
 		}
 	}
-	for _, d := range shared.Domains {
+	for _, d := range p.redis.Config().Domains {
 		if d.Fields && d.Exclusive && groups[d.Group] && !slices.Contains(p.config.Domains, d.Prefix) {
 			list = append(list, d)
 		}
@@ -127,15 +123,12 @@ func (p *Plugin) unread() (list []redis.DomainConfig) {
 
 // domain returns the domain of plugins.redis with that prefix.
 func (p *Plugin) domain(prefix string) (redis.DomainConfig, bool) {
-	shared, ok := p.redis.Settings().(*redis.Config)
-	if !ok {
-		return redis.DomainConfig{}, false
-	}
-	i := slices.IndexFunc(shared.Domains, func(d redis.DomainConfig) bool { return d.Prefix == prefix })
+	all := p.redis.Config().Domains
+	i := slices.IndexFunc(all, func(d redis.DomainConfig) bool { return d.Prefix == prefix })
 	if i < 0 {
 		return redis.DomainConfig{}, false
 	}
-	return shared.Domains[i], true
+	return all[i], true
 }
 
 // domainName is the name of a domain in addresses, keys and labels.

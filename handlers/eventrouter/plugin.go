@@ -170,7 +170,7 @@ func (p *Plugin) settings() cli.Settings {
 var errNoKey = app.Usage("plugins.token.keys has no key: a token of this command would be valid nowhere")
 
 func (p *Plugin) sign(jobs []string, subject string, expires time.Time) (string, error) {
-	if c, ok := p.tokens.Settings().(*token.Config); !ok || len(c.Keys) == 0 {
+	if len(p.tokens.Config().Keys) == 0 {
 		return "", errNoKey
 	}
 	return p.tokens.Sign(token.Claims{Audience: gateway.Audience, Subject: subject, Job: jobs, Expires: expires})
@@ -178,10 +178,7 @@ func (p *Plugin) sign(jobs []string, subject string, expires time.Time) (string,
 
 // webURL returns the address of the gateway in these settings.
 func (p *Plugin) webURL() string {
-	c, ok := p.web.Settings().(*web.Config)
-	if !ok {
-		return ""
-	}
+	c := p.web.Config()
 	scheme := "http://"
 	if c.TLS.CertFile != "" {
 		scheme = "https://"
@@ -190,13 +187,7 @@ func (p *Plugin) webURL() string {
 }
 
 // server returns the server of the shards.
-func (p *Plugin) server() redis.ClientConfig {
-	c, ok := p.redis.Settings().(*redis.Config)
-	if !ok {
-		return redis.DefaultClientConfig()
-	}
-	return c.ClientConfig
-}
+func (p *Plugin) server() redis.ClientConfig { return p.redis.Config().ClientConfig }
 
 // servers returns servers with clients of their own: a command does not use the name of a running
 // instance.

@@ -16,8 +16,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/plugins/kafka"
-	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -36,9 +34,7 @@ func (p *Plugin) commandSettings() cli.Settings {
 }
 
 func (p *Plugin) connections() cli.Connections {
-	return cli.Connections{
-		KafkaBrokers: p.kafka.Settings().(*kafka.Config).Brokers, RedisAddrs: p.redis.Settings().(*redis.Config).Addrs,
-	}
+	return cli.Connections{KafkaBrokers: p.kafka.Config().Brokers, RedisAddrs: p.redis.Config().Addrs}
 }
 
 // Reach implements app.Reachable: commands use the simulated Money API of this process.
@@ -92,7 +88,8 @@ func (c commandResources) Register(r *pipeline.Registry, s cli.Services) error {
 	if s.Streams {
 		own := c.p.config.Stream.Redis
 		if own == nil { // the service with the shared client does not run
-			own = &c.p.redis.Settings().(*redis.Config).ClientConfig
+			shared := c.p.redis.Config().ClientConfig
+			own = &shared
 		}
 		server := c.p.redis.Server(own, streamKeys()...)
 		server.Log = r.Env().Logger

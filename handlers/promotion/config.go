@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/setting"
-	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -177,9 +176,7 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 
 // serversHere reports whether Kafka, Redis and the ledger are on this machine.
 func (p *Plugin) serversHere() bool {
-	k, _ := p.kafka.Settings().(*kafka.Config)
-	r, _ := p.redis.Settings().(*redis.Config)
 	own := p.config.Stream.Redis
-	return setting.Loopback(k.Brokers...) && setting.Loopback(r.Addrs...) && (own == nil || setting.Loopback(own.Addrs...)) &&
+	return setting.Loopback(p.kafka.Config().Brokers...) && setting.Loopback(p.redis.Config().Addrs...) && (own == nil || setting.Loopback(own.Addrs...)) &&
 		sqldb.OnThisMachine(p.config.Ledger.DSN.Reveal())
 }

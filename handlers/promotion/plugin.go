@@ -50,7 +50,7 @@ type Plugin struct {
 // New returns the plugin with default settings, on the given transports.
 func New(k *kafka.Plugin, r *redis.Plugin, dead *deadletter.Plugin) *Plugin {
 	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, dead: dead}
-	p.config.drainTimeout = func() time.Duration { return k.Settings().(*kafka.Config).DrainTimeout }
+	p.config.drainTimeout = func() time.Duration { return k.Config().DrainTimeout }
 	p.run = newResources(&p.config)
 	return p
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
-	"github.com/millrace-io/millrace/plugins/web"
 )
 
 // The roles of a process.
@@ -149,10 +148,8 @@ func (p *Plugin) ValidateIn(app.Where) error {
 		return nil
 	}
 	wrong.Check(p.config.UnknownEvents != unknownConfirm || p.config.EventService.URL != "", "event_service.url", "must be set with unknown_events: ask")
-	if public, ok := p.web.Settings().(*web.Config); ok {
-		auth := public.Auth
-		wrong.Check(auth.Header != "" || auth.JWKSFile != "" || auth.JWKSURL != "", "roles",
-			"a broker needs signed-in users: set plugins.web.auth. There are no anonymous visitors")
-	}
+	auth := p.web.Config().Auth
+	wrong.Check(auth.Header != "" || auth.JWKSFile != "" || auth.JWKSURL != "", "roles",
+		"a broker needs signed-in users: set plugins.web.auth. There are no anonymous visitors")
 	return wrong.Err()
 }

@@ -142,21 +142,11 @@ func (p *Plugin) server() redis.ClientConfig {
 	if p.config.Redis != nil {
 		return *p.config.Redis
 	}
-	c, ok := p.redis.Settings().(*redis.Config)
-	if !ok {
-		return redis.DefaultClientConfig()
-	}
-	return c.ClientConfig
+	return p.redis.Config().ClientConfig
 }
 
 // keys returns the keys of the tokens of this process.
-func (p *Plugin) keys() []token.KeyConfig {
-	c, ok := p.tokens.Settings().(*token.Config)
-	if !ok {
-		return nil
-	}
-	return c.Keys
-}
+func (p *Plugin) keys() []token.KeyConfig { return p.tokens.Config().Keys }
 
 // rooms returns the rooms for a command, with a client of its own: a command does not use the name
 // of a running instance.

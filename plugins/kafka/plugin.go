@@ -100,6 +100,10 @@ func (p *Plugin) Kind() string { return Kind }
 // Settings returns the plugin's *Config. It may be changed until the service starts.
 func (p *Plugin) Settings() any { return &p.config }
 
+// Config returns a copy of the settings, which are final when plugins are registered. It is for
+// plugins that stand on this one.
+func (p *Plugin) Config() Config { return p.config }
+
 // Register adds the service, the health check and the collectors. Where topics are not created, the
 // service's start fails with ErrTopicMissing when a topic of a registered route does not exist.
 func (p *Plugin) Register(r *pipeline.Registry) error {

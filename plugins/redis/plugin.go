@@ -61,6 +61,10 @@ func (p *Plugin) Kind() string { return poll.Kind }
 // Settings returns the plugin's *Config. Changes before the start of the service apply.
 func (p *Plugin) Settings() any { return &p.cfg }
 
+// Config returns a copy of the settings, which are final when plugins are registered. It is for
+// plugins that stand on this one.
+func (p *Plugin) Config() Config { return p.cfg }
+
 // ReaderMetrics returns the registered metrics of readers, for readers of other plugins.
 func (p *Plugin) ReaderMetrics() *poll.Metrics { return p.readers }
 

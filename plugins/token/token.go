@@ -104,6 +104,10 @@ func (p *Plugin) Name() string { return "token" }
 // Settings implements pipeline.Configurable.
 func (p *Plugin) Settings() any { return &p.config }
 
+// Config returns a copy of the settings, which are final when plugins are registered. It is for
+// plugins that stand on this one.
+func (p *Plugin) Config() Config { return p.config }
+
 // Register implements pipeline.Plugin. It reads the keys. A plugin that uses tokens names this one
 // in its Needs.
 func (p *Plugin) Register(r *pipeline.Registry) (err error) {

@@ -122,6 +122,10 @@ func (p *Plugin) Name() string { return "web" }
 // Settings implements pipeline.Configurable.
 func (p *Plugin) Settings() any { return &p.config }
 
+// Config returns a copy of the settings, which are final when plugins are registered. It is for
+// plugins that stand on this one.
+func (p *Plugin) Config() Config { return p.config }
+
 // Register implements pipeline.Plugin. A plugin that calls Handle names this one in its Needs.
 func (p *Plugin) Register(r *pipeline.Registry) (err error) {
 	p.log = r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
