@@ -3,7 +3,7 @@ package pipeline
 // Metadata keys of messages, the same on the wire as Kafka headers and stream entry headers.
 const (
 	// MetaDue is when a retry record may be handled, RFC 3339 with nanoseconds, UTC, by the clock
-	// of its writer. It counts only on a topic that is some route's Retry.To. See Delayer.
+	// of its writer. It counts only on a topic that is some route's Retry.To. See Delayer, DueTime.
 	MetaDue = "millrace-due"
 	// MetaAttempt is the number of retries spent so far, in decimal. It counts only together with
 	// MetaRetryOf. Where a ledger counts, it decides nothing.

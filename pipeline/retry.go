@@ -3,7 +3,14 @@ package pipeline
 import (
 	"errors"
 	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
+
+// longestDelayMillis is a little more than the longest time.Duration, 292 years. plugins/redis/lua/due.lua
+// has the same limit.
+const longestDelayMillis = 9_300_000_000_000
 
 // Retry is the retry topic of a route: a failed message waits there, and is then handled again.
 // Both ends of the topic must be a Delayer, because RetryAfter and Backoff promise a delay.
@@ -43,6 +50,17 @@ type Delayer interface {
 	// Delays works offline, after the settings were decoded. It returns nil, or why this topic
 	// can't delay its messages.
 	Delays() error
+}
+
+// DueTime returns when a retry record may be handled, from MetaDue. The zero time means now: the
+// header is absent, can't be read, or is further ahead of now than any delay reaches. Another program
+// has then written it, and waiting would never end.
+func DueTime(meta message.Metadata, now time.Time) time.Time {
+	due, err := time.Parse(time.RFC3339Nano, meta[MetaDue])
+	if err != nil || due.UnixMilli()-now.UnixMilli() > longestDelayMillis {
+		return time.Time{}
+	}
+	return due
 }
 
 // Topics opens topics by name. A transport plugin, such as that of Kafka, implements it. Topics

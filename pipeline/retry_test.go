@@ -201,3 +201,28 @@ func TestATypedOutput(t *testing.T) {
 	require.True(t, pipeline.IsPermanent(err))
 	require.ErrorContains(t, err, "encode pipeline_test.mail: json: unsupported value: NaN")
 }
+
+// FuzzDueTime: a due time is as it was written, also that of the longest delay. One that can't be read
+// or that no delay gives is none.
+func FuzzDueTime(f *testing.F) {
+	now := time.Date(2026, time.January, 2, 3, 4, 5, 6, time.UTC)
+	longest := now.Add(math.MaxInt64)
+	for _, s := range []string{
+		"", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456789+01:00", "0000-01-01T00:00:00Z", "2026-01-02 03:04:05", "soon",
+		"9999-12-31T23:59:59Z", longest.Format(time.RFC3339Nano), longest.AddDate(3, 0, 0).Format(time.RFC3339Nano),
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		due := pipeline.DueTime(message.Metadata{pipeline.MetaDue: text}, now)
+		written, err := time.Parse(time.RFC3339Nano, text)
+		switch {
+		case err != nil, written.After(longest.AddDate(3, 0, 0)):
+			require.True(t, due.IsZero())
+		case !written.After(longest):
+			require.True(t, due.Equal(written))
+		default: // the clocks of writers differ
+			require.True(t, due.IsZero() || due.Equal(written))
+		}
+	})
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -123,7 +124,9 @@ func (g groupSource) first(ctx context.Context, r *partitionScan, retries bool, 
 			b.Oldest = record.Time
 		}
 		if n++; retries {
-			if due := dueOf(record.headers); !due.IsZero() && (b.NextDue.IsZero() || due.Before(b.NextDue)) {
+			meta := unmarshal(&sarama.ConsumerMessage{Headers: record.headers}).Metadata
+			due := pipeline.DueTime(meta, time.Now())
+			if !due.IsZero() && (b.NextDue.IsZero() || due.Before(b.NextDue)) {
 				b.NextDue = due
 			}
 		}
@@ -147,11 +150,6 @@ func (g groupSource) first(ctx context.Context, r *partitionScan, retries bool, 
 		}
 	}
 	return ctx.Err()
-}
-
-func dueOf(headers []*sarama.RecordHeader) time.Time {
-	meta := unmarshal(&sarama.ConsumerMessage{Headers: headers}).Metadata
-	return dueTime(meta)
 }
 
 var _ operate.Connecting = groupSource{}

@@ -132,7 +132,7 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	now := time.Now()
 	r := &record{offset: raw.Offset, pristine: msg, key: msg.Metadata[pipeline.MetaKey]}
 	if c.sub.retries != nil {
-		r.due, r.moveAt = dueTime(msg.Metadata), c.sub.moveAt(raw.Timestamp, now)
+		r.due, r.moveAt = pipeline.DueTime(msg.Metadata, now), c.sub.moveAt(raw.Timestamp, now)
 	}
 
 	if c.done.has(r.offset) {

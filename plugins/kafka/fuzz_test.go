@@ -2,11 +2,9 @@ package kafka
 
 import (
 	"testing"
-	"time"
 
 	"github.com/IBM/sarama"
 	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -46,25 +44,5 @@ func FuzzRecord(f *testing.F) {
 			again.Headers = append(again.Headers, &out.Headers[i])
 		}
 		require.True(t, m.Equals(unmarshal(again)), "%v", m.Metadata)
-	})
-}
-
-// FuzzDueTime: a due time is as it was written, however far away; one that can't be read is none.
-func FuzzDueTime(f *testing.F) {
-	for _, s := range []string{"", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456789+01:00", "9999-12-31T23:59:59Z", "0000-01-01T00:00:00Z", "2026-01-02 03:04:05", "soon"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		due := dueTime(message.Metadata{pipeline.MetaDue: text})
-		written, err := time.Parse(time.RFC3339Nano, text)
-		if err == nil {
-			require.True(t, due.Equal(written))
-			again := message.Metadata{pipeline.MetaDue: due.UTC().Format(time.RFC3339Nano)}
-			if due.UTC().Year() >= 0 && due.UTC().Year() <= 9999 {
-				require.True(t, due.Equal(dueTime(again)), "as the chain writes it")
-			}
-		} else {
-			require.True(t, due.IsZero())
-		}
 	})
 }

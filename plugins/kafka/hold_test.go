@@ -246,6 +246,29 @@ func TestARecordThatIsNotDueMovesOn(t *testing.T) {
 	})
 }
 
+// A foreign record of the year 9999 is handled at once, and no copy of it is published.
+func TestARecordThatWouldNeverBeDueIsHandled(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
+		p.longestHold = 10 * time.Millisecond
+		topic := topicFor(t, p)
+		isRetryTopic(t, p, topic)
+		never := texts("never")[0]
+		never.Metadata = message.Metadata{pipeline.MetaDue: "9999-12-31T23:59:59Z", "own": "kept"}
+		publish(t, p, topic, never)
+		status, err := p.Source(topic, topic).(groupSource).Backlog(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 1, *status.Waiting)
+		require.Zero(t, status.NextDue, "it is due")
+		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+		m := next(t, out)
+		require.Equal(t, never.Metadata, m.Metadata)
+		require.Zero(t, offsetOf(m), "the record itself and no copy")
+		m.Ack()
+	})
+}
+
 // keeping creates a topic that keeps its records for that long.
 func keeping(t *testing.T, p *Plugin, topic, retention, policy string) {
 	t.Helper()

@@ -3,7 +3,6 @@ package kafka
 import (
 	"bytes"
 	"maps"
-	"time"
 
 	"github.com/IBM/sarama"
 	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
@@ -80,16 +79,6 @@ func copyOf(m *message.Message) *message.Message {
 	c := message.NewMessage(m.UUID, m.Payload)
 	maps.Copy(c.Metadata, m.Metadata)
 	return c
-}
-
-// dueTime returns when a message may be handled. Zero, or a time in the past, means now, and so does
-// a time that can't be read, because nothing says then how long to wait.
-func dueTime(meta message.Metadata) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, meta[pipeline.MetaDue])
-	if err != nil {
-		return time.Time{}
-	}
-	return t
 }
 
 var _ wkafka.MarshalerUnmarshaler = marshaler{}

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,24 @@ func TestClaimBelievesDueTimesOnRetryTopicsOnly(t *testing.T) {
 	onBench(t, pipeline.Flow{Window: 4}, benchOption{plain: true}, func(t *testing.T, b *bench) {
 		b.writeRecord("", due(time.Hour), "from a foreign producer")
 		require.Equal(t, []int64{0}, offsets(b.out()))
+	})
+}
+
+// A foreign record whose due time no delay can give would be moved to the end of its topic without end.
+func TestClaimDeliversWhatWouldNeverBeDue(t *testing.T) {
+	onBench(t, pipeline.Flow{Window: 4}, benchOption{comeBack: true}, func(t *testing.T, b *bench) {
+		b.writeRecord("", map[string]string{pipeline.MetaDue: "9999-12-31T23:59:59Z"}, "never")
+		b.writeRecord("", due(math.MaxInt64), "the longest delay")
+		got := b.out()
+		require.Equal(t, []int64{0}, offsets(got))
+		require.Equal(t, "9999-12-31T23:59:59Z", got[0].Metadata.Get(pipeline.MetaDue))
+		got[0].Ack()
+		time.Sleep(longestHold)
+		synctest.Wait()
+		require.Len(t, b.again.Messages(), 1, "a delay of 292 years is one that a route can have")
+		require.Equal(t, "the longest delay", string(b.again.Messages()[0].Payload))
+		require.EqualValues(t, 2, b.marked())
+		require.Empty(t, b.out())
 	})
 }
 

@@ -124,10 +124,10 @@ func (d *delays) counted(stream string, waiting int64) {
 }
 
 // delayOf returns how many milliseconds a message of a retry topic waits, rounded up. A due time
-// that is missing, can't be read or has passed is now.
+// that has passed is now.
 func delayOf(m *message.Message, now time.Time) (millis int64) {
-	due, err := time.Parse(time.RFC3339Nano, m.Metadata.Get(pipeline.MetaDue))
-	if err != nil || !due.After(now) {
+	due := pipeline.DueTime(m.Metadata, now)
+	if !due.After(now) {
 		return 0
 	}
 	wait := due.Sub(now) // at most 292 years

@@ -376,12 +376,12 @@ func TestSomeMessagesOfAPublishAreDue(t *testing.T) {
 			return m
 		}
 		hour, past := time.Now().Add(time.Hour).Format(time.RFC3339Nano), time.Now().Add(-time.Hour).Format(time.RFC3339Nano)
-		msgs := []*message.Message{msg("a", ""), msg("b", hour), msg("c", past), msg("d", "next tuesday"), msg("e", "9999-01-01T00:00:00Z")}
+		msgs := []*message.Message{msg("a", ""), msg("b", hour), msg("c", past), msg("d", "next tuesday"), msg("e", "9999-01-01T00:00:00Z"), msg("f", time.Now().Add(math.MaxInt64).Format(time.RFC3339Nano))}
 		require.NoError(t, p.Sink(name+"-retry").Publish(t.Context(), msgs...))
-		require.EqualValues(t, 3, c.XLen(t.Context(), name+"-retry").Val())
+		require.EqualValues(t, 4, c.XLen(t.Context(), name+"-retry").Val(), "no delay is as long as that of e")
 		require.EqualValues(t, 2, c.ZCard(t.Context(), DueKey(name+"-retry")).Val())
 		require.NoError(t, p.Sink(name).Publish(t.Context(), msgs...), "no retry topic: the header means nothing")
-		require.EqualValues(t, 5, c.XLen(t.Context(), name).Val())
+		require.EqualValues(t, 6, c.XLen(t.Context(), name).Val())
 
 		require.NoError(t, c.Del(t.Context(), DueKey(name+"-retry")).Err())
 		require.NoError(t, c.Set(t.Context(), DueKey(name+"-retry"), "no set", 0).Err())
@@ -390,6 +390,6 @@ func TestSomeMessagesOfAPublishAreDue(t *testing.T) {
 		require.ErrorAs(t, err, &partial)
 		require.Len(t, partial.Failed, 2)
 		require.ErrorContains(t, partial.Failed[1], "delay message b")
-		require.ErrorContains(t, partial.Failed[4], "WRONGTYPE")
+		require.ErrorContains(t, partial.Failed[5], "WRONGTYPE")
 	})
 }

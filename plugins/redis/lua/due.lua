@@ -31,7 +31,7 @@ local function fields(entry)
 end
 
 -- isDue takes an entry and the text of its time, such as "1700000000000" or "-inf", which miniredis can't read.
-local longest = 9.3e12 -- ms: more than the 292 years of the longest delay
+local longest = 9.3e12 -- ms: more than the 292 years of the longest delay; pipeline.DueTime has the same limit
 local function isDue(e)
   local at = tonumber(e[2])
   return not at or at <= now or at - now > longest
