@@ -242,6 +242,46 @@ func TestABatchThatBreaksSlowly(t *testing.T) {
 	})
 }
 
+// A call that hangs is reported with its first message: that of the whole batch, or of a half that is
+// handled again.
+func TestACallOfABatchThatHangsIsReported(t *testing.T) {
+	t.Parallel()
+	for name, hangs := range map[string]int{"the batch": 4, "a half": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				release, first := make(chan struct{}), make(chan pipeline.Origin, 1)
+				feed := pipelinetest.NewFeed("in")
+				reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, onRoute{pipeline.Route{
+					From: feed, Flow: pipeline.Flow{Window: 4}, Batch: pipeline.Batch{MaxRecords: 4, Linger: time.Second},
+					Policy: pipeline.Policy{LongestHold: time.Minute, DeadLetter: pipelinetest.NewRecorder("dead")},
+					HandleBatch: func(_ context.Context, msgs []*message.Message) []pipeline.BatchResult {
+						if len(msgs) > hangs {
+							panic("ouch")
+						}
+						select {
+						case first <- pipeline.OriginFrom(msgs[0].Context()):
+							<-release
+						default: // the other half
+						}
+						return make([]pipeline.BatchResult, len(msgs))
+					},
+				}})
+				require.NoError(t, err)
+				chain := middleware.New(reg, middleware.Options{MaxStuck: 1})
+				rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}})
+				require.NoError(t, rt.Start(t.Context()))
+				defer func() {
+					close(release)
+					require.NoError(t, rt.Stop(context.Background()))
+				}()
+				feed.SendPayloads("1", "2", "3", "4")
+				require.ErrorContains(t, <-rt.Failed(), " with "+(<-first).String())
+			})
+		})
+	}
+}
+
 // An error of the time limit counts for each message, and a goroutine that ends is no ack.
 func TestABatchThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
