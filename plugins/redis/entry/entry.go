@@ -4,7 +4,6 @@ package entry
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -179,41 +178,6 @@ func setHeader(msg *message.Message, k, v string) {
 	if k != pipeline.MetaMalformed {
 		msg.Metadata.Set(k, v)
 	}
-}
-
-// decodeWatermill decodes an entry of watermill-redisstream. Undecodable metadata is kept raw.
-func decodeWatermill(m goredis.XMessage) (*message.Message, error) {
-	uuid, ok := stringField(m.Values, redisstream.UUIDHeaderKey)
-	if !ok {
-		return malformed(m)
-	}
-	payload, _ := stringField(m.Values, "payload")
-	metadata, _ := stringField(m.Values, "metadata")
-	values := map[string]any{redisstream.UUIDHeaderKey: uuid, "payload": payload, "metadata": metadata}
-	msg, err := unmarshalWatermill(values)
-	if err != nil {
-		msg = message.NewMessage(uuid, []byte(payload))
-		msg.Metadata.Set(MetaRawHeaders, clip(strings.ToValidUTF8(metadata, "\uFFFD")))
-	}
-	if msg.Metadata == nil {
-		msg.Metadata = message.Metadata{}
-	}
-	delete(msg.Metadata, pipeline.MetaMalformed)
-	if msg.UUID == "" {
-		msg.UUID = m.ID
-	}
-	return msg, nil
-}
-
-// unmarshalWatermill returns a panic of the msgpack decoder, which is not made for hostile input,
-// as an error.
-func unmarshalWatermill(values map[string]any) (msg *message.Message, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = errors.Join(err, fmt.Errorf("decode metadata: panic: %v", p))
-		}
-	}()
-	return redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(values)
 }
 
 func stringField(values map[string]any, name string) (string, bool) {

@@ -154,18 +154,3 @@ func FuzzDecodeEntry(f *testing.F) {
 		require.NoError(t, jsonErr)
 	})
 }
-
-// The msgpack decoder was not written for hostile input: it must not panic, hang or take memory
-// without bounds.
-func FuzzDecodeWatermillMetadata(f *testing.F) {
-	f.Add("\x81\xa1a\xa11")
-	f.Add("\xdf\xff\xff\xff\xff")
-	f.Add("\xde\xff\xff\xdb\xff\xff\xff\xff")
-	f.Add("\xc7\x01\x02")
-	f.Fuzz(func(t *testing.T, metadata string) {
-		m, err := entry.Decode(goredis.XMessage{ID: "1-0", Values: map[string]any{redisstream.UUIDHeaderKey: "u", "payload": "p", "metadata": metadata}})
-		require.NoError(t, err)
-		require.Equal(t, "p", string(m.Payload))
-		require.NotNil(t, m.Metadata)
-	})
-}
