@@ -13,7 +13,7 @@ type Measured interface {
 	Backlog(context.Context) (Backlog, error)
 }
 
-// Connecting is implemented by a Measured source whose transport takes long to connect. A report calls
+// Connecting is implemented by a Measured source that connects where its transport does not run. A report calls
 // Connect of one source of a kind, and passes the returned context to the Backlog of all sources of
 // that kind. Close is called once, after the last of them. With an error there is nothing to close,
 // and one that wraps pipeline.ErrUnavailable says that the server does not answer.

@@ -14,6 +14,43 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
+// sharedClient is the key of the plugin's client in the context that Connect returns.
+type sharedClient struct{ of *Plugin }
+
+// Connect implements operate.Connecting.
+func (s source) Connect(ctx context.Context) (connected context.Context, closeIt func(), err error) {
+	return s.p.connect(ctx)
+}
+
+// Connect implements operate.Connecting.
+func (s domainSource) Connect(ctx context.Context) (connected context.Context, closeIt func(), err error) {
+	return s.d.p.connect(ctx)
+}
+
+// connect returns ctx with a client of the server: that of ctx if it has one, that of the service
+// where that runs, or a new one. The caller calls closeIt.
+func (p *Plugin) connect(ctx context.Context) (connected context.Context, closeIt func(), err error) {
+	if ctx.Value(sharedClient{p}) != nil {
+		return ctx, func() {}, nil
+	}
+	closeIt = func() {}
+	c := p.Client()
+	if c == nil {
+		if c, err = NewClient(p.cfg.ClientConfig); err != nil {
+			return nil, nil, err
+		}
+		closeIt = func() { _ = c.Close() } // it was only read
+		p.mu.Lock()
+		log := p.env.Logger
+		p.mu.Unlock()
+		if err := waitFor(ctx, c, p.cfg.address(), log); err != nil {
+			closeIt()
+			return nil, nil, err
+		}
+	}
+	return context.WithValue(ctx, sharedClient{p}, c), closeIt, nil
+}
+
 // Backlog implements operate.Measured. Entries that a reader has and did not acknowledge are in
 // flight, and so are those of readers that ended, until another one claims them.
 func (s source) Backlog(ctx context.Context) (operate.Backlog, error) {
@@ -38,21 +75,12 @@ var latest = time.UnixMilli(253402300799999) //nolint:gochecknoglobals // a cons
 
 // backlog adds up what a group has not done in streams.
 func (p *Plugin) backlog(ctx context.Context, group string, streams ...string) (operate.Backlog, error) {
-	c := p.Client()
-	if c == nil {
-		own, err := NewClient(p.cfg.ClientConfig)
-		if err != nil {
-			return operate.Backlog{}, err
-		}
-		defer func() { _ = own.Close() }() // it was only read
-		p.mu.Lock()
-		log := p.env.Logger
-		p.mu.Unlock()
-		if err := waitFor(ctx, own, p.cfg.address(), log); err != nil {
-			return operate.Backlog{}, err
-		}
-		c = own
+	ctx, done, err := p.connect(ctx)
+	if err != nil {
+		return operate.Backlog{}, err
 	}
+	defer done()
+	c, _ := ctx.Value(sharedClient{p}).(goredis.UniversalClient)
 	total := operate.Backlog{Waiting: new(int64), InFlight: new(int64), NotDue: new(int64)}
 	for _, stream := range streams {
 		err := addBacklog(ctx, c, stream, group, &total)
@@ -160,6 +188,6 @@ func earlier(a, b time.Time) time.Time {
 }
 
 var (
-	_ operate.Measured = source{}
-	_ operate.Measured = domainSource{}
+	_ operate.Connecting = source{}
+	_ operate.Connecting = domainSource{}
 )

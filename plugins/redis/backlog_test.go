@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -28,6 +29,62 @@ func (x retrying) Register(r *pipeline.Registry) error {
 		Policy: pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead"), Retry: pipeline.Retry{To: x.p.Sink(x.stream), From: x.p.Source(x.stream, "g"), Max: 1}},
 	})
 	return nil
+}
+
+// manyRoutes is a plugin with routes that read streams and one that reads a domain.
+type manyRoutes struct {
+	p *Plugin
+	n int
+}
+
+func (manyRoutes) Name() string { return "many" }
+
+func (m manyRoutes) Register(r *pipeline.Registry) error {
+	from := []pipeline.Source{m.p.Domain("many:events").Source()}
+	for i := range m.n {
+		from = append(from, m.p.Source(fmt.Sprint("many:", i), "g"))
+	}
+	for i, one := range from {
+		r.Route(pipeline.Route{
+			Name: fmt.Sprint("many.", i), From: one, Handle: pipeline.JSON(func(context.Context, string) error { return nil }),
+			Policy: pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead")},
+		})
+	}
+	return nil
+}
+
+// A report of many routes opens one connection, and closes it. Where the service runs, it uses its
+// client.
+func TestAReportConnectsOnce(t *testing.T) {
+	s := redistest.Mini(t)
+	report := func(p *Plugin) {
+		t.Helper()
+		reg, err := pipeline.NewRegistry(pipeline.Env{}, p, manyRoutes{p, 5})
+		require.NoError(t, err)
+		answer, err := operate.Routes().Read(t.Context(), reg, nil)
+		require.NoError(t, err)
+		status, ours := answer.Value.(operate.RoutesStatus)
+		require.True(t, ours)
+		require.Empty(t, status.Checks)
+		require.Len(t, status.Routes, 6)
+		for _, r := range status.Routes {
+			require.EqualValues(t, 0, *r.Waiting)
+		}
+	}
+	stopped := New()
+	stopped.cfg.Addrs = []string{s.Addr}
+	stopped.cfg.Domains = []DomainConfig{{Prefix: "many:events", Shards: 3, Group: "g"}}
+	report(stopped)
+	require.Equal(t, 1, s.Mini.TotalConnectionCount())
+	redistest.Eventually(t, "it is closed", func() bool { return s.Mini.CurrentConnectionCount() == 0 })
+
+	running := New()
+	running.cfg = stopped.cfg
+	running.client = s.Client(t)
+	report(running)
+	report(running)
+	require.NoError(t, running.client.Ping(t.Context()).Err(), "it is not closed")
+	require.Equal(t, 2, s.Mini.TotalConnectionCount())
 }
 
 // The backlog of a group is read without the service. The lag of miniredis counts entries that were
