@@ -79,7 +79,7 @@ func (f *actionFlags) parse(args []string, states []store.State) error {
 	if err := f.filterFlags.parse(); err != nil {
 		return err
 	}
-	filtered := f.Source+f.Plugin+f.Handler+f.Class+f.Fingerprint+f.Under+f.since+f.until != ""
+	filtered := slices.ContainsFunc(f.fields(), func(field filterField) bool { return *field.to != "" })
 	given := 0
 	for _, b := range []bool{len(args) > 0, filtered, f.all} {
 		if b {

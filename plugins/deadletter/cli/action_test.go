@@ -18,3 +18,16 @@ func TestParseRate(t *testing.T) {
 		require.Error(t, err, text)
 	}
 }
+
+// Each filter selects dead letters, and none can be combined with --all.
+func TestEachFilterSelects(t *testing.T) {
+	t.Parallel()
+	require.Error(t, (&actionFlags{dry: true}).parse(nil, nil), "nothing is selected")
+	for i, field := range new(actionFlags).fields() {
+		f := actionFlags{dry: true}
+		*f.fields()[i].to = "1h"
+		require.NoError(t, f.parse(nil, nil), field.Name)
+		f.all = true
+		require.Error(t, f.parse(nil, nil), field.Name)
+	}
+}
