@@ -32,23 +32,15 @@ func newGate(isOpen func() bool) *gate {
 
 // send puts msg into out while the gate is open. It returns false when ctx ended first.
 func (g *gate) send(ctx context.Context, out chan<- *message.Message, msg *message.Message) bool {
-	for ctx.Err() == nil {
-		open, changed := g.state()
-		to := out
-		if !open {
-			to = nil
-		}
-		select {
-		case to <- msg:
+	for g.wait(ctx) {
+		if g.sendNow(ctx, out, msg) {
 			return true
-		case <-changed:
-		case <-ctx.Done():
 		}
 	}
 	return false
 }
 
-// sendNow is send that also returns false when the gate is closed.
+// sendNow is send that also returns false when the gate is closed or closes.
 func (g *gate) sendNow(ctx context.Context, out chan<- *message.Message, msg *message.Message) bool {
 	for ctx.Err() == nil {
 		open, changed := g.state()
