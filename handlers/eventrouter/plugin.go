@@ -81,7 +81,7 @@ func (p *Plugin) endpoints(r *pipeline.Registry) {
 	for _, prefix := range p.config.Domains {
 		name := domainName(prefix)
 		domain, _ := p.domain(prefix)
-		feed := pipeline.Endpoint{Kind: poll.Kind, Name: fmt.Sprintf("%s:feed:<0…%d>", name, max(0, domain.Shards-1))}
+		feed := pipeline.Endpoint{Kind: poll.Kind, Name: fmt.Sprintf("%s<0…%d>", joblog.FeedPrefix(name), max(0, domain.Shards-1))}
 		if p.config.has(roleRouter) {
 			r.Endpoint(pipeline.UseWrites, pipeline.Endpoint{Kind: kindHash, Name: joblog.LogKey(name, "<job_id>")})
 			r.Endpoint(pipeline.UseWrites, pipeline.Endpoint{Kind: kindString, Name: joblog.StateKey(name, "<job_id>")})
@@ -104,7 +104,7 @@ func (p *Plugin) keys() []string {
 	var keys []string
 	for _, prefix := range p.config.Domains {
 		name := domainName(prefix)
-		keys = append(keys, joblog.LogKey(name, "millrace-probe"), joblog.StateKey(name, "millrace-probe"), name+":feed:probe")
+		keys = append(keys, joblog.LogKey(name, "millrace-probe"), joblog.StateKey(name, "millrace-probe"), joblog.FeedPrefix(name)+"probe")
 	}
 	return keys
 }

@@ -39,9 +39,12 @@ func StateKey(domain, jobID string) string { return domain + ":state:{" + jobID 
 // LogKey returns the key of a job's log.
 func LogKey(domain, jobID string) string { return domain + ":log:{" + jobID + "}" }
 
+// FeedPrefix begins the keys of a domain's feeds.
+func FeedPrefix(domain string) string { return domain + ":feed:" }
+
 // FeedKey returns the stream with the events of one shard: the shard of the stream that they were
 // read from.
-func FeedKey(domain string, shard int) string { return domain + ":feed:" + strconv.Itoa(shard) }
+func FeedKey(domain string, shard int) string { return FeedPrefix(domain) + strconv.Itoa(shard) }
 
 // Outcome says what an event changed.
 type Outcome int
