@@ -49,9 +49,6 @@ type user struct {
 	least     least     // the least position that was shown
 }
 
-// roomClosed is the state of a room whose waiting users have no places.
-const roomClosed = "closed"
-
 // conn is one connection.
 type conn struct {
 	local  *local
@@ -176,7 +173,7 @@ func (l *local) update(t *room.Table, failed bool, now time.Time, interval time.
 		return
 	}
 	outage := l.cut && now.Sub(l.at) >= interval
-	if l.table == nil || outage || l.table.Epoch != t.Epoch || l.table.State != t.State && t.State == roomClosed {
+	if l.table == nil || outage || l.table.Epoch != t.Epoch || l.table.State != t.State && t.State == room.Closed {
 		for _, u := range l.users {
 			u.signAt = now
 		}

@@ -104,7 +104,7 @@ func haltText(h room.Halt) string {
 
 // shortState is the state of a room in the list of rooms.
 func shortState(s room.Status) string {
-	if s.Halted == room.SoldOut && s.State != "closed" {
+	if s.Halted == room.SoldOut && s.State != room.Closed {
 		return s.State + ", sold out"
 	}
 	return s.State

@@ -41,6 +41,7 @@ const (
 const (
 	PreQueue = "pre-queue" // users enter, and have no order
 	Drawing  = "drawing"   // the users of the pre-queue get their places
+	Closed   = "closed"    // waiting users have no places
 )
 
 // Modes returns the modes of a room.

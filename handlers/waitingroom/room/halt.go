@@ -14,9 +14,6 @@ const (
 	RoomClosed      Halt = "room_closed"      // waiting users have no places
 )
 
-// roomClosed is the state of a room whose waiting users have no places.
-const roomClosed = "closed"
-
 // flow is what decides whether users are promoted. Limits are -1 when there is none.
 type flow struct {
 	state                                          string
@@ -28,7 +25,7 @@ type flow struct {
 // this comes first.
 func (f flow) halt() Halt {
 	switch {
-	case f.state == roomClosed:
+	case f.state == Closed:
 		return RoomClosed
 	case f.capacity >= 0 && f.sold > 0 && f.sold >= f.capacity:
 		return SoldOut
