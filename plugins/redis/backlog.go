@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -112,13 +113,13 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 		}
 		return err
 	}
-	after, lag, isLast := "-", int64(-1), false // of a group that was not created yet: all entries
+	from, lag, more := "-", int64(-1), true // of a group that was not created yet: all entries
 	for _, g := range groups {
 		if g.Name != group {
 			continue
 		}
-		after, lag = "("+g.LastDeliveredID, g.Lag
-		isLast = g.LastDeliveredID == largestID // the server refuses to look after it
+		lag = g.Lag
+		from, more = entry.NextID(g.LastDeliveredID)
 		*b.InFlight += g.Pending
 		if g.Pending > 0 {
 			pending, err := c.XPending(ctx, stream, group).Result()
@@ -128,17 +129,17 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 			b.Oldest = earlier(b.Oldest, timeOf(pending.Lower))
 		}
 	}
-	if isLast {
+	if !more {
 		return nil
 	}
-	next, err := c.XRangeN(ctx, stream, after, "+", 1).Result()
+	next, err := c.XRangeN(ctx, stream, from, "+", 1).Result()
 	if err != nil {
 		return err
 	}
 	switch {
 	case len(next) == 0:
 		return nil
-	case after == "-":
+	case from == "-":
 		if lag, err = c.XLen(ctx, stream).Result(); err != nil {
 			return err
 		}

@@ -153,5 +153,9 @@ func TestBacklog(t *testing.T) {
 		require.NoError(t, c.XGroupSetID(ctx, stream, "g", "3000-0").Err())
 		add("1700000000000000-0")
 		require.Zero(t, read().Oldest)
+
+		// Nothing comes after the last possible id.
+		require.NoError(t, c.XGroupSetID(ctx, stream, "g", largestID).Err())
+		require.EqualValues(t, 0, *read().Waiting)
 	})
 }

@@ -74,7 +74,7 @@ type delays struct {
 
 func newDelays() *delays {
 	return &delays{
-		delay: NewScript(delaySource), due: NewScript(dueSource), sampler: logs.NewThrottle(trimNotice), counts: map[string]int64{},
+		delay: NewScript(delaySource), due: NewScript(dueSource), sampler: logs.NewThrottle(warnEvery), counts: map[string]int64{},
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "millrace", Subsystem: "redis", Name: "retries_waiting",
 			Help: "Retry records that are not due yet, of the streams that routes of this instance read.",

@@ -129,7 +129,7 @@ func (p *Plugin) openExclusive(d *Domain, at pipeline.Endpoint, f pipeline.Flow,
 	}
 	s := &exclusiveSubscription{
 		p: p, c: c, domain: d.Name(), token: watermill.NewULID(), log: log.With(slog.String(logs.Domain, d.Name())), hold: f.LongestHold,
-		script: goredis.NewScript(shardSource), sampler: logs.NewThrottle(trimNotice), scheduler: &poll.Scheduler{},
+		script: goredis.NewScript(shardSource), sampler: logs.NewThrottle(warnEvery), scheduler: &poll.Scheduler{},
 	}
 	for _, o := range readers {
 		o.Ordered, o.TakeOver, o.Scheduler = true, true, s.scheduler

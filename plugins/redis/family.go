@@ -134,7 +134,7 @@ func (s familySource) Open(_ context.Context, flow pipeline.Flow) (pipeline.Subs
 		return nil, errNotStarted
 	}
 	sub := &familySubscription{
-		f: f, options: o[0], log: log, sampled: logs.NewThrottle(trimNotice), wake: make(chan struct{}, 1), readers: map[string]*familyReader{},
+		f: f, options: o[0], log: log, sampled: logs.NewThrottle(warnEvery), wake: make(chan struct{}, 1), readers: map[string]*familyReader{},
 	}
 	sub.Life = pipeline.NewLife(f.p.cfg.CloseTimeout, sub.run)
 	f.mu.Lock()

@@ -52,7 +52,7 @@ const (
 	commandTimeout = 10 * time.Second // of one command with the client's own retries
 
 	trimInterval = 5 * time.Second // between two rounds
-	trimNotice   = time.Minute     // the least time between two warnings with the same text
+	warnEvery    = time.Minute     // the least time between two warnings with the same text
 )
 
 // trimmer removes acknowledged entries from the streams that are read here, and measures the shards
@@ -87,7 +87,7 @@ type trimReading struct {
 func newTrimmer(cfg *Config) *trimmer {
 	return &trimmer{
 		cfg: cfg, metrics: newTrimMetrics(), script: goredis.NewScript(groupsSource + tidySource), every: trimInterval, limit: commandTimeout,
-		sampler: logs.NewThrottle(trimNotice), streams: map[string]*trimmedStream{},
+		sampler: logs.NewThrottle(warnEvery), streams: map[string]*trimmedStream{},
 	}
 }
 
