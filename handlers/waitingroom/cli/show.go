@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -104,8 +105,11 @@ func haltText(h room.Halt) string {
 
 // shortState is the state of a room in the list of rooms.
 func shortState(s room.Status) string {
-	if s.Halted == room.SoldOut && s.State != room.Closed {
+	switch {
+	case s.Halted == room.SoldOut && s.State != room.Closed:
 		return s.State + ", sold out"
+	case s.Hold > 0 && s.Halted == room.OnHold:
+		return s.State + ", pause after an outage"
 	}
 	return s.State
 }
@@ -126,6 +130,9 @@ func writeRoom(out io.Writer, s room.Status) error {
 	row("event", app.Printable(s.Event))
 	row("state", s.State)
 	row("no promotions", haltText(s.Halted))
+	if s.Hold > 0 {
+		row("pause after an outage", fmt.Sprint(time.Duration(s.Hold)*time.Millisecond, " left"))
+	}
 	row("mode", s.Mode)
 	row("commitment of the shuffle", s.Commitment)
 	if s.Frozen > 0 {

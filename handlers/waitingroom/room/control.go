@@ -126,6 +126,7 @@ type Status struct {
 	Ready       int64  `json:"ready"`
 	Admitted    int64  `json:"admitted"`
 	Free        int64  `json:"free"`
+	Hold        int64  `json:"hold"`     // rest of the pause after an outage, in ms
 	Aside       int64  `json:"aside"`    // bad records that were set aside
 	Promoted    int64  `json:"promoted"` // since the room was created
 	Message     string `json:"message"`
@@ -189,7 +190,7 @@ func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status,
 	s := Status{
 		Event: event, State: fields["state"], Mode: fields["mode"], Message: fields["message"], Configured: fields["configured"] == "1",
 		Capacity: number("capacity", -1), Concurrency: number("concurrency", -1), PerMinute: number("per_minute", -1),
-		Sold: number("sold", 0), Ready: number("ready", 0), Promoted: number("promoted", 0),
+		Sold: number("sold", 0), Ready: number("ready", 0), Promoted: number("promoted", 0), Hold: number("hold", 0),
 		OpensAt: number("opens_at", 0), ClosesAt: number("closes_at", 0), LastTick: number("tick_at", 0) + number("stopped", 0),
 		Commitment: fields["commitment"], Frozen: number("cohort", 0), Drawn: number("drawn", 0), DrawnAt: number("drawn_at", 0),
 	}
@@ -197,7 +198,7 @@ func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status,
 	wrong := integers(texts[:4], &s.Waiting, &leases, &s.Free, &s.Aside)
 	s.Ready = max(0, min(s.Ready, leases))
 	s.Admitted = leases - s.Ready
-	limits := flow{s.State, false, s.Capacity, s.Sold, leases, s.Concurrency, s.PerMinute}
+	limits := flow{s.State, s.Hold > 0, s.Capacity, s.Sold, leases, s.Concurrency, s.PerMinute}
 	if s.Mode == PassThrough {
 		limits.concurrency, limits.perMinute = -1, -1
 	}

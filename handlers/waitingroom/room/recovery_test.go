@@ -18,6 +18,12 @@ import (
 func TestAnOutageEndsNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, 1)
+		status := func() Status {
+			got, err := r.rooms.RoomStatus(r.ctx, r.event)
+			require.NoError(t, err)
+			return got
+		}
+		require.Zero(t, status().Hold)
 		gone := r.enter("gone")
 		r.pass(3 * time.Minute)
 		require.Equal(t, 1, r.tick().Removed)
@@ -31,6 +37,8 @@ func TestAnOutageEndsNothing(t *testing.T) {
 		require.Equal(t, time.Hour+time.Second, tick.Gap)
 		require.False(t, tick.Rewound)
 		require.Equal(t, 10*time.Second, tick.Hold)
+		paused := status()
+		require.Equal(t, []any{int64(10_000), OnHold, "open"}, []any{paused.Hold, paused.Halted, paused.State})
 		require.Zero(t, tick.Removed)
 		require.Empty(t, tick.Ended[Expired])
 		require.Positive(t, tick.Table.Epoch)
@@ -46,8 +54,10 @@ func TestAnOutageEndsNothing(t *testing.T) {
 		require.Zero(t, r.tick().Promoted, "a second outage in the hold")
 		r.pass(8 * time.Second)
 		require.Zero(t, r.tick().Promoted)
+		require.Equal(t, tick.Hold.Milliseconds()-9_000, status().Hold)
 		r.pass(time.Second)
 		require.Equal(t, 1, r.tick().Promoted)
+		require.Zero(t, status().Hold)
 		require.Equal(t, Ready, r.status("gone").State, "in the order of the indexes")
 	})
 }

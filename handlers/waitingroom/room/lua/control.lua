@@ -2,7 +2,8 @@
 -- ARGV[8] status, open, hold, resume, drain, close, set, message or kick   ARGV[9] operator   ARGV[10] reason   ARGV[11] user
 -- ARGV[12] secret and ARGV[13] commitment of a shuffle   ARGV[14…] fields of the room and their values; an empty value
 --          removes the field. The field change is the id of this change.
--- Reply: waiting, leases, free slots, records set aside, then fields and values. Code CONFLICT: not in this state.
+-- Reply: waiting, leases, free slots, records set aside, then fields and values, of which hold is the rest of the pause
+--        after an outage in ms. Code CONFLICT: not in this state.
 -- Complexity: O(log N)
 local verb, by, why, user = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local allowed = {
@@ -75,6 +76,7 @@ if code == 'OK' and verb ~= 'status' then
   audit(verb, by, why, table.concat(details, ' '))
 end
 room.secret = nil
+room.hold = num(math.max(0, tonumber(room.hold_until) - now))
 local reply = answer(code, num(total()), num(redis.call('ZCARD', LEASES)), num(free()), num(redis.call('HLEN', ASIDE)))
 for field, value in pairs(room) do
   reply[#reply + 1] = field
