@@ -41,10 +41,10 @@ func TestTheCommandsThatAKeptDemoPrints(t *testing.T) {
 	tried := 0
 	for line := range strings.Lines(commands) {
 		args := strings.Fields(line)
-		if len(args) == 0 || args[0] != "millrace" {
+		if len(args) == 0 || args[0] != bin {
 			continue
 		}
-		command := exec.CommandContext(ctx, bin, args[1:]...)
+		command := exec.CommandContext(ctx, args[0], args[1:]...)
 		command.Dir = demo.Dir
 		out, err := command.CombinedOutput()
 		require.NoError(t, err, "%s: %s", line, out)

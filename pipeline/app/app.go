@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -83,8 +84,10 @@ func Main(ctx context.Context, o Options) int {
 	if o.Stderr == nil {
 		o.Stderr = os.Stderr
 	}
+	program := o.Name
 	if o.Args == nil {
-		o.Args = os.Args[1:]
+		info, _ := debug.ReadBuildInfo()
+		o.Args, program = os.Args[1:], calledAs(os.Args[0], o.Name, info)
 	}
 	if o.Environ == nil {
 		o.Environ = os.Environ()
@@ -97,7 +100,7 @@ func Main(ctx context.Context, o Options) int {
 	})
 	defer stop()
 
-	h := &Host{o: o}
+	h := &Host{o: o, program: program}
 	root := h.root() //nolint:contextcheck // the commands get it from ExecuteContextC
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !h.ran {

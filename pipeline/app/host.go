@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"regexp"
+	"runtime/debug"
 	"strings"
 	"text/tabwriter"
 
@@ -12,12 +15,35 @@ import (
 
 // Host is what commands use of the binary they run in. One command runs in the life of a Host.
 type Host struct {
-	o   Options
-	ran bool // a command's own code was reached: what fails now is no usage error
+	o       Options
+	program string
+	ran     bool // a command's own code was reached: what fails now is no usage error
 }
 
 // Name returns the name of the binary.
 func (h *Host) Name() string { return h.o.Name }
+
+// Program returns what calls the binary in the shell that has called this process, such as millrace,
+// bin/millrace or go run ./cmd/millrace.
+func (h *Host) Program() string { return h.program }
+
+// runByGo matches the executables of go run: new ones, and those that Go has kept from an earlier run.
+var runByGo = regexp.MustCompile(`[/\\](go-build\d+[/\\]b\d+[/\\]exe|[0-9a-f]{64}-d)[/\\][^/\\]+$`)
+
+// calledAs returns Program for the path that a process was started with. info may be nil.
+func calledAs(path, name string, info *debug.BuildInfo) string {
+	switch {
+	case !runByGo.MatchString(path):
+		return path
+	case info == nil || !strings.Contains(info.Path, "/"): // the files of a command were named
+		return name
+	}
+	folder, ours := strings.CutPrefix(info.Path, info.Main.Path)
+	if stat, err := os.Stat("." + folder); ours && err == nil && stat.IsDir() {
+		return "go run ." + folder
+	}
+	return "go run " + info.Path
+}
 
 // Variable returns the name of the environment variable that is the setting at path.
 func (h *Host) Variable(path string) string {

@@ -97,7 +97,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 			}
 			return nil
 		},
-		Next: fmt.Sprintf("`%[1]s jobs demo --keep` keeps it running, and `%[1]s jobs --help` has the commands for other jobs.", c.h.Name()),
+		Next: fmt.Sprintf("`%[1]s jobs demo --keep` keeps it running, and `%[1]s jobs --help` has the commands for other jobs.", c.h.Program()),
 	})
 }
 

@@ -143,7 +143,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 				return app.Bad("the books don't balance")
 			}
 			if !f.Keep {
-				show.line("Next: `%[1]s demo --keep` keeps it running, with commands to try. `%[1]s new handler NAME` writes a handler.", c.h.Name())
+				show.line("Next: `%[1]s demo --keep` keeps it running, with commands to try. `%[1]s new handler NAME` writes a handler.", c.h.Program())
 			}
 			return nil
 		},
@@ -285,7 +285,7 @@ type Connections struct {
 }
 
 func (c commands) showAddresses(show demoOutput, r DemoReport) error {
-	connections, flags, program := c.Connections(), "", c.h.Name()
+	connections, flags, program := c.Connections(), "", c.h.Program()
 	for _, name := range []string{"profile", "config"} {
 		if value, _ := show.cmd.Flags().GetString(name); value != "" {
 			flags += " --" + name + " " + value

@@ -135,7 +135,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 			}
 			return nil
 		},
-		Next: fmt.Sprintf("`%[1]s room demo --keep` keeps it running, and `%[1]s room open --help` opens a room of your own.", c.h.Name()),
+		Next: fmt.Sprintf("`%[1]s room demo --keep` keeps it running, and `%[1]s room open --help` opens a room of your own.", c.h.Program()),
 	})
 }
 
