@@ -132,10 +132,14 @@ func (c cursor) hasEnd(end int64) bool {
 	return c.at == end
 }
 
-// givenAgain reports whether an item has a number that the client has for another event. The terminal
-// item ends the log at its number, so one that came late is newer, too, and takes nothing back.
+// lateEnd reports whether an item may be a terminal one that came late. It ends the log at its number,
+// so it is newer than the items before it although it takes nothing back. Number 1 has no items before
+// it, so a log that ends with it is another one than that of a client with higher numbers.
+func (it item) lateEnd() bool { return it.end != "" && it.seq > 1 }
+
+// givenAgain reports whether an item has a number that the client has for another event.
 func (c cursor) givenAgain(it item) bool {
-	return c.ahead && it.end == "" && it.seq > 0 && it.seq <= c.at && c.mark.entry.before(it.entry)
+	return c.ahead && !it.lateEnd() && it.seq > 0 && it.seq <= c.at && c.mark.entry.before(it.entry)
 }
 
 // firstNewer looks in a page for the lowest number that is given again: its entry is newer than the
@@ -148,7 +152,7 @@ func firstNewer(p page, newest entry, upTo int64, before mark) (found *item, _ m
 		switch {
 		case it.seq > upTo:
 			return nil, before, false
-		case newer(it) && it.end == "" && (i+1 == len(p.items) || newer(p.items[i+1])):
+		case newer(it) && !it.lateEnd() && (i+1 == len(p.items) || newer(p.items[i+1])):
 			return &p.items[i], before, true
 		default:
 			before = mark{seq: it.seq, entry: it.entry}

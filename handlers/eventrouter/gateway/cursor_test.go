@@ -226,6 +226,8 @@ func TestALateTerminalEventTakesNothingBack(t *testing.T) {
 	require.True(t, client.givenAgain(late))
 	late.end = "done"
 	require.False(t, client.givenAgain(late))
+	late.seq = 1
+	require.True(t, client.givenAgain(late), "no number is in front of it, so it is another history")
 }
 
 // A cursor whose number has left the log cannot be compared.

@@ -50,7 +50,8 @@
 // receives the gap from this number on, as live watchers do, then the state and the new events.
 // Without a newer entry, because a clock was put back, the gap begins with 1. A client whose number
 // is not in the log yet receives this gap when a number that it has arrives in a newer entry. A
-// terminal event that alone is newer may be late, so it arrives without such a gap.
+// terminal event that alone is newer may be late, so it arrives without such a gap, unless its number is 1:
+// a job that ends with its first event has no numbers before it that a client could keep.
 //
 // These rules hold for unusual cursors:
 //
