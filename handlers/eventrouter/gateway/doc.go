@@ -53,6 +53,9 @@
 // terminal event that alone is newer may be late, so it arrives without such a gap, unless its number is 1:
 // a job that ends with its first event has no numbers before it that a client could keep.
 //
+// A stream with several jobs stays open until all have ended. When an operator resets one that has ended,
+// its clients receive the gap of all numbers and the second run, and the stream waits for its end again.
+//
 // These rules hold for unusual cursors:
 //
 //   - A number without an entry is accepted and trusted, so numbers that are given again can go
@@ -64,8 +67,8 @@
 //   - A cursor above all numbers stays unless the log has newer entries. The client receives greater
 //     numbers, and the terminal event in any case. So a client whose events Redis has lost receives
 //     none of them twice when the same entries are delivered again.
-//   - The cursor of the terminal event is answered with 204, which ends an EventSource. So is a
-//     number without an entry that is at or above that of the terminal event.
+//   - The cursor of the terminal event is answered with 204, which ends an EventSource. So is its
+//     number without an entry.
 //
 // With from=now a stream begins with the state, whose id is the cursor.
 package gateway

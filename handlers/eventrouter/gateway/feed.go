@@ -148,7 +148,8 @@ func (d *domain) reset(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if j := d.jobs[id]; j != nil {
-		j.queue(j.sequence.reset())
+		j.out, j.size = nil, 0 // it is of the first run, so a watcher that comes now must not receive it
+		j.queue(j.sequence.reset(len(j.watchers) > 0))
 		j.deliver()
 		j.losses++
 		j.catchUp(readLost)

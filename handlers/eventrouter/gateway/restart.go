@@ -77,15 +77,14 @@ func (s *sequence) restart(n int64, before mark, state item) []step {
 	return out
 }
 
-// reset begins again at 1, because an operator has deleted the log. What was sent is taken back.
-func (s *sequence) reset() (out []step) {
-	if s.over || s.at < 0 {
-		s.renew(-1) // those that have received the end have left
+// reset begins again at 1, because an operator has deleted the log. It returns what takes back all that
+// the watchers have, also from those that have received the end and stay for other jobs.
+func (s *sequence) reset(watched bool) []step {
+	if !watched {
+		s.renew(-1)
 		return nil
 	}
-	if s.at > 0 {
-		out = rewind(1, s.at, mark{}, nil)
-	}
+	out := rewind(1, max(1, s.at), mark{}, nil)
 	s.renew(0)
 	return out
 }

@@ -346,6 +346,7 @@ func take(c cursor, one step) (_ step, next cursor, send bool) {
 		if one.from > c.at {
 			return one, c, false
 		}
+		one.to = max(one.to, c.at)
 		next = cursor{at: one.from - 1}
 		if one.item.seq > 0 {
 			next.mark = mark{seq: one.item.seq, entry: one.item.entry}

@@ -33,7 +33,8 @@ type stream struct {
 
 	mu     sync.Mutex
 	client *sse.Client
-	open   int // jobs that have not ended
+	open   int    // jobs that have not ended
+	reason string // of the end of the last one
 }
 
 // watcher is the watch of one job by one client.
@@ -50,8 +51,8 @@ type watcher struct {
 
 	page    page // read, and not yet written
 	decided int64
-	losses  int // of the job, before the page was read; the same of its sequence:
-	lives   int
+	losses  int // of the job, before the page was read
+	lives   int // of its sequence, before the cursor was compared; the same:
 	moves   int
 	unsure  bool   // the mark of the cursor must be compared with the page
 	taken   []step // take back what the client has of an earlier life, before the page
@@ -68,7 +69,6 @@ func (g *Gateway) newStream(keys []jobKey, lastEventID string) *stream {
 		if c, ok := from[""]; ok && !s.several {
 			w.cursor, w.resumed = c, true
 		}
-		w.unsure = w.cursor.marked()
 		w.job = g.domain(key.domain).join(key.id)
 		s.watchers = append(s.watchers, w)
 	}
@@ -154,6 +154,9 @@ func (s *stream) begin(ctx context.Context, c *sse.Client) error {
 // readPages reads the next pages of the jobs that have not ended, and compares the cursors.
 func (s *stream) readPages(ctx context.Context) error {
 	open := slices.DeleteFunc(slices.Clone(s.watchers), func(w *watcher) bool { return w.ended })
+	for _, w := range open {
+		w.noteLife()
+	}
 	if err := s.g.readPages(ctx, open...); err != nil {
 		return err
 	}
@@ -178,6 +181,24 @@ func (g *Gateway) readPages(ctx context.Context, watchers ...*watcher) error {
 	return err
 }
 
+// noteLife notes the life of the job that the cursor will be compared with, because the next page may be of
+// another one than the page before. The further pages of a backlog are not compared, so when the job
+// begins again between two of them, they are read again.
+func (w *watcher) noteLife() {
+	d := w.job.domain
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w.unsure = w.cursor.marked()
+	w.lives, w.moves = w.job.sequence.lives, w.job.sequence.moves
+}
+
+// outdated reports whether the numbers of the job began again since the cursor was compared, or numbers
+// arrived that a client ahead of the log would have to give back. The caller has the lock of the domain.
+func (w *watcher) outdated() bool {
+	s := w.job.sequence
+	return w.lives != s.lives || w.cursor.ahead && w.moves != s.moves
+}
+
 // position returns where the next page begins. It must be called before the page is read. The page
 // of a cursor that is to be compared has the event of its mark, too.
 func (w *watcher) position() position {
@@ -185,7 +206,7 @@ func (w *watcher) position() position {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := w.job.sequence
-	w.decided, w.losses, w.lives, w.moves = s.decided(w.cursor.at), w.job.losses, s.lives, s.moves
+	w.decided, w.losses = s.decided(w.cursor.at), w.job.losses
 	after := s.after(w.cursor.at)
 	if w.unsure {
 		after = min(after, w.cursor.mark.seq-1)
@@ -314,19 +335,26 @@ func (w *watcher) event(one step) sse.Event {
 	return one.event(w.key, id)
 }
 
-// end notes that the job has ended. The last one closes the stream.
+// end notes that the job has ended. The stream is closed after the last one.
 func (w *watcher) end(one step) {
 	if w.ended {
 		return
 	}
 	w.ended = true
-	if w.stream.open--; w.stream.open == 0 {
-		w.stream.client.Close(one.item.end)
+	w.stream.open--
+	w.stream.reason = one.item.end
+}
+
+// reopen is the reverse of end, for a job that was reset while the stream is open for others.
+func (w *watcher) reopen() {
+	if w.ended {
+		w.ended = false
+		w.stream.open++
 	}
 }
 
 // attach connects all watchers with their jobs at once, or none of them. It returns false when one
-// of them must read its log first.
+// of them must read its log first. When all jobs have ended, it closes the stream.
 func (s *stream) attach() bool {
 	for _, d := range s.g.domains { // always in this order
 		d.mu.Lock()
@@ -337,9 +365,13 @@ func (s *stream) attach() bool {
 		}
 	}()
 	for _, w := range s.watchers {
-		if !w.ended && !w.attachable() {
+		if !w.attachable() {
 			return false
 		}
+	}
+	if s.open == 0 {
+		s.client.Close(s.reason)
+		return true
 	}
 	for _, w := range s.watchers {
 		j := w.job
@@ -347,11 +379,9 @@ func (s *stream) attach() bool {
 			w.from = w.page.state.entry
 		}
 		w.page = page{} // a stream can stay open for hours
-		if w.ended {
-			continue
-		}
 		j.watchers[w] = struct{}{}
 		switch {
+		case w.ended: // it waits for a reset
 		case j.losses != w.losses:
 			j.catchUp(readLost)
 		case j.sequence.behind() && j.retry == nil:
@@ -362,15 +392,13 @@ func (s *stream) attach() bool {
 }
 
 // attachable connects the job of a watcher with its cursor. It returns false when the watcher must
-// read its log first. If the numbers of the job began again after the page was read, or numbers
-// arrived that a client ahead of the log would have to give back, the cursor is compared again.
+// read its log first.
 func (w *watcher) attachable() bool {
-	s := w.job.sequence
-	if w.lives != s.lives || w.cursor.ahead && w.moves != s.moves {
-		w.unsure = w.cursor.marked()
+	if w.outdated() {
+		w.reopen()
 		return false
 	}
-	return s.attach(w.cursor.at, w.page.state)
+	return w.ended || w.job.sequence.attach(w.cursor.at, w.page.state)
 }
 
 // id returns the id of an event for a watcher, which carries the cursors of all jobs.
@@ -395,6 +423,12 @@ func (w *watcher) send(one step, shared sse.Event) {
 	s := w.stream
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if w.ended {
+		if one.kind != again || one.from > 1 || s.open == 0 {
+			return
+		}
+		w.reopen()
+	}
 	if one.kind == numbered && w.cursor.givenAgain(one.item) {
 		for _, back := range rewind(one.item.seq, w.cursor.at, mark{}, nil) {
 			_, w.cursor, _ = take(w.cursor, back)
@@ -415,5 +449,8 @@ func (w *watcher) send(one step, shared sse.Event) {
 	}
 	if one.ends {
 		w.end(one)
+		if s.open == 0 {
+			s.client.Close(s.reason)
+		}
 	}
 }
