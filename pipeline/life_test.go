@@ -125,15 +125,3 @@ func TestTheFirstFailureIsReported(t *testing.T) {
 	require.Equal(t, first, <-l.Failed())
 	require.Empty(t, l.Failed())
 }
-
-func TestSleepEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		require.True(t, loop.Sleep(t.Context(), time.Hour))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		begin := time.Now()
-		require.False(t, loop.Sleep(ctx, time.Hour))
-		require.Equal(t, time.Second, time.Since(begin))
-	})
-}

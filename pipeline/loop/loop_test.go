@@ -103,3 +103,15 @@ func TestRepeatWaitsAsLongAsItsFunctionSays(t *testing.T) {
 		require.Equal(t, []time.Duration{time.Second, 3 * time.Second, 7 * time.Second}, at)
 	})
 }
+
+func TestSleepEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		require.True(t, loop.Sleep(t.Context(), time.Hour))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begin := time.Now()
+		require.False(t, loop.Sleep(ctx, time.Hour))
+		require.Equal(t, time.Second, time.Since(begin))
+	})
+}
