@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -149,7 +150,7 @@ func (f *Fleet) kafkaJars(ctx context.Context, libs string) (string, error) {
 	if err := os.Chmod(out, 0o755); err != nil {
 		return "", fmt.Errorf("kafka jars: %w", err)
 	}
-	if err := os.Rename(out, libs); err != nil {
+	if err := os.Rename(out, libs); err != nil && !errors.Is(err, fs.ErrExist) { // another process may be faster
 		return "", fmt.Errorf("kafka jars: %w", err)
 	}
 	return "Maven's jars", nil

@@ -300,6 +300,19 @@ func TestNothingHalfStarted(t *testing.T) {
 	})
 }
 
+// Two processes of one checkout fetch Kafka at the same time, and the other one is faster.
+func TestKafkaIsFetchedTwice(t *testing.T) {
+	f := newFleet(t)
+	libs := filepath.Join(f.opts.Cache, "kafka")
+	program(t, "mvn", `mkdir "${4#-DoutputDirectory=}"; touch "${4#-DoutputDirectory=}/mine.jar"; mkdir `+libs+`; touch `+libs+`/theirs.jar`)
+	_, err := f.kafkaJars(t.Context(), libs)
+	require.NoError(t, err)
+	require.FileExists(t, filepath.Join(libs, "theirs.jar"))
+	left, err := os.ReadDir(f.opts.Cache)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "what was fetched here is removed")
+}
+
 // TestForeignPid: a pid that belongs to another process by now is not taken for the server, and not
 // killed.
 func TestForeignPid(t *testing.T) {
