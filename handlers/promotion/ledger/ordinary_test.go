@@ -69,10 +69,10 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 		epoch int64
 	}
 	var calls []call
-	for n := range 90 {
+	for n := range 180 {
 		var batch []rules.Record
 		for range 1 + rnd.IntN(12) {
-			r := record(int64(1+rnd.IntN(3)), int64(1+rnd.IntN(20+n)))
+			r := record(int64(1+rnd.IntN(3)), int64(1+rnd.IntN(20+n/2)))
 			r.SummaryID = r.Target % 3
 			batch = append(batch, r)
 		}
@@ -125,7 +125,7 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 			note(l.Replay(t.Context(), batch[0].Key, Replay{DeadLetter: fmt.Sprint(n), Generation: 1, Who: "ann", Why: "a test"}))
 		case choice < 25:
 			note(l.Resolve(t.Context(), batch[0].Key, rules.Resolution{Paid: n%2 == 0, TransactionKey: "tx", Who: "ann", Why: "a test"}))
-		case n > 45: // promotion 3 is never paused
+		case n > 90: // promotion 3 is never paused
 			note(l.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 3}, operator))
 		}
 	}
