@@ -76,7 +76,17 @@ func TestAReportConnectsOnce(t *testing.T) {
 	stopped.cfg.Domains = []DomainConfig{{Prefix: "many:events", Shards: 3, Group: "g"}}
 	report(stopped)
 	require.Equal(t, 1, s.Mini.TotalConnectionCount())
-	redistest.Eventually(t, "it is closed", func() bool { return s.Mini.CurrentConnectionCount() == 0 })
+	connected, closeIt, err := stopped.connect(t.Context())
+	require.NoError(t, err)
+	c, ours := connected.Value(sharedClient{stopped}).(goredis.UniversalClient)
+	require.True(t, ours)
+	again, closeNothing, err := stopped.connect(connected)
+	require.NoError(t, err)
+	require.Equal(t, connected, again)
+	closeNothing()
+	require.NoError(t, c.Ping(t.Context()).Err())
+	closeIt()
+	require.ErrorIs(t, c.Ping(t.Context()).Err(), goredis.ErrClosed)
 
 	running := New()
 	running.cfg = stopped.cfg
@@ -84,7 +94,7 @@ func TestAReportConnectsOnce(t *testing.T) {
 	report(running)
 	report(running)
 	require.NoError(t, running.client.Ping(t.Context()).Err(), "it is not closed")
-	require.Equal(t, 2, s.Mini.TotalConnectionCount())
+	require.Equal(t, 3, s.Mini.TotalConnectionCount())
 }
 
 // The backlog of a group is read without the service. The lag of miniredis counts entries that were

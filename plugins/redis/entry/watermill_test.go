@@ -43,6 +43,16 @@ func TestDecodeMetadataOfEachLength(t *testing.T) {
 	}
 }
 
+// Only this package marks what it can't decode; a producer can't.
+func TestMetadataMarksNothingAsMalformed(t *testing.T) {
+	t.Parallel()
+	in := message.NewMessage("u", []byte("p"))
+	in.Metadata = message.Metadata{pipeline.MetaMalformed: "yes", "own": "kept"}
+	raw, err := redisstream.DefaultMarshallerUnmarshaller{}.Marshal("topic", in)
+	require.NoError(t, err)
+	require.Equal(t, message.Metadata{"own": "kept"}, decodeMetadata(t, text(raw["metadata"])).Metadata)
+}
+
 // hostile are metadata that say more than they have.
 var hostile = []string{
 	"\xdf\xff\xff\xff\xff", "\xde\xff\xff\xdb\xff\xff\xff\xff", "\x81\xdb\xff\xff\xff\xff", "\x81\xa1a\xdb\x7f\xff\xff\xff", "\x81\xa1a\xc6\xff\xff\xff\xff",
