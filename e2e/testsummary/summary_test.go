@@ -104,6 +104,10 @@ func TestWhatFails(t *testing.T) {
 		"a test that passes once more": {"", append(failed[:4:4], "start p -", "run p TestA", "pass p TestA", "pass p -"), nil, "", "  p TestA\n"},
 		"a subtest with a random name": {"", []string{"start p -", "run p TestA", "run p TestA/x1", "fail p TestA/x1", "fail p TestA", "fail p -",
 			"start p -", "run p TestA", "run p TestA/x2", "pass p TestA/x2", "pass p TestA", "pass p -"}, nil, "", "  p TestA\n"},
+		"it fails again before its subtests": {"", []string{"start p -", "run p TestA", "run p TestA/x1", "fail p TestA/x1", "fail p TestA", "fail p -",
+			"start p -", "run p TestA", "fail p TestA", "fail p -"}, nil, "\n  p TestA\n", ""},
+		"another package has a test of that name": {"", []string{"start q -", "run q TestA", "run q TestA/x1", "fail q TestA/x1", "fail q TestA", "fail q -",
+			"start p -", "run p TestA", "fail p TestA", "fail p -", "start p -", "run p TestA", "pass p TestA", "pass p -"}, nil, "\n  q TestA/x1\n", "  p TestA\n"},
 		"a test that fails again":         {"", append(failed[:4:4], failed...), nil, "\n  p TestA\n", ""},
 		"a package without a failed test": {"", []string{"start p -", "run p TestA", "pass p TestA", "output p - goleak: found", "fail p -"}, nil, "a panic or a build)\ngoleak: found", ""},
 		// gotestsum runs it again without any test, and takes it for passed.
