@@ -74,11 +74,13 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 			defer close(b.ended)
 			b.claim.run(b.records)
 		}()
+		defer func() { // also after a failure, because synctest panics when a goroutine is left
+			b.sub.Stop()
+			b.sub.Abandon()
+			<-b.ended
+			b.sub.deliverers.Wait()
+		}()
 		test(t, b)
-		b.sub.Stop()
-		b.sub.Abandon()
-		<-b.ended
-		b.sub.deliverers.Wait()
 	})
 }
 
