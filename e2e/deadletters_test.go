@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // storeDeployment is a deployment with a store of dead letters, in the ledger's database.
@@ -26,10 +27,10 @@ func (w *deployment) withStore() *storeDeployment {
 	w.t.Helper()
 	dsn := w.settings["plugins.promotion.ledger.dsn"].(string)
 	w.set("plugins.deadletter.store.dsn", dsn)
-	s, err := store.Connect(w.t.Context(), setting.NewSecret(dsn), nil)
+	s, err := store.Connect(w.t.Context(), sqldb.Databases{}, setting.NewSecret(dsn), nil)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { require.NoError(w.t, s.Close()) })
-	_, err = store.Schema(setting.NewSecret(dsn), "", nil).Migrate(w.t.Context())
+	_, err = store.Schema(sqldb.Databases{}, setting.NewSecret(dsn), "", nil).Migrate(w.t.Context())
 	require.NoError(w.t, err)
 	return &storeDeployment{w, s}
 }

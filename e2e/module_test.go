@@ -50,6 +50,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 //go:embed profiles
@@ -80,8 +81,10 @@ func main() {
 	k := kafka.New()
 	os.Exit(app.Main(context.Background(), app.Options{
 		Name: "mill", Short: "Grind grain", Profiles: profiles, EnvPrefix: "WATER",
-		Environments: map[string]app.Environment{"embedded": embedded.Environment(nil)},
-		Plugins: []pipeline.Plugin{k, deadletter.New(k), &wheel{}},
+		Environments: map[string]app.Environment{"embedded": embedded.Environment(map[string]string{
+			"plugins.deadletter.store.dsn": "sqlite:{dir}/deadletters.db",
+		})},
+		Plugins: []pipeline.Plugin{k, deadletter.New(k).StoreIn(sqldb.Databases{}), &wheel{}},
 	}))
 }
 `,

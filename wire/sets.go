@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -26,7 +27,7 @@ var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New, t
 
 // Dead letters are replayed into these transports.
 func provideDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter.Plugin {
-	return deadletter.New(topics, streams)
+	return deadletter.New(topics, streams).StoreIn(sqldb.Databases{})
 }
 
 // Handlers are the business. `millrace new handler` adds one.

@@ -49,6 +49,10 @@ func rooms() []room {
 		list = append(list, room{
 			folder: "plugins/" + plugin, ours: append([]string{"pipeline/"}, below...), testsToo: []string{"plugins/"},
 		})
+		if plugin == "sqldb" { // a binary without tables requires no driver
+			below = append(below, "plugins/sqldb/portable")
+			continue
+		}
 		below = append(below, "plugins/"+plugin+"/")
 	}
 	return list
@@ -64,6 +68,7 @@ type only struct {
 func onlys() []only {
 	return []only{
 		{modules: []string{"github.com/google/wire"}, in: []string{"wire/"}},
+		{modules: []string{"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/pressly/goose"}, in: []string{"plugins/sqldb/", "handlers/"}},
 		{modules: []string{"github.com/spf13/cobra"}, in: []string{"pipeline/app/", "plugins/", "handlers/"}},
 		{
 			modules: []string{
@@ -194,6 +199,8 @@ func TestImportRulesBite(t *testing.T) {
 		"the contract imports a driver":         {pack{ImportPath: ours("pipeline"), Imports: []string{"github.com/IBM/sarama"}}, "only for plugins/"},
 		"the contract imports another module":   {pack{ImportPath: ours("pipeline/middleware"), Imports: []string{"golang.org/x/sync/errgroup"}}, "keeps to the standard library"},
 		"a plugin imports one above it":         {pack{ImportPath: ours("plugins/deadletter"), Imports: []string{ours("plugins/kafka")}}, "plugins/deadletter may import of ours only"},
+		"a plugin imports the drivers":          {pack{ImportPath: ours("plugins/deadletter/store"), Imports: []string{ours("plugins/sqldb")}}, "plugins/deadletter may import of ours only"},
+		"a plugin imports no driver of tables":  {pack{ImportPath: ours("plugins/deadletter/store"), Imports: []string{ours("plugins/sqldb/portable")}}, ""},
 		"a plugin imports one below it":         {pack{ImportPath: ours("plugins/kafka"), Imports: []string{ours("plugins/deadletter")}}, ""},
 		"a plugin's test imports one above it":  {pack{ImportPath: ours("plugins/kafka"), XTestImports: []string{ours("plugins/embedded")}}, ""},
 		"a plugin imports a handler":            {pack{ImportPath: ours("plugins/streams"), Imports: []string{ours("handlers/promotion")}}, "plugins/streams may import of ours only"},

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 func (sys *system) add(stream, payload string) {
@@ -27,7 +28,7 @@ func (sys *system) add(stream, payload string) {
 func (sys *system) dead(n int) (list []store.DeadLetter) {
 	sys.t.Helper()
 	require.Eventually(sys.t, func() bool {
-		copies, err := store.Connect(sys.t.Context(), sys.letters, nil)
+		copies, err := store.Connect(sys.t.Context(), sqldb.Databases{}, sys.letters, nil)
 		require.NoError(sys.t, err)
 		defer func() { require.NoError(sys.t, copies.Close()) }()
 		list, _, err = copies.List(sys.t.Context(), store.Filter{}, 100)

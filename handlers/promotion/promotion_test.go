@@ -32,6 +32,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // system is the plugin with its embedded servers, and a Money API whose charges can be read.
@@ -64,7 +65,7 @@ func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Con
 	sys.kafka.Settings().(*kafka.Config).Brokers = sys.servers.KafkaAddrs()
 	shared := redis.New()
 	shared.Settings().(*redis.Config).Addrs = []string{sys.servers.RedisAddr()}
-	dead := deadletter.New(sys.kafka, shared)
+	dead := deadletter.New(sys.kafka, shared).StoreIn(sqldb.Databases{})
 	sys.letters = setting.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
 	dead.Settings().(*deadletter.Config).Store.DSN = sys.letters
 	claims := reclaim.New(shared)
@@ -86,7 +87,7 @@ func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Con
 	sys.ledger, err = ledger.Open(t.Context(), cfg.Ledger, ledger.Options{Instance: "watcher", Lease: time.Minute}, nil)
 	require.NoError(t, err)
 	require.NoError(t, sys.ledger.Migrate(t.Context()))
-	_, err = store.Schema(sys.letters, "", nil).Migrate(t.Context())
+	_, err = store.Schema(sqldb.Databases{}, sys.letters, "", nil).Migrate(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, sys.ledger.Close()) })
 	sys.redis = goredis.NewClient(&goredis.Options{Addr: sys.servers.RedisAddr()})

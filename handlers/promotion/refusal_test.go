@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -56,7 +56,7 @@ func TestAnAnswerOutlivesADatabaseThatRefusesIt(t *testing.T) {
 				c := sys.counts("POINT")
 				require.Equal(t, []int64{payouts, payouts, 0, 0, 0}, []int64{c.Accepted, c.Pending, c.Unknown, c.Failed, c.Paid})
 
-				_, err = conn.Exec(t.Context(), regexp.MustCompile(`SELECT setval.*`).FindString(sqldb.BehindTable("outbox", "id")))
+				_, err = conn.Exec(t.Context(), regexp.MustCompile(`SELECT setval.*`).FindString(portable.BehindTable("outbox", "id")))
 				require.NoError(t, err)
 				want := ledger.PayoutCounts{Accepted: payouts, Failed: payouts}
 				if !refuses {

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // rolesTown is a schema whose roles are those of the ledger's README, under names of its own.
@@ -79,7 +80,7 @@ func (rt *rolesTown) schemas(role string) []pipeline.Schema {
 	rt.t.Helper()
 	cfg := ledger.DefaultConfig()
 	cfg.DSN = setting.NewSecret(rt.dsn(role))
-	return []pipeline.Schema{ledger.Schema(cfg, "dsn", nil), store.Schema(cfg.DSN, "dsn", nil)}
+	return []pipeline.Schema{ledger.Schema(cfg, "dsn", nil), store.Schema(sqldb.Databases{}, cfg.DSN, "dsn", nil)}
 }
 
 // open opens the ledger and the dead letters as a role, on schemas that the policy accepts.
@@ -93,7 +94,7 @@ func (rt *rolesTown) open(role string, policy pipeline.SchemaPolicy) (*ledger.Le
 	l, err := ledger.Open(rt.t.Context(), cfg, ledger.Options{Instance: role, Lease: time.Minute}, nil)
 	require.NoError(rt.t, err)
 	rt.t.Cleanup(func() { require.NoError(rt.t, l.Close()) })
-	s, err := store.Connect(rt.t.Context(), cfg.DSN, nil)
+	s, err := store.Connect(rt.t.Context(), sqldb.Databases{}, cfg.DSN, nil)
 	require.NoError(rt.t, err)
 	rt.t.Cleanup(func() { require.NoError(rt.t, s.Close()) })
 	return l, s

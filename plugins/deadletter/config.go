@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline/setting"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Config is the section plugins.deadletter.
@@ -20,6 +20,8 @@ type Config struct {
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
 	// MaxBackoff is the longest delay after failures. The delay begins with Interval and doubles.
 	MaxBackoff time.Duration `yaml:"max_backoff"`
+
+	drivers portable.Databases // nil: the binary has none
 }
 
 // StoreConfig is the section plugins.deadletter.store.
@@ -37,7 +39,11 @@ func DefaultConfig() Config {
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
 	var p setting.Problems
-	sqldb.CheckDSN(&p, "store.dsn", c.Store.DSN)
+	if c.drivers != nil {
+		c.drivers.CheckDSN(&p, "store.dsn", c.Store.DSN)
+	} else {
+		p.Check(c.Store.DSN.IsZero(), "store.dsn", "must be empty, because %s", noDrivers)
+	}
 	p.Positive("interval", c.Interval)
 	p.Check(c.BatchSize >= 1 && c.BatchSize <= 10000, "batch_size", "must be from 1 to 10000, got %d", c.BatchSize)
 	p.Positive("publish_timeout", c.PublishTimeout)

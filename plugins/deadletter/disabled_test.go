@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // server is a broker in memory with a plugin of its own.
@@ -37,7 +38,7 @@ func TestDisabledPluginsAreNotOpened(t *testing.T) {
 	onBoth(t, func(t *testing.T, o *office) {
 		kafka, redis := &server{o.topics, "kafka", 0}, &server{o.streams, "redis", 0}
 		run := func(code int, args ...string) cli.Report {
-			p := New(kafka, redis)
+			p := New(kafka, redis).StoreIn(sqldb.Databases{})
 			var out, said bytes.Buffer
 			got := app.Main(t.Context(), app.Options{
 				Name: "millrace", Plugins: []pipeline.Plugin{redis, kafka, p, ledgerOf{o.payouts}}, Args: append([]string{"deadletter"}, append(args, "--json")...),

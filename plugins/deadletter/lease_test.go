@@ -16,13 +16,14 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // exec runs a statement in the database of the store. at is its argument.
 func (o *office) exec(statement string, at time.Time) {
 	o.t.Helper()
 	driver, source, arg := "pgx", o.dsn, any(at)
-	if sqldb.DialectOf(o.dsn) == sqldb.SQLite {
+	if portable.DialectOf(o.dsn) == portable.SQLite {
 		file, err := sqldb.ParseFile(o.dsn)
 		require.NoError(o.t, err)
 		driver, source, arg = "sqlite", file.Path+"?_pragma=busy_timeout(5000)", at.UnixMicro()

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Transport makes sinks of its topics or streams. If it is a pipeline.Plugin, a replay starts it.
@@ -68,6 +69,14 @@ func New(topics Transport, others ...Transport) *Plugin {
 		}
 	}
 	p.relayed = logs.NewSampled(logInterval, p.logRelayed)
+	return p
+}
+
+// StoreIn gives the plugin the drivers of its store, sqldb.Databases, and returns the plugin. Without
+// them the setting store.dsn must be empty, and the commands on dead-letter streams are refused, but a
+// binary requires no driver.
+func (p *Plugin) StoreIn(drivers portable.Databases) *Plugin {
+	p.config.drivers = drivers
 	return p
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -124,10 +125,10 @@ func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
 		o := newOffice(t, dsn)
 		var err error
-		o.store, err = store.Connect(t.Context(), setting.NewSecret(dsn), nil)
+		o.store, err = store.Connect(t.Context(), sqldb.Databases{}, setting.NewSecret(dsn), nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, o.store.Close()) })
-		_, err = store.Schema(setting.NewSecret(dsn), "", nil).Migrate(t.Context())
+		_, err = store.Schema(sqldb.Databases{}, setting.NewSecret(dsn), "", nil).Migrate(t.Context())
 		require.NoError(t, err)
 		test(t, o)
 	})
@@ -135,7 +136,7 @@ func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
 
 // plugin returns a fresh plugin, as another process has one.
 func (o *office) plugin() *Plugin {
-	p := New(o.topics, o.streams, o.jobs)
+	p := New(o.topics, o.streams, o.jobs).StoreIn(sqldb.Databases{})
 	p.config.Store.DSN = setting.NewSecret(o.dsn)
 	return p
 }

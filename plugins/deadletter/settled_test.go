@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // second is the dead letter of a second record for a payout.
@@ -103,7 +104,7 @@ func TestSettledWaitsForTheReplayOfTheDeadLetter(t *testing.T) {
 
 func TestSettledWithoutAStore(t *testing.T) {
 	t.Parallel()
-	p := New(newTopics())
+	p := New(newTopics()).StoreIn(sqldb.Databases{})
 	got, err := p.Settled(t.Context(), "payouts", "P:5", store.By{Who: "ann", Why: "x"})
 	require.NoError(t, err)
 	require.Empty(t, got)

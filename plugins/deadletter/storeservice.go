@@ -3,6 +3,7 @@ package deadletter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -11,11 +12,13 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
-	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // storeSetting is the path of the setting with the store's DSN.
 const storeSetting = "plugins.deadletter.store.dsn"
+
+// noDrivers says what a binary lacks.
+const noDrivers = "this binary has no drivers for it: its main calls StoreIn(sqldb.Databases{}) on the plugin deadletter to have them"
 
 // storeService opens and closes the store. Without a DSN it does nothing.
 type storeService struct {
@@ -36,6 +39,8 @@ func (p *Plugin) registerStore(r *pipeline.Registry) error {
 	switch {
 	case p.config.Store.DSN.IsZero() && len(streams) == 0:
 		return app.Usage("dead letters are not stored: %s is not set", storeSetting)
+	case p.config.drivers == nil: // Validate has refused a DSN
+		return app.Usage("the dead letters of the stream %s need a store to be listed or replayed: %s", streams[0], noDrivers)
 	case p.config.Store.DSN.IsZero():
 		r.Service("deadletter.command", &streamStore{plugin: p, streams: streams, positions: map[string][]position{}})
 		return nil
@@ -90,15 +95,20 @@ func (s *storeService) Stop(ctx context.Context) error {
 
 // openStore waits for the database, and opens the store when the policy accepts its tables. The
 // caller closes it.
-func (p *Plugin) openStore(ctx context.Context, schemas pipeline.SchemaPolicy) (*store.Store, error) {
+func (p *Plugin) openStore(ctx context.Context, schemas pipeline.SchemaPolicy) (s *store.Store, err error) {
+	if p.config.drivers == nil { // Validate was not asked
+		return nil, fmt.Errorf("%s: %s", storeSetting, noDrivers)
+	}
 	if err := schemas.Prepare(ctx, p.schema(p.log), p.log); err != nil {
 		return nil, err
 	}
-	return sqldb.Await(ctx, p.log, "dead letters", storeSetting, func() (*store.Store, error) {
-		return store.Connect(ctx, p.config.Store.DSN, p.log)
+	err = p.config.drivers.Await(ctx, p.log, "dead letters", storeSetting, func() (err error) {
+		s, err = store.Connect(ctx, p.config.drivers, p.config.Store.DSN, p.log)
+		return err
 	})
+	return s, err
 }
 
 func (p *Plugin) schema(log *slog.Logger) pipeline.Schema {
-	return store.Schema(p.config.Store.DSN, storeSetting, log)
+	return store.Schema(p.config.drivers, p.config.Store.DSN, storeSetting, log)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -153,7 +154,7 @@ func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
 	start := func(t *testing.T, within time.Duration, dsn string) error {
 		t.Helper()
-		p := New(newTopics())
+		p := New(newTopics()).StoreIn(sqldb.Databases{})
 		p.config.Store.DSN = setting.NewSecret(dsn)
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
@@ -183,7 +184,7 @@ func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	}
 	t.Run("a stop is no fault of the DSN", func(t *testing.T) {
 		t.Parallel()
-		p := New(newTopics())
+		p := New(newTopics()).StoreIn(sqldb.Databases{})
 		p.config.Store.DSN = setting.NewSecret("postgres://ann:hunter2@" + sqldbtest.Refusing(t, "57P03") + "/letters?sslmode=disable")
 		stopped, stop := context.WithCancel(t.Context())
 		stop()

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // scans is a plugin that reads a stream, whose handler refuses until it is fixed.
@@ -82,7 +83,7 @@ func TestReplayIntoAStream(t *testing.T) {
 				r := redis.New()
 				r.Settings().(*redis.Config).Addrs = []string{addr}
 				r.Settings().(*redis.Config).PollInterval = 10 * time.Millisecond
-				d := deadletter.New(recorders{"scans-dead": pipelinetest.NewRecorder("scans-dead")}, r)
+				d := deadletter.New(recorders{"scans-dead": pipelinetest.NewRecorder("scans-dead")}, r).StoreIn(sqldb.Databases{})
 				d.Settings().(*deadletter.Config).Store.DSN = setting.NewSecret(dsn)
 				return r, d
 			}
@@ -92,7 +93,7 @@ func TestReplayIntoAStream(t *testing.T) {
 			e := entry.Entry{Key: "7", UUID: "the-uuid", Message: []byte("scan 7"), Headers: map[string]string{"own": "header"}}
 			require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: e.Values()}).Err())
 
-			copies, err := store.Connect(t.Context(), setting.NewSecret(dsn), nil)
+			copies, err := store.Connect(t.Context(), sqldb.Databases{}, setting.NewSecret(dsn), nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, copies.Close()) })
 			one := func(state store.State) store.DeadLetter {

@@ -56,10 +56,10 @@ func (s *streamStore) Start(ctx context.Context) (err error) {
 		return err
 	}
 	dsn := setting.NewSecret("sqlite:" + filepath.Join(s.dir, "deadletters.db"))
-	if err := pipeline.MigrateSchemas.Prepare(ctx, store.Schema(dsn, storeSetting, s.plugin.log), s.plugin.log); err != nil {
+	if err := pipeline.MigrateSchemas.Prepare(ctx, store.Schema(s.plugin.config.drivers, dsn, storeSetting, s.plugin.log), s.plugin.log); err != nil {
 		return err
 	}
-	if s.open, err = store.Connect(ctx, dsn, s.plugin.log); err != nil {
+	if s.open, err = store.Connect(ctx, s.plugin.config.drivers, dsn, s.plugin.log); err != nil {
 		return err
 	}
 	for _, stream := range s.streams {

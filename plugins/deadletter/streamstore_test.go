@@ -23,6 +23,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // jobs is a plugin that reads a stream. Its dead letters go to another stream, or to a topic.
@@ -81,7 +82,7 @@ func TestDeadLettersInAStream(t *testing.T) {
 			// main runs a command of the binary until ctx ends or the command does.
 			main := func(ctx context.Context, topic string, fixed bool, args ...string) (code int, out, said string) {
 				k, r := kafka.New(), redis.New()
-				d := deadletter.New(k, r)
+				d := deadletter.New(k, r).StoreIn(sqldb.Databases{})
 				var stdout, stderr bytes.Buffer
 				code = app.Main(ctx, app.Options{
 					Name: "millrace", Plugins: []pipeline.Plugin{r, k, d, jobs{stream, topic, r, d, took, fixed}}, Args: args,

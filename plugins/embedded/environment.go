@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,14 +15,12 @@ import (
 
 // Environment returns the environment of a binary, for app.Options.Environments: Kafka, Redis, and
 // the settings in files. files has the path of a setting and its value, in which {dir} is the data
-// folder, such as sqlite:{dir}/orders.db. Without an entry in files, dead letters are stored in
-// deadletters.db. The key of plugins/token is in token.pem. Without a data folder the files stay
-// where the settings say.
+// folder, such as sqlite:{dir}/orders.db. Dead letters are stored if plugins.deadletter.store.dsn is
+// one of them. The key of plugins/token is in token.pem. Without a data folder the files stay where
+// the settings say.
 //
 // A binary may lack the plugins kafka, redis, deadletter and token.
 func Environment(files map[string]string) app.Environment {
-	all := map[string]string{"plugins.deadletter.store.dsn": "sqlite:{dir}/deadletters.db"}
-	maps.Copy(all, files)
 	return func(ctx context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		Private()
 		if dir != "" {
@@ -37,7 +34,7 @@ func Environment(files map[string]string) app.Environment {
 			return nil, nil, err
 		}
 		overrides := servers.Overrides()
-		for setting, value := range all {
+		for setting, value := range files {
 			if dir == "" {
 				break
 			}

@@ -16,7 +16,8 @@ func ExampleEnvironment() {
 	app.Main(context.Background(), app.Options{
 		Name: "mill", Args: []string{"validate"}, Environ: []string{"MILL__ENVIRONMENT=embedded"},
 		Environments: map[string]app.Environment{"embedded": embedded.Environment(map[string]string{
-			"plugins.orders.dsn": "sqlite:{dir}/orders.db", // in the data folder
+			"plugins.orders.dsn":           "sqlite:{dir}/orders.db", // in the data folder
+			"plugins.deadletter.store.dsn": "sqlite:{dir}/deadletters.db",
 		})},
 	})
 	// Output: The settings are valid (environment).

@@ -10,12 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // CheckDSN checks the DSN of the setting at path: its scheme, and CheckEncryption. An empty one is
 // accepted.
 func CheckDSN(p *setting.Problems, path string, dsn setting.Secret) {
-	known := dsn.IsZero() || DialectOf(dsn.Reveal()) != ""
+	known := dsn.IsZero() || portable.DialectOf(dsn.Reveal()) != ""
 	p.Check(known, path, "must begin with postgres://, postgresql:// or sqlite:")
 	if err := CheckEncryption(dsn.Reveal()); known && err != nil {
 		p.Check(false, path, "%s", err)
@@ -32,7 +33,7 @@ func CheckDSN(p *setting.Problems, path string, dsn setting.Secret) {
 // and a DSN that names an unreadable file, which fails when the database is opened. The error does
 // not contain the DSN.
 func CheckEncryption(dsn string) error {
-	if DialectOf(dsn) != Postgres {
+	if portable.DialectOf(dsn) != portable.Postgres {
 		return nil
 	}
 	attempts, err := attemptsOf(dsn)
@@ -52,7 +53,7 @@ func CheckEncryption(dsn string) error {
 // loopback addresses. The environment and a service file count as in CheckEncryption. It is false
 // for a DSN that the driver can't read.
 func OnThisMachine(dsn string) bool {
-	if DialectOf(dsn) != Postgres {
+	if portable.DialectOf(dsn) != portable.Postgres {
 		return true
 	}
 	attempts, err := attemptsOf(dsn)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 func Example() {
@@ -35,18 +36,18 @@ func Example() {
 	}
 	defer func() { _ = db.Close() }()
 	visits := sqldb.Migrations{Name: "visits", Files: files, Table: "visit_migrations", Lock: 1296650099}
-	if err := visits.Up(ctx, db, sqldb.DialectOf(dsn), slog.New(slog.DiscardHandler)); err != nil {
+	if err := visits.Up(ctx, db, portable.DialectOf(dsn), slog.New(slog.DiscardHandler)); err != nil {
 		fmt.Println(err)
 		return
 	}
 
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	if _, err := db.ExecContext(ctx, "INSERT INTO visits VALUES ($1)", sqldb.Micros(noon)); err != nil {
+	if _, err := db.ExecContext(ctx, "INSERT INTO visits VALUES ($1)", portable.Micros(noon)); err != nil {
 		fmt.Println(err)
 		return
 	}
 	var at time.Time
-	if err := db.QueryRowContext(ctx, "SELECT at FROM visits").Scan((*sqldb.Time)(&at)); err != nil {
+	if err := db.QueryRowContext(ctx, "SELECT at FROM visits").Scan((*portable.Time)(&at)); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -13,28 +13,22 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Migrations are the tables of one owner, by version.
-type Migrations struct {
-	Name  string // for the log
-	Files fs.FS  // goose's SQL files, in the folders migrations/postgres and migrations/sqlite
-	Table string // of the versions that have run; never change it after a release
-	// Lock is the key of PostgreSQL's advisory lock, with the hash of the schema. Never change it
-	// after a release.
-	Lock int32
-}
+type Migrations portable.Migrations
 
 // Up updates the tables. Several instances of different versions may call it at once. Newer
 // migrations than those in m are left alone.
-func (m Migrations) Up(ctx context.Context, db *sql.DB, d Dialect, log *slog.Logger) error {
+func (m Migrations) Up(ctx context.Context, db *sql.DB, d portable.Dialect, log *slog.Logger) error {
 	_, err := m.run(ctx, db, d, log)
 	return err
 }
 
 // run is Up, and returns what has run, also with an error. If sessions have a lock_timeout, a
 // migration whose lock is not free is repeated until ctx ends.
-func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Logger) (steps []pipeline.MigrationStep, err error) {
+func (m Migrations) run(ctx context.Context, db *sql.DB, d portable.Dialect, log *slog.Logger) (steps []pipeline.MigrationStep, err error) {
 	up := func() error {
 		p, err := m.provider(db, d, log)
 		if err != nil {
@@ -53,7 +47,7 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Lo
 		}
 		return err
 	}
-	for d == Postgres {
+	for d == portable.Postgres {
 		if err = up(); !Locked(err) {
 			return steps, err
 		}
@@ -68,14 +62,14 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Lo
 	return steps, err
 }
 
-func (m Migrations) provider(db *sql.DB, d Dialect, log *slog.Logger) (*goose.Provider, error) {
+func (m Migrations) provider(db *sql.DB, d portable.Dialect, log *slog.Logger) (*goose.Provider, error) {
 	files, err := fs.Sub(m.Files, "migrations/"+string(d))
 	if err != nil {
 		return nil, err
 	}
 	dialect := goose.DialectSQLite3
 	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true), goose.WithTableName(m.Table), goose.WithSlog(log)}
-	if d == Postgres {
+	if d == portable.Postgres {
 		dialect, options = goose.DialectPostgres, append(options, goose.WithSessionLocker(schemaLock(m.Lock)))
 	}
 	return goose.NewProvider(dialect, db, files, options...)

@@ -20,26 +20,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
-// Dialect is the SQL dialect of a database. The zero value is none.
-type Dialect string
-
-// The dialects. Their names are also the folders of their migrations.
-const (
-	Postgres Dialect = "postgres"
-	SQLite   Dialect = "sqlite"
-)
-
-// DialectOf returns the dialect of a DSN by its scheme, and "" for any other.
-func DialectOf(dsn string) Dialect {
-	switch {
-	case strings.HasPrefix(dsn, "postgres://"), strings.HasPrefix(dsn, "postgresql://"):
-		return Postgres
-	case strings.HasPrefix(dsn, "sqlite:"):
-		return SQLite
-	}
-	return ""
-}
-
 // File is a SQLite database.
 type File struct {
 	Path        string

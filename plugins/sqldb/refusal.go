@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"modernc.org/sqlite"
+
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Refusal is the reason of a database that is there, and refuses a statement because of its own
@@ -40,7 +42,7 @@ func RefusalOf(err error) (r Refusal, ok bool) {
 func (r Refusal) Repair() string {
 	switch {
 	case r.Code == "23505" && r.column != "":
-		return BehindTable(r.Table, r.column)
+		return portable.BehindTable(r.Table, r.column)
 	case r.Code == "23514" && r.Constraint == "":
 		return fmt.Sprintf("create the missing partition of %s", r.Table)
 	case r.Code == "2200H":
@@ -54,12 +56,6 @@ func (r Refusal) Repair() string {
 	default:
 		return "read the error and repair the database"
 	}
-}
-
-// BehindTable says how to repair an identity column whose sequence gives numbers that the table has.
-func BehindTable(table, column string) string {
-	return fmt.Sprintf("the sequence of %[1]s.%[2]s is behind its table, as after a move by logical replication; set it: "+
-		"SELECT setval(pg_get_serial_sequence('%[1]s', '%[2]s'), max(%[2]s)) FROM %[1]s", table, column)
 }
 
 // columnOf returns the column that a duplicate key is of, or "" if the key has several columns or

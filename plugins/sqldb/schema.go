@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Schema has the tables of one owner in the database of a DSN. It implements pipeline.Schema.
@@ -34,7 +35,7 @@ func (s Schema) Plan(ctx context.Context) (m pipeline.Migration, err error) {
 		m, err = s.plan(ctx, db)
 		return errors.Join(err, db.Close())
 	}
-	if file, wrong := ParseFile(s.DSN.Reveal()); wrong == nil && DialectOf(s.DSN.Reveal()) == SQLite {
+	if file, wrong := ParseFile(s.DSN.Reveal()); wrong == nil && portable.DialectOf(s.DSN.Reveal()) == portable.SQLite {
 		err = file.undisturbed(look)
 	} else {
 		err = look()
@@ -68,16 +69,16 @@ func (s Schema) logger() *slog.Logger { return cmp.Or(s.Log, slog.New(slog.Disca
 
 type database struct {
 	*sql.DB
-	dialect Dialect
+	dialect portable.Dialect
 	path    string // of a file
 }
 
 // open waits for the database. With toRead it creates no file.
 func (s Schema) open(ctx context.Context, toRead bool) (database, error) {
 	return Await(ctx, s.logger(), s.Name, s.Setting, func() (database, error) {
-		d := database{dialect: DialectOf(s.DSN.Reveal())}
+		d := database{dialect: portable.DialectOf(s.DSN.Reveal())}
 		switch d.dialect {
-		case Postgres:
+		case portable.Postgres:
 			var where string
 			var err error
 			if d.DB, _, where, err = OpenPostgres(s.DSN.Reveal(), migrationLock); err != nil {
@@ -87,7 +88,7 @@ func (s Schema) open(ctx context.Context, toRead bool) (database, error) {
 				return d, s.fault(where, errors.Join(err, d.Close()))
 			}
 			return d, nil
-		case SQLite:
+		case portable.SQLite:
 			file, err := ParseFile(s.DSN.Reveal())
 			if err != nil {
 				return d, fmt.Errorf("%s: %w", s.Name, err)
@@ -138,7 +139,7 @@ func (s Schema) plan(ctx context.Context, db database) (pipeline.Migration, erro
 func (s Schema) versions(ctx context.Context, db database) (done map[int64]bool, schema string, err error) {
 	var found bool
 	switch db.dialect {
-	case Postgres:
+	case portable.Postgres:
 		var name sql.NullString
 		var role, path string
 		err = db.QueryRowContext(ctx, "SELECT current_schema(), to_regclass($1) IS NOT NULL, current_user, current_setting('search_path')", s.Table).
@@ -155,7 +156,7 @@ func (s Schema) versions(ctx context.Context, db database) (done map[int64]bool,
 		return nil, schema, err
 	}
 	done = map[int64]bool{}
-	err = EachRow(ctx, db.QueryContext, func(r *sql.Rows) error {
+	err = portable.EachRow(ctx, db.QueryContext, func(r *sql.Rows) error {
 		var version int64
 		err := r.Scan(&version)
 		done[version] = true

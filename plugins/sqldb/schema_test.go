@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -51,7 +52,7 @@ func TestSchemasOfTwoVersions(t *testing.T) {
 			m, err := newer.Plan(ctx)
 			require.NoError(t, err)
 			require.Equal(t, []string{"00001_notes.sql", "00002_body.sql"}, names(m))
-			require.Equal(t, string(sqldb.DialectOf(dsn)), m.Kind)
+			require.Equal(t, string(portable.DialectOf(dsn)), m.Kind)
 			require.NotEmpty(t, m.Schema)
 			require.True(t, strings.HasSuffix(dsn, m.Schema), "%s: %s", dsn, m.Schema)
 			require.Equal(t, []int64{0, 2, 2}, []int64{m.Before, m.After, m.Known})

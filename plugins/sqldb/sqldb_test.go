@@ -25,6 +25,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -54,7 +55,7 @@ func notes(t testing.TB, version int) sqldb.Migrations {
 func connect(t testing.TB, dsn string) *sql.DB {
 	t.Helper()
 	var db *sql.DB
-	if sqldb.DialectOf(dsn) == sqldb.SQLite {
+	if portable.DialectOf(dsn) == portable.SQLite {
 		file, err := sqldb.ParseFile(dsn)
 		require.NoError(t, err)
 		db, err = file.Open(t.Context(), nil)
@@ -78,7 +79,7 @@ func TestInstancesMigrateAtOnce(t *testing.T) {
 		for _, version := range []int{2, 1, 2, 2} {
 			db, m := connect(t, dsn), notes(t, version)
 			require.NoError(t, db.PingContext(t.Context()), "connected, so that they meet")
-			together.Go(func() error { return m.Up(t.Context(), db, sqldb.DialectOf(dsn), slog.New(slog.DiscardHandler)) })
+			together.Go(func() error { return m.Up(t.Context(), db, portable.DialectOf(dsn), slog.New(slog.DiscardHandler)) })
 		}
 		require.NoError(t, together.Wait())
 		db := connect(t, dsn)
@@ -117,7 +118,7 @@ func TestAMigrationThatCanNotRunIsNamed(t *testing.T) {
 			"migrations/postgres/00001_bad.sql": {Data: []byte("-- +goose Up\nCREATE TABLE;\n")},
 			"migrations/sqlite/00001_bad.sql":   {Data: []byte("-- +goose Up\nCREATE TABLE;\n")},
 		}
-		require.ErrorContains(t, m.Up(t.Context(), connect(t, dsn), sqldb.DialectOf(dsn), slog.New(slog.DiscardHandler)), "00001_bad.sql")
+		require.ErrorContains(t, m.Up(t.Context(), connect(t, dsn), portable.DialectOf(dsn), slog.New(slog.DiscardHandler)), "00001_bad.sql")
 	})
 }
 
@@ -126,7 +127,7 @@ func TestAMigrationEndsWithItsContext(t *testing.T) {
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, notes(t, 2).Up(ctx, connect(t, dsn), sqldb.DialectOf(dsn), slog.New(slog.DiscardHandler)), context.Canceled)
+		require.ErrorIs(t, notes(t, 2).Up(ctx, connect(t, dsn), portable.DialectOf(dsn), slog.New(slog.DiscardHandler)), context.Canceled)
 	})
 }
 
@@ -136,18 +137,18 @@ func TestTimesAreReadAsStored(t *testing.T) {
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
 		db := connect(t, dsn)
 		kind, stored, none := "timestamptz", any(at), any(nil)
-		if sqldb.DialectOf(dsn) == sqldb.SQLite {
-			kind, stored, none = "integer", sqldb.Micros(at), sqldb.Micros(time.Time{})
+		if portable.DialectOf(dsn) == portable.SQLite {
+			kind, stored, none = "integer", portable.Micros(at), portable.Micros(time.Time{})
 		}
 		_, err := db.ExecContext(t.Context(), "CREATE TABLE times (at "+kind+", none "+kind+")")
 		require.NoError(t, err)
 		_, err = db.ExecContext(t.Context(), "INSERT INTO times VALUES ($1, $2)", stored, none)
 		require.NoError(t, err)
 		var got, zero time.Time
-		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT at, none FROM times").Scan((*sqldb.Time)(&got), (*sqldb.Time)(&zero)))
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT at, none FROM times").Scan((*portable.Time)(&got), (*portable.Time)(&zero)))
 		require.Equal(t, at.UTC(), got)
 		require.True(t, zero.IsZero())
-		require.ErrorContains(t, db.QueryRowContext(t.Context(), "SELECT 'soon'").Scan((*sqldb.Time)(&got)), "scan a time from string")
+		require.ErrorContains(t, db.QueryRowContext(t.Context(), "SELECT 'soon'").Scan((*portable.Time)(&got)), "scan a time from string")
 	})
 }
 
@@ -210,11 +211,11 @@ func TestErrorClasses(t *testing.T) {
 
 func TestDSNs(t *testing.T) {
 	t.Parallel()
-	for dsn, want := range map[string]sqldb.Dialect{
-		"postgres://a/b": sqldb.Postgres, "postgresql://a/b": sqldb.Postgres, "sqlite:/a": sqldb.SQLite, "sqlite:///a": sqldb.SQLite,
+	for dsn, want := range map[string]portable.Dialect{
+		"postgres://a/b": portable.Postgres, "postgresql://a/b": portable.Postgres, "sqlite:/a": portable.SQLite, "sqlite:///a": portable.SQLite,
 		"": "", "mysql://a/b": "", "/a/b": "", "postgres": "", "host=a dbname=b": "",
 	} {
-		require.Equal(t, want, sqldb.DialectOf(dsn), dsn)
+		require.Equal(t, want, portable.DialectOf(dsn), dsn)
 	}
 	for dsn, path := range map[string]string{"sqlite:/a/b.db": "/a/b.db", "sqlite:///a/b.db?synchronous=full": "/a/b.db", "sqlite:b.db": "b.db"} {
 		f, err := sqldb.ParseFile(dsn)
@@ -281,7 +282,7 @@ func TestSessionsThatCanNotWrite(t *testing.T) {
 func TestText(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "plain", "\x00", "a\x00b", "\xff\xfe", "한국어", strings.Repeat("한", 40), strings.Repeat("x", 101)} {
-		got := sqldb.Text(text, 100)
+		got := portable.Text(text, 100)
 		require.True(t, utf8.ValidString(got), "%q", text)
 		require.NotContains(t, got, "\x00")
 		require.LessOrEqual(t, len(got), 102, "a partial character at the cut is replaced")

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Audit is an action of an operator.
@@ -51,7 +51,7 @@ WHERE type = $1 AND promotion_id = $2 AND target_id = $3 ORDER BY type, promotio
 func readAudit(ctx context.Context, q querier, k rules.Key) (lines []Audit, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var a Audit
-		err := r.Scan((*sqldb.Time)(&a.At), &a.Who, &a.Why, &a.Action, &a.Detail, &a.DBUser)
+		err := r.Scan((*portable.Time)(&a.At), &a.Who, &a.Why, &a.Action, &a.Detail, &a.DBUser)
 		lines = append(lines, a)
 		return err
 	}, sqlAudit, string(k.Type), k.Promotion, k.Target)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // column is a column of a table, and its field in a row.
@@ -43,7 +43,7 @@ func col[T, V any](name string, field func(*T) *V) column[T] {
 // timeCol is a column whose null is the zero time.
 func timeCol[T any](name string, field func(*T) *time.Time) column[T] {
 	return column[T]{name, "timestamptz",
-		func(r *T) any { return (*sqldb.Time)(field(r)) },
+		func(r *T) any { return (*portable.Time)(field(r)) },
 		func(r *T) any { return *field(r) },
 		func(rows []*T) any { return valuesOf(rows, func(r *T) pgtype.Timestamptz { return stamp(*field(r)) }) }}
 }

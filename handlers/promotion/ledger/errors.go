@@ -7,6 +7,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 var (
@@ -52,4 +53,4 @@ func notFound(k rules.Key) error { return fmt.Errorf("ledger: payout %s: %w", k,
 const maxTextBytes = 4 << 10 // of answers and errors
 
 // clean makes text storable, with a bounded length.
-func clean(s string) string { return sqldb.Text(s, maxTextBytes) }
+func clean(s string) string { return portable.Text(s, maxTextBytes) }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/loop"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // LeaseFeeder makes this instance the feeder of the promotion for ttl, or extends that, and reports
@@ -134,7 +134,7 @@ func (l *Ledger) feedExpired(ctx context.Context, p rules.Promotion, page feedPo
 	err = l.read(ctx, "feed", func(q querier, _ time.Time) error {
 		return q.query(ctx, func(r scanner) error {
 			end = new(feedPosition)
-			return r.Scan((*sqldb.Time)(&end.at), &end.id)
+			return r.Scan((*portable.Time)(&end.at), &end.id)
 		}, sqlFeedPageEnd, string(p.Type), p.ID, page.at, page.id)
 	})
 	return items, end, err

@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/logs"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Ledger is an open ledger. It is safe for concurrent use. The caller of Open closes it.
@@ -62,7 +62,7 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger, refusals: logRefusals(logger), streamLoss: make(chan struct{}, 1)}
 	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
-	if sqldb.DialectOf(cfg.DSN.Reveal()) == sqldb.SQLite {
+	if portable.DialectOf(cfg.DSN.Reveal()) == portable.SQLite {
 		l.store, err = openSQLite(ctx, cfg, logger, skew)
 	} else {
 		l.store, err = openPostgres(ctx, cfg, logger, skew)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // ListedPromotion is one promotion with the numbers of its payouts.
@@ -67,7 +67,7 @@ func (l *Ledger) List(ctx context.Context, t rules.Type, limit int) ([]ListedPro
 		for _, t := range types {
 			if err := q.query(ctx, func(r scanner) error {
 				var p ListedPromotion
-				err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*sqldb.Time)(&p.CreatedAt), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
+				err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*portable.Time)(&p.CreatedAt), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
 				p.sum()
 				all = append(all, p)
 				return err

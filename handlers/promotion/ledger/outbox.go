@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // OutboxKind is the kind of an outbox row.
@@ -124,7 +124,7 @@ func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]Outbo
 			m := OutboxMessage{Kind: kind}
 			var headers string
 			if err := r.Scan(&m.ID, (*string)(&m.Key.Type), &m.Key.Promotion, &m.Key.Target, &m.Class, &m.Error, &m.Payload, &headers, &m.RecordKey,
-				&m.Origin, &m.Route, &m.Attempts, &m.tries, (*sqldb.Time)(&m.FirstFailedAt), (*sqldb.Time)(&m.CreatedAt)); err != nil {
+				&m.Origin, &m.Route, &m.Attempts, &m.tries, (*portable.Time)(&m.FirstFailedAt), (*portable.Time)(&m.CreatedAt)); err != nil {
 				return err
 			}
 			var err error

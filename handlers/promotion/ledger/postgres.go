@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // postgres is the store on PostgreSQL. Payouts have a pool of their own, whose sessions only use
@@ -95,7 +96,7 @@ func (s *postgres) close() error {
 func (s *postgres) migrate(ctx context.Context) error {
 	db := stdlib.OpenDBFromPool(s.cold)
 	defer func() { _ = db.Close() }() // the pool stays open
-	return migrations().Up(ctx, db, sqldb.Postgres, s.log)
+	return migrations().Up(ctx, db, portable.Postgres, s.log)
 }
 
 // fault classifies errors by SQLSTATE.

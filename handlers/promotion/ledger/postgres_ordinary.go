@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // The columns of the keys come out of a subquery with OFFSET 0. With parameters for the promotion,
@@ -82,7 +82,7 @@ func (s *postgres) settleOrdinary(ctx context.Context, results []*rules.CallResu
 			for rows.Next() {
 				var n int
 				row := &storedRow{Row: rules.Row{State: rules.Success}}
-				if err := rows.Scan(&n, &row.SummaryID, &row.Attempts, (*sqldb.Time)(&row.SettledAt)); err != nil {
+				if err := rows.Scan(&n, &row.SummaryID, &row.Attempts, (*portable.Time)(&row.SettledAt)); err != nil {
 					return err
 				}
 				row.Key, row.TransactionKey = results[n-1].Key, results[n-1].TransactionKey

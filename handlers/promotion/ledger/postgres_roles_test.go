@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	deadstore "github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // roles are those of the README, with names and a schema for this test.
@@ -104,7 +105,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 	r, ctx := newRoles(t), t.Context()
 	migrator, service, operator, reader := r.dsn(t, "migrator"), r.dsn(t, "service"), r.dsn(t, "operator"), r.dsn(t, "reader")
 	for _, s := range []pipeline.Schema{
-		Schema(Config{DSN: setting.NewSecret(migrator)}, "dsn", nil), deadstore.Schema(setting.NewSecret(migrator), "dsn", nil),
+		Schema(Config{DSN: setting.NewSecret(migrator)}, "dsn", nil), deadstore.Schema(sqldb.Databases{}, setting.NewSecret(migrator), "dsn", nil),
 	} {
 		_, err := s.Migrate(ctx)
 		require.NoError(t, err)
@@ -144,7 +145,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		requireDenied(t, l.Pause(ctx, promotion, Steering{Who: "ann", Why: "x"}), "only an operator steers")
 	}
 	work := func(role string, do func(s *deadstore.Store)) {
-		s, err := deadstore.Connect(ctx, setting.NewSecret(r.dsn(t, role)), slog.New(slog.DiscardHandler))
+		s, err := deadstore.Connect(ctx, sqldb.Databases{}, setting.NewSecret(r.dsn(t, role)), slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		do(s)
 		require.NoError(t, s.Close())

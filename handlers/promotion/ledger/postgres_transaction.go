@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // pgTransaction is a transaction on a connection of the pool for payouts. Its statements are sent
@@ -120,7 +120,7 @@ func (tx *pgTransaction) failedMessages(ctx context.Context, ids []int64) (map[i
 		var id int64
 		var row storedRow
 		var first time.Time
-		if err := rows.Scan(append(append([]any{&id}, destinations(&row, messageColumns)...), (*sqldb.Time)(&first))...); err != nil {
+		if err := rows.Scan(append(append([]any{&id}, destinations(&row, messageColumns)...), (*portable.Time)(&first))...); err != nil {
 			return nil, err
 		}
 		found[id] = failedMessage{row.storedMessage, first}

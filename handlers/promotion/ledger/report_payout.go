@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Payout is a row with its message.
@@ -119,7 +119,7 @@ func (l *Ledger) Explain(ctx context.Context, k rules.Key) (Explanation, error) 
 		return q.query(ctx, func(r scanner) error {
 			var a rules.Attempt
 			err := r.Scan(&a.Epoch, &a.Late, &a.Number, (*string)(&a.Kind), &a.Instance,
-				(*sqldb.Time)(&a.StartedAt), (*sqldb.Time)(&a.EndedAt), (*string)(&a.Outcome), &a.Class, &a.Answer, &a.Status)
+				(*portable.Time)(&a.StartedAt), (*portable.Time)(&a.EndedAt), (*string)(&a.Outcome), &a.Class, &a.Answer, &a.Status)
 			x.Calls = append(x.Calls, a)
 			return err
 		}, `SELECT epoch, late, attempt, kind, instance, started_at, ended_at, outcome, class, answer, http_status FROM attempts
@@ -150,7 +150,7 @@ func readDeadLetters(ctx context.Context, q querier, k rules.Key) (found []DeadL
 		var d DeadLetter
 		var offered []byte
 		err := r.Scan(&d.ID, &d.Class, &d.Error, &d.Origin, &d.Route, &d.Attempts,
-			(*sqldb.Time)(&d.FirstFailedAt), (*sqldb.Time)(&d.CreatedAt), (*sqldb.Time)(&d.PublishedAt), &offered)
+			(*portable.Time)(&d.FirstFailedAt), (*portable.Time)(&d.CreatedAt), (*portable.Time)(&d.PublishedAt), &offered)
 		d.Offered = string(offered)
 		found = append(found, d)
 		return err

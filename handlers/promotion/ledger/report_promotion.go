@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // PayoutCounts are the numbers of the payouts of a promotion. Accepted is the sum of the others.
@@ -75,7 +75,7 @@ func (l *Ledger) Status(ctx context.Context, p rules.Promotion) (Counts, error) 
 			var oldest, waiting time.Time
 			if err := r.Scan((*string)(&c.State), &c.Active, &c.TotalCount, &c.Paid, &c.Failed, &c.Unknown, &c.Cancelled,
 				&c.Pending, &c.InFlight, &c.Ambiguous, &c.InNoQueue, &c.InStream, &c.InRetry,
-				(*sqldb.Time)(&oldest), &c.Dead, &c.Conflict, &known, (*sqldb.Time)(&waiting)); err != nil {
+				(*portable.Time)(&oldest), &c.Dead, &c.Conflict, &known, (*portable.Time)(&waiting)); err != nil {
 				return err
 			}
 			if !oldest.IsZero() {
@@ -126,7 +126,7 @@ const sqlPaused = `SELECT type, promotion_id, changed_at FROM promotions WHERE s
 func (l *Ledger) Paused(ctx context.Context) ([]PausedPromotion, error) {
 	return selectAll(ctx, l, "paused promotions", func(r scanner, p *PausedPromotion, now time.Time) error {
 		var since time.Time
-		err := r.Scan((*string)(&p.Type), &p.ID, (*sqldb.Time)(&since))
+		err := r.Scan((*string)(&p.Type), &p.ID, (*portable.Time)(&since))
 		p.For = now.Sub(since)
 		return err
 	}, sqlPaused)

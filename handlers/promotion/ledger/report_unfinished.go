@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // UnfinishedPromotion is a promotion with unsettled payouts that is not paused.
@@ -90,7 +90,7 @@ func (l *Ledger) WaitTimes(ctx context.Context) ([]WaitTime, error) {
 		var due, accepted [3]time.Time // of each queue location; zero: it has no payout
 		columns := w.columns()
 		for i := range due {
-			columns = append(columns, (*sqldb.Time)(&due[i]), (*sqldb.Time)(&accepted[i]))
+			columns = append(columns, (*portable.Time)(&due[i]), (*portable.Time)(&accepted[i]))
 		}
 		if err := r.Scan(columns...); err != nil {
 			return err

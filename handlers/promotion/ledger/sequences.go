@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // numbered are the tables whose id comes from a sequence. payouts is the one in which no constraint
@@ -18,7 +18,7 @@ func numbered() []string { return []string{"payouts", "outbox", "ledger_audit"} 
 // the repair. Call it before the first accept. A sequence that the role may not read is left out, and
 // SQLite has none. Its cost does not depend on the size of the tables.
 func (l *Ledger) CheckSequences(ctx context.Context) error {
-	if sqldb.DialectOf(l.cfg.DSN.Reveal()) != sqldb.Postgres {
+	if portable.DialectOf(l.cfg.DSN.Reveal()) != portable.Postgres {
 		return nil
 	}
 	var behind []error
@@ -33,7 +33,7 @@ func (l *Ledger) CheckSequences(ctx context.Context) error {
 				continue
 			}
 			if err := q.query(ctx, func(scanner) error {
-				behind = append(behind, fmt.Errorf("ledger: %w: %s", ErrRefusedByDatabase, sqldb.BehindTable(table, "id")))
+				behind = append(behind, fmt.Errorf("ledger: %w: %s", ErrRefusedByDatabase, portable.BehindTable(table, "id")))
 				return nil
 			}, `SELECT 1 FROM `+sequence+` WHERE last_value + CASE WHEN is_called THEN 1 ELSE 0 END <= (SELECT max(id) FROM `+table+`)`); err != nil {
 				return err

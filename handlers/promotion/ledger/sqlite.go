@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // sqliteStore is the store in one file. One connection writes, in exclusive transactions; readers
@@ -72,7 +73,7 @@ func (s *sqliteStore) close() error {
 }
 
 func (s *sqliteStore) migrate(ctx context.Context) error {
-	return migrations().Up(ctx, s.writer, sqldb.SQLite, s.log)
+	return migrations().Up(ctx, s.writer, portable.SQLite, s.log)
 }
 
 func (s *sqliteStore) fault(err error) fault {
@@ -155,7 +156,7 @@ func sqliteArgs(args []any) []any {
 	for i, a := range args {
 		switch v := a.(type) {
 		case time.Time:
-			args[i] = sqldb.Micros(v)
+			args[i] = portable.Micros(v)
 		case []byte:
 			if v == nil {
 				args[i] = nil
@@ -180,7 +181,7 @@ func (q sqliteQuerier) exec(ctx context.Context, query string, args ...any) (int
 }
 
 func (q sqliteQuerier) query(ctx context.Context, row func(scanner) error, query string, args ...any) error {
-	return sqldb.EachRow(ctx, q.get, func(r *sql.Rows) error { return row(r) }, query, sqliteArgs(args)...)
+	return portable.EachRow(ctx, q.get, func(r *sql.Rows) error { return row(r) }, query, sqliteArgs(args)...)
 }
 
 func (sqliteQuerier) forUpdate(bool) string { return "" }

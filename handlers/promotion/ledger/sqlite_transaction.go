@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // The statements for payouts in SQLite, in addition to those of columns.go. Each is prepared once
@@ -125,7 +125,7 @@ func (tx *sqliteTransaction) failedMessages(_ context.Context, ids []int64) (map
 	for _, id := range ids {
 		var row storedRow
 		var first time.Time
-		if _, err := tx.queryRow(sqliteFailedMessage, []any{id}, append(destinations(&row, messageColumns), (*sqldb.Time)(&first))...); err != nil {
+		if _, err := tx.queryRow(sqliteFailedMessage, []any{id}, append(destinations(&row, messageColumns), (*portable.Time)(&first))...); err != nil {
 			return nil, err
 		}
 		found[id] = failedMessage{row.storedMessage, first}

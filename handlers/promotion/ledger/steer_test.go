@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // An unknown promotion is steered only with Future and a reason. Each change is in the audit, with
@@ -52,7 +52,7 @@ func TestSteering(t *testing.T) {
 
 		lines := auditOf(t, l, p)
 		user := ""
-		if sqldb.DialectOf(h.dsn) == sqldb.Postgres {
+		if portable.DialectOf(h.dsn) == portable.Postgres {
 			c, err := pgx.ParseConfig(h.dsn)
 			require.NoError(t, err)
 			user = c.User

@@ -132,7 +132,7 @@ type summaryDelta struct {
 	paid, failed, unknown, cancelled int64
 }
 
-// querier runs portable SQL: $n placeholders, time.Time arguments, sqldb.Time destinations.
+// querier runs portable SQL: $n placeholders, time.Time arguments, portable.Time destinations.
 type querier interface {
 	exec(ctx context.Context, sql string, args ...any) (affected int64, err error)
 	// query calls row for each row.

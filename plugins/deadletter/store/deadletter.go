@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // State of a dead letter.
@@ -117,7 +117,7 @@ func PluginOf(handler string) string {
 const maxText = 16 << 10
 
 // clean makes a text valid for the database and bounds its length.
-func clean(s string) string { return sqldb.Text(s, maxText) }
+func clean(s string) string { return portable.Text(s, maxText) }
 
 // maxIndexed bounds a text in an indexed column, in bytes. An index entry of PostgreSQL has at most
 // 2.7 kB, and an invalid byte becomes three.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -228,12 +229,12 @@ func (b before) Glob(pattern string) ([]string, error) {
 func TestAVersionWithoutLeasesIsExcluded(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
-		s, err := Connect(t.Context(), setting.NewSecret(dsn), nil)
+		s, err := Connect(t.Context(), sqldb.Databases{}, setting.NewSecret(dsn), nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
-		old := migrations()
+		old := sqldb.Migrations(migrations())
 		old.Files = before{old.Files, "00004_z"}
-		require.NoError(t, old.Up(t.Context(), s.db, s.dialect, s.log))
+		require.NoError(t, old.Up(t.Context(), s.db.DB, s.db.Dialect, s.log))
 
 		// The older version takes the one lock, and begins with a dead letter.
 		take := func() bool {
@@ -243,10 +244,10 @@ func TestAVersionWithoutLeasesIsExcluded(t *testing.T) {
 			return n == 1
 		}
 		require.True(t, take())
-		_, err = s.exec(t.Context(), s.db, oldInsert(s.dialect), time.Now())
+		_, err = s.exec(t.Context(), s.db, oldInsert(s.db.Dialect), time.Now())
 		require.NoError(t, err)
 
-		_, err = Schema(setting.NewSecret(dsn), "", nil).Migrate(t.Context())
+		_, err = Schema(sqldb.Databases{}, setting.NewSecret(dsn), "", nil).Migrate(t.Context())
 		require.NoError(t, err)
 		require.False(t, take(), "it renews its lock before each dead letter, and ends without it")
 		var holder string
@@ -263,9 +264,9 @@ func TestAVersionWithoutLeasesIsExcluded(t *testing.T) {
 	})
 }
 
-func oldInsert(d sqldb.Dialect) string {
+func oldInsert(d portable.Dialect) string {
 	bytes := "''"
-	if d == sqldb.SQLite {
+	if d == portable.SQLite {
 		bytes = "x''"
 	}
 	return `INSERT INTO dead_letters (id, lineage, state, plugin, handler, subject, class, error, fingerprint, kind, source, entry_id, topic, attempts,

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // columns are those that scan reads before the payload.
@@ -27,8 +27,8 @@ func scan(rows *sql.Rows) (d DeadLetter, err error) {
 	var tombstone bool
 	var payload sql.Null[[]byte] // a list has none
 	if err := rows.Scan(&d.seq, &d.ID, &d.Lineage, (*string)(&d.State), &d.Generation, &d.Plugin, &d.Handler, &d.Subject, &d.Class, &d.Error,
-		&d.Fingerprint, &d.Source.Kind, &d.Source.Name, &d.Source.Position, &d.Topic, &d.Attempts, (*sqldb.Time)(&d.FirstFailed),
-		(*sqldb.Time)(&d.Failed), (*sqldb.Time)(&d.Stored), (*sqldb.Time)(&d.Changed), &d.TraceParent, &d.UUID, &key, &headers, &tombstone, (*sqldb.Time)(&held), &payload); err != nil {
+		&d.Fingerprint, &d.Source.Kind, &d.Source.Name, &d.Source.Position, &d.Topic, &d.Attempts, (*portable.Time)(&d.FirstFailed),
+		(*portable.Time)(&d.Failed), (*portable.Time)(&d.Stored), (*portable.Time)(&d.Changed), &d.TraceParent, &d.UUID, &key, &headers, &tombstone, (*portable.Time)(&held), &payload); err != nil {
 		return d, err
 	}
 	if payload.Valid && !tombstone {
@@ -124,7 +124,7 @@ func (s *Store) Get(ctx context.Context, id string) (DeadLetter, []Action, error
 	if err == nil {
 		err = s.query(ctx, s.db, func(rows *sql.Rows) error {
 			var a Action
-			err := rows.Scan(&a.Generation, &a.Action, &a.Who, &a.Why, (*sqldb.Time)(&a.At), &a.Outcome, &a.Detail)
+			err := rows.Scan(&a.Generation, &a.Action, &a.Who, &a.Why, (*portable.Time)(&a.At), &a.Outcome, &a.Detail)
 			actions = append(actions, a)
 			return err
 		}, `SELECT generation, action, who, why, at, outcome, detail FROM dead_letter_actions WHERE letter = $1 ORDER BY id`, id)
@@ -192,7 +192,7 @@ func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error
 	groups := []Group{}
 	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
 		var g Group
-		err := rows.Scan(&g.Fingerprint, &g.Count, &g.Class, &g.Handler, &g.Error, &g.Example, (*sqldb.Time)(&g.FirstFailed), (*sqldb.Time)(&g.LastFailed))
+		err := rows.Scan(&g.Fingerprint, &g.Count, &g.Class, &g.Handler, &g.Error, &g.Example, (*portable.Time)(&g.FirstFailed), (*portable.Time)(&g.LastFailed))
 		groups = append(groups, g)
 		return err
 	}, `SELECT g.fingerprint, g.n, d.class, d.handler, d.error, d.id, g.first, g.last

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -21,9 +22,9 @@ func onBoth(t *testing.T, test func(t *testing.T, open func() *Store)) {
 	t.Helper()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
 		test(t, func() *Store {
-			_, err := Schema(setting.NewSecret(dsn), "", nil).Migrate(t.Context())
+			_, err := Schema(sqldb.Databases{}, setting.NewSecret(dsn), "", nil).Migrate(t.Context())
 			require.NoError(t, err)
-			s, err := Connect(t.Context(), setting.NewSecret(dsn), nil)
+			s, err := Connect(t.Context(), sqldb.Databases{}, setting.NewSecret(dsn), nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, s.Close()) })
 			return s

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // The kinds of rows of dead_letter_actions.
@@ -98,7 +98,7 @@ func (s *Store) put(ctx context.Context, q querier, d DeadLetter, now time.Time)
 			return err
 		}
 		if other == nil { // the insert met a row with the number that it was given
-			return errors.New(sqldb.BehindTable("dead_letters", "seq"))
+			return errors.New(portable.BehindTable("dead_letters", "seq"))
 		}
 		return fmt.Errorf("its id is that of a dead letter of another lineage than %s", d.Lineage)
 	}

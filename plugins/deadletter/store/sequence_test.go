@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -17,9 +18,9 @@ func TestASequenceBehindItsTableLosesNoDeadLetter(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		dsn := setting.NewSecret(sqldbtest.Schema(t))
-		_, err := Schema(dsn, "", nil).Migrate(t.Context())
+		_, err := Schema(sqldb.Databases{}, dsn, "", nil).Migrate(t.Context())
 		require.NoError(t, err)
-		s, err := Connect(t.Context(), dsn, nil)
+		s, err := Connect(t.Context(), sqldb.Databases{}, dsn, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		exec := func(sql string) {

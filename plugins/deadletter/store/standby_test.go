@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -22,9 +23,9 @@ func TestAFailoverLosesNoStoredDeadLetter(t *testing.T) {
 		tier.Default(t)
 		p := sqldbtest.NewPair(t)
 		open := func(dsn string) *Store {
-			_, err := Schema(setting.NewSecret(dsn), "", nil).Migrate(t.Context())
+			_, err := Schema(sqldb.Databases{}, setting.NewSecret(dsn), "", nil).Migrate(t.Context())
 			require.NoError(t, err)
-			s, err := Connect(t.Context(), setting.NewSecret(dsn), nil)
+			s, err := Connect(t.Context(), sqldb.Databases{}, setting.NewSecret(dsn), nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, s.Close()) })
 			return s

@@ -6,12 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
-	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 var (
@@ -23,9 +22,8 @@ var (
 
 // Store is an open table of dead letters. It is safe for concurrent use. Its owner closes it.
 type Store struct {
-	db      *sql.DB
-	commits *sqldb.Commits // nil: SQLite
-	dialect sqldb.Dialect
+	db      portable.Database
+	drivers portable.Databases
 	log     *slog.Logger
 	prints  fingerprints
 }
@@ -33,38 +31,25 @@ type Store struct {
 // connections bounds the connections of a store.
 const connections = 4
 
-// Connect opens postgres://… or sqlite:/path; other stores may use the same database. It does not
-// migrate. When the server is unreachable the error wraps ErrUnavailable; a wrong password or
-// database is another error. log may be nil.
-func Connect(ctx context.Context, dsn setting.Secret, log *slog.Logger) (*Store, error) {
+// Connect opens a database with the drivers, such as sqldb.Databases; other stores may use the same
+// database. It does not migrate. When the server is unreachable the error wraps ErrUnavailable; a
+// wrong password or database is another error. log may be nil.
+func Connect(ctx context.Context, drivers portable.Databases, dsn setting.Secret, log *slog.Logger) (*Store, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{dialect: sqldb.DialectOf(dsn.Reveal()), log: log, prints: newFingerprints()}
-	var where string
-	switch s.dialect {
-	case sqldb.Postgres:
-		var err error
-		if s.db, s.commits, where, err = sqldb.OpenPostgres(dsn.Reveal()); err != nil {
-			return nil, fmt.Errorf("dead letters: %w", err)
-		}
-	case sqldb.SQLite:
-		file, err := sqldb.ParseFile(dsn.Reveal())
-		if err != nil {
-			return nil, fmt.Errorf("dead letters: %w", err)
-		}
-		where = "sqlite at " + file.Path
-		// A transaction that begins as a reader cannot wait for another writer later.
-		if s.db, err = file.Open(ctx, url.Values{"_txlock": {"immediate"}}); err != nil {
-			return nil, s.wrap(where, err)
-		}
-	default:
-		return nil, errors.New("dead letters: dsn must begin with postgres://, postgresql:// or sqlite: and name a database")
+	s := &Store{drivers: drivers, log: log, prints: newFingerprints()}
+	var err error
+	switch s.db, err = drivers.Open(ctx, dsn); {
+	case err != nil && s.db.Where == "":
+		return nil, fmt.Errorf("dead letters: %w", err)
+	case err != nil:
+		return nil, s.wrap(s.db.Where, err)
 	}
 	s.db.SetMaxOpenConns(connections)
 	if err := s.db.PingContext(ctx); err != nil {
 		_ = s.db.Close()
-		return nil, s.wrap(where, err)
+		return nil, s.wrap(s.db.Where, err)
 	}
 	return s, nil
 }
@@ -83,7 +68,7 @@ type querier interface {
 // "stored already" without a write must have locked the row: a row lock makes PostgreSQL write, and
 // its COMMIT then waits for the standby.
 func (s *Store) update(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
-	err := sqldb.WhileContended(ctx, func() error {
+	err := s.drivers.WhileContended(ctx, func() error {
 		tx, err := s.db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
@@ -96,7 +81,7 @@ func (s *Store) update(ctx context.Context, what string, fn func(q querier, now 
 		if err := fn(tx, now); err != nil {
 			return err
 		}
-		return s.commits.Do(tx.Commit)
+		return s.db.Commit(tx)
 	})
 	if err != nil {
 		return s.wrap(what, err)
@@ -106,7 +91,7 @@ func (s *Store) update(ctx context.Context, what string, fn func(q querier, now 
 
 // clock returns the time of PostgreSQL. SQLite is a part of this process and has its clock.
 func (s *Store) clock(ctx context.Context, q querier) (now time.Time, err error) {
-	if s.dialect == sqldb.SQLite {
+	if s.db.Dialect == portable.SQLite {
 		return time.Now().UTC().Truncate(time.Microsecond), nil
 	}
 	err = s.query(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&now) }, "SELECT clock_timestamp()")
@@ -124,13 +109,13 @@ func (s *Store) exec(ctx context.Context, q querier, query string, args ...any) 
 
 // query calls row for each row.
 func (s *Store) query(ctx context.Context, q querier, row func(*sql.Rows) error, query string, args ...any) error {
-	return sqldb.EachRow(ctx, q.QueryContext, row, query, s.args(args)...)
+	return portable.EachRow(ctx, q.QueryContext, row, query, s.args(args)...)
 }
 
 // args converts times to what SQLite stores.
 func (s *Store) args(args []any) []any {
 	for i, a := range args {
-		if t, ok := a.(time.Time); ok && s.dialect == sqldb.SQLite {
+		if t, ok := a.(time.Time); ok && s.db.Dialect == portable.SQLite {
 			args[i] = t.UnixMicro()
 		}
 	}
@@ -140,7 +125,7 @@ func (s *Store) args(args []any) []any {
 // forUpdate is the locking clause of a SELECT. Transactions of SQLite exclude each other without
 // it.
 func (s *Store) forUpdate() string {
-	if s.dialect == sqldb.Postgres {
+	if s.db.Dialect == portable.Postgres {
 		return " FOR UPDATE"
 	}
 	return ""
@@ -148,11 +133,11 @@ func (s *Store) forUpdate() string {
 
 // wrap adds what was being done, and ErrUnavailable where it applies.
 func (s *Store) wrap(what string, err error) error {
-	if sqldb.Unreachable(err) || sqldb.Contended(err) {
+	if s.drivers.Unreachable(err) || s.drivers.Contended(err) {
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	}
-	if why, ok := sqldb.RefusalOf(err); ok {
-		return fmt.Errorf("dead letters: %s: %w (repair: %s)", what, err, why.Repair())
+	if repair, ok := s.drivers.Repair(err); ok {
+		return fmt.Errorf("dead letters: %s: %w (repair: %s)", what, err, repair)
 	}
 	return fmt.Errorf("dead letters: %s: %w", what, err)
 }
