@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	jsonv1 "github.com/go-json-experiment/json/v1"
 	goredis "github.com/redis/go-redis/v9"
@@ -104,7 +103,7 @@ func (e Entry) Values(before ...any) []any {
 // that is marked (pipeline.MetaMalformed, MetaRawFields), so that it can be dead-lettered. The
 // error has the same content: permanent, class missing_message.
 func Decode(m goredis.XMessage) (*message.Message, error) {
-	if _, foreign := m.Values[redisstream.UUIDHeaderKey]; foreign {
+	if _, foreign := m.Values[watermillUUID]; foreign {
 		if _, ours := m.Values[fieldMessage]; !ours {
 			return decodeWatermill(m)
 		}

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -17,7 +16,7 @@ import (
 // decodes it as U+FFFD. Valid text never contains it, so the payload determines the original bytes.
 func DecodeFields(m goredis.XMessage) (*message.Message, error) {
 	_, ours := m.Values[fieldMessage]
-	_, foreign := m.Values[redisstream.UUIDHeaderKey]
+	_, foreign := m.Values[watermillUUID]
 	if ours || foreign {
 		return Decode(m)
 	}

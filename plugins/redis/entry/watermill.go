@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	goredis "github.com/redis/go-redis/v9"
 )
 
+// watermillUUID is the field of watermill-redisstream that has the id. The library is not imported for
+// it, because each module with the plugin redis would then require it and four others.
+const watermillUUID = "_watermill_message_uuid"
+
 // decodeWatermill decodes an entry of watermill-redisstream. Undecodable metadata is kept raw.
 func decodeWatermill(m goredis.XMessage) (*message.Message, error) {
-	uuid, ok := stringField(m.Values, redisstream.UUIDHeaderKey)
+	uuid, ok := stringField(m.Values, watermillUUID)
 	if !ok {
 		return malformed(m)
 	}
