@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/agext/levenshtein"
 )
 
 // Error is one mistake in the settings.
@@ -110,14 +108,35 @@ func Nearest(word string, candidates []string) string {
 // edits counts the characters to insert, delete or replace between two words. Two transposed
 // neighbours count once: they are the most frequent mistake on a keyboard.
 func edits(word, candidate string) int {
-	least := levenshtein.Distance(word, candidate, nil)
-	letters := []rune(word)
+	letters, others := []rune(word), []rune(candidate)
+	least := distance(letters, others)
 	for i := 1; i < len(letters) && least > 1; i++ {
 		letters[i-1], letters[i] = letters[i], letters[i-1]
-		least = min(least, 1+levenshtein.Distance(string(letters), candidate, nil))
+		least = min(least, 1+distance(letters, others))
 		letters[i-1], letters[i] = letters[i], letters[i-1]
 	}
 	return least
+}
+
+// distance is that of Levenshtein: the characters to insert, delete or replace.
+func distance(a, b []rune) int {
+	row := make([]int, len(b)+1) // distances of what was read of a to each beginning of b
+	for j := range row {
+		row[j] = j
+	}
+	for i, x := range a {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j, y := range b {
+			replaced := diagonal
+			if x != y {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 func quoteShort(text string) string {

@@ -18,11 +18,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/mod/modfile"
 )
 
 //go:embed templates/*.tmpl
@@ -181,7 +181,7 @@ func findModule(dir string) (root, module string, err error) {
 	for {
 		text, err := os.ReadFile(filepath.Join(root, "go.mod"))
 		if err == nil {
-			if module = modfile.ModulePath(text); module == "" {
+			if module = modulePath(string(text)); module == "" {
 				return "", "", fmt.Errorf("%s names no module", filepath.Join(root, "go.mod"))
 			}
 			return root, module, nil
@@ -192,6 +192,21 @@ func findModule(dir string) (root, module string, err error) {
 		}
 		root = up
 	}
+}
+
+// modulePath returns the path in the text of a go.mod, or "".
+func modulePath(text string) string {
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "//")
+		if words := strings.Fields(line); len(words) == 2 && words[0] == "module" {
+			if !strings.ContainsAny(words[1][:1], "\"`") {
+				return words[1]
+			}
+			path, _ := strconv.Unquote(words[1])
+			return path
+		}
+	}
+	return ""
 }
 
 // wiringFile has the provider sets of the service, in the repository of the framework.
