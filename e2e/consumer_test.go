@@ -43,7 +43,8 @@ func main() {
 }
 `
 
-// The checkout is served as v0.1.0 from a folder, and an empty module gets it like any other.
+// The checkout is served as v0.1.0 from a folder. An empty module gets it like any other, and the
+// command that it installs writes a handler into another one.
 func TestGoGet(t *testing.T) {
 	tier.Rest(t, tier.Pipeline, tier.Kafka, tier.Redis, tier.DeadLetter, tier.CLI)
 	t.Parallel()
@@ -77,6 +78,17 @@ func TestGoGet(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(emptyMain), 0o600))
 	in(dir, tool, "mod", "tidy")
 	require.Contains(t, in(dir, tool, "run", ".", "validate"), "The settings are valid")
+
+	// What the README says about a module of one's own.
+	bin := t.TempDir()
+	environ = append(environ, "GOBIN="+bin)
+	in(dir, tool, "install", millrace.Path+"/cmd/millrace@latest")
+	shop := t.TempDir()
+	in(shop, tool, "mod", "init", "example.com/shop")
+	in(shop, filepath.Join(bin, "millrace"), "new", "handler", "greetings")
+	in(shop, tool, "mod", "tidy")
+	in(shop, tool, "test", "./handlers/greetings")
+	require.Contains(t, in(shop, tool, "run", "./cmd/shop", "validate", "--profile", "embedded"), "The settings are valid")
 
 	modules := strings.Split(in(dir, tool, "list", "-m", "all"), "\n")
 	file, err := os.ReadFile(filepath.Join(dir, "go.mod"))

@@ -58,9 +58,9 @@ func TestTheFirstHandlerPage(t *testing.T) {
 			file := filepath.Join(dir, "handlers/greetings/handler.go")
 			generated, err := os.ReadFile(file)
 			require.NoError(t, err)
-			_, rest, found := strings.Cut(string(generated), "// DeadLetters")
+			_, rest, found := strings.Cut(string(generated), "// Plugin")
 			require.True(t, found, "the page names a line of the generated file")
-			require.NoError(t, os.WriteFile(file, []byte(text+"\n// DeadLetters"+rest), 0o600))
+			require.NoError(t, os.WriteFile(file, []byte(text+"\n// Plugin"+rest), 0o600))
 		case "sh":
 			for line := range strings.Lines(text) {
 				require.NoError(t, lastErr, "%s: %s", last, printed)

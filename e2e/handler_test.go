@@ -117,11 +117,11 @@ func TestAHandlerNeedsItsOwnServersOnly(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, servers.Stop(context.Background())) })
 
-	service := wire.New()
+	plugins := wire.New().Plugins()
 	handled := make(chan string, 1)
-	for _, p := range service.Plugins {
+	for _, p := range plugins {
 		if k, ok := p.(*kafka.Plugin); ok {
-			service.Plugins = append(service.Plugins, only{k, handled}, feeding{feed{k}})
+			plugins = append(plugins, only{k, handled}, feeding{feed{k}})
 			break
 		}
 	}
@@ -140,7 +140,7 @@ plugins:
 	code := make(chan int, 1)
 	go func() {
 		code <- app.Main(ctx, app.Options{
-			Name: "millrace", Plugins: service.Plugins, Environments: wire.Environments(), Args: []string{"run", "--config", file}, Environ: []string{},
+			Name: "millrace", Plugins: plugins, Environments: wire.Environments(), Args: []string{"run", "--config", file}, Environ: []string{},
 			Stdout: &log, Stderr: &log,
 		})
 	}()

@@ -62,8 +62,8 @@ func TestASlowHandlerKeepsItsMessage(t *testing.T) {
 	ended := make(chan int, 2)
 	logs := []*processLog{{}, {}}
 	for i, log := range logs {
-		service := wire.New()
-		for _, p := range service.Plugins {
+		plugins := wire.New().Plugins()
+		for _, p := range plugins {
 			if r, ok := p.(*redis.Plugin); ok {
 				s.redis = r
 			}
@@ -78,7 +78,7 @@ plugins:
   promotion: {enabled: false}
   redis: {addrs: [%q], min_idle: %s, reclaim_interval: 50ms, poll_interval: 20ms}
 `, i, client.Options().Addr, minIdle), 0o600))
-		plugins := append(service.Plugins, s)
+		plugins = append(plugins, s)
 		go func() {
 			ended <- app.Main(ctx, app.Options{
 				Name: "millrace", Plugins: plugins, Environments: wire.Environments(), Args: []string{"run", "--config", file},

@@ -114,7 +114,7 @@ func TestAServerThatGoesAwayDuringTheStartIsExitCode3(t *testing.T) {
 		require.NoError(t, err)
 		var out bytes.Buffer
 		code := make(chan int, 1)
-		plugins := append(wire.New().Plugins, saboteur{t, servers})
+		plugins := append(wire.New().Plugins(), saboteur{t, servers})
 		for _, p := range plugins {
 			if k, ok := p.(*kafka.Plugin); ok {
 				c, _ := k.Settings().(*kafka.Config)

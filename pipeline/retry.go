@@ -70,6 +70,11 @@ type Topics interface {
 	Sink(topic string) Sink
 }
 
+// DeadLetters opens topics for dead letters by name. The plugin deadletter implements it.
+type DeadLetters interface {
+	Sink(topic string) Sink
+}
+
 // RetryVia returns a Retry with the retry topic topic, read by group. A message that failed
 // 1+retries times becomes a dead letter. A route with it is refused when topics does not delay
 // (Delayer).

@@ -21,7 +21,7 @@ import (
 
 // The runbook's table of classes is the list that the plugins register, in its order and words.
 func TestTheRunbookListsEveryErrorClass(t *testing.T) {
-	reg, err := pipeline.NewRegistry(pipeline.Env{}, wire.New().Plugins...)
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, wire.New().Plugins()...)
 	require.NoError(t, err)
 	var table strings.Builder
 	table.WriteString("| class | what happened | what to do |\n|---|---|---|\n")

@@ -2,6 +2,6 @@
 // google/wire. After a change run `make wire`; `make drift` checks that the generated file is up to
 // date.
 //
-// A handler plugin has a provider in Handlers, and a parameter and an element in newService. The
-// command `new handler` adds them.
+// A plugin is a constructor in one of the sets and a field of Service. The command `new handler` adds
+// both for a handler.
 package wire

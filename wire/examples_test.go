@@ -22,7 +22,7 @@ func helpOf(t *testing.T, path string) string {
 	t.Helper()
 	var out bytes.Buffer
 	require.Zero(t, app.Main(t.Context(), app.Options{
-		Name: "millrace", Short: "Bring events to handlers", Documentation: "example.com/docs", Plugins: wire.New().Plugins, Profiles: wire.Profiles(), DefaultProfile: "embedded",
+		Name: "millrace", Short: "Bring events to handlers", Documentation: "example.com/docs", Plugins: wire.New().Plugins(), Profiles: wire.Profiles(), DefaultProfile: "embedded",
 		Args: append(strings.Fields(path), "--help"), Environ: []string{}, Stdout: &out, Stderr: &out,
 	}), out.String())
 	return out.String()
@@ -40,14 +40,14 @@ func TestHelpFits80Columns(t *testing.T) {
 		}
 	}
 	commands := []*cobra.Command{{Use: "run"}, {Use: "topology"}, {Use: "validate"}, {Use: "tail"}, {Use: "new"}, {Use: "completion"}}
-	for _, p := range wire.New().Plugins {
+	for _, p := range wire.New().Plugins() {
 		if commander, ok := p.(app.Commander); ok {
 			commands = append(commands, commander.Commands(&app.Host{})...)
 		}
 	}
 	check("", commands)
 	operations := []operate.About{operate.Routes().About}
-	for _, p := range wire.New().Plugins {
+	for _, p := range wire.New().Plugins() {
 		if operated, ok := p.(operate.Operated); ok {
 			operations = append(operations, abouts(operated.Operations())...)
 		}
@@ -87,7 +87,7 @@ func TestEveryCommandOfAPluginHasAnExample(t *testing.T) {
 	bad := &cobra.Command{Use: "topics"}
 	bad.AddCommand(&cobra.Command{Use: "create"})
 	require.Equal(t, []string{"topics", "topics create"}, withoutExample(bad))
-	for _, p := range wire.New().Plugins {
+	for _, p := range wire.New().Plugins() {
 		if commander, ok := p.(app.Commander); ok {
 			for _, c := range commander.Commands(&app.Host{}) {
 				require.Empty(t, withoutExample(c), "a command needs an example in its help")

@@ -6,6 +6,6 @@ import "github.com/google/wire"
 
 // New builds the service offline, with default settings.
 func New() Service {
-	wire.Build(Transports, Capabilities, Handlers, newService)
+	wire.Build(Transports, Capabilities, Handlers, wire.Struct(new(Service), "*"))
 	return Service{}
 }

@@ -28,7 +28,7 @@ plugins:
 		command := func(line string) (int, string) {
 			var out bytes.Buffer
 			code := app.Main(t.Context(), app.Options{
-				Name: "millrace", Plugins: wire.New().Plugins, Environments: wire.Environments(), Profiles: wire.Profiles(), DefaultProfile: "embedded", Args: append(strings.Fields(line), "--config", file),
+				Name: "millrace", Plugins: wire.New().Plugins(), Environments: wire.Environments(), Profiles: wire.Profiles(), DefaultProfile: "embedded", Args: append(strings.Fields(line), "--config", file),
 				Environ: []string{}, Stdout: &out, Stderr: &out,
 			})
 			return code, out.String()

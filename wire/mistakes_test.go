@@ -62,7 +62,7 @@ func TestMistakesInSettings(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, []byte(tc.text), 0o600))
 			var stdout, stderr bytes.Buffer
 			code := app.Main(t.Context(), app.Options{
-				Name: "millrace", Plugins: wire.New().Plugins, Args: []string{"validate", "--config", file}, Environ: []string{}, Stdout: &stdout, Stderr: &stderr,
+				Name: "millrace", Plugins: wire.New().Plugins(), Args: []string{"validate", "--config", file}, Environ: []string{}, Stdout: &stdout, Stderr: &stderr,
 			})
 			if tc.want == "" {
 				require.Zero(t, code, stderr.String())

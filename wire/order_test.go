@@ -35,10 +35,10 @@ func misplaced(plugins []pipeline.Plugin) (all []string) {
 	return all
 }
 
-// newService writes the list by hand, and Wire does not see its order.
+// Wire does not see the order of the fields of Service.
 func TestPluginsStandAfterWhatTheyUse(t *testing.T) {
 	t.Parallel()
-	plugins := wire.New().Plugins
+	plugins := wire.New().Plugins()
 	require.Empty(t, misplaced(plugins))
 	slices.Reverse(plugins)
 	wrong := misplaced(plugins)

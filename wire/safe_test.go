@@ -86,7 +86,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 			validate := func(command string, environ ...string) (int, string) {
 				var out bytes.Buffer
 				code := app.Main(t.Context(), app.Options{
-					Name: "millrace", Plugins: wire.New().Plugins, Environments: wire.Environments(), Profiles: wire.Profiles(), DefaultProfile: "embedded", Args: []string{command, "--config", file},
+					Name: "millrace", Plugins: wire.New().Plugins(), Environments: wire.Environments(), Profiles: wire.Profiles(), DefaultProfile: "embedded", Args: []string{command, "--config", file},
 					Environ: environ, Stdout: &out, Stderr: &out,
 				})
 				return code, out.String()

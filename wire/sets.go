@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"reflect"
+
 	"github.com/google/wire"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter"
@@ -19,36 +21,44 @@ import (
 	"github.com/millrace-io/millrace/plugins/web"
 )
 
-// Transports bring messages in and out.
-var Transports = wire.NewSet(kafka.New, redis.New)
+// Transports bring messages in and out. The topics of handlers are those of Kafka.
+var Transports = wire.NewSet(kafka.New, redis.New, wire.Bind(new(pipeline.Topics), new(*kafka.Plugin)))
 
 // Capabilities are shared by handlers.
-var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New, token.New, sse.New, web.New)
+var Capabilities = wire.NewSet(telemetry.New, newDeadLetters, reclaim.New, token.New, sse.New, web.New,
+	wire.Bind(new(pipeline.DeadLetters), new(*deadletter.Plugin)))
 
-// Dead letters are replayed into these transports.
-func provideDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter.Plugin {
+// newDeadLetters names the transports into which dead letters are replayed.
+func newDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter.Plugin {
 	return deadletter.New(topics, streams).StoreIn(sqldb.Databases{})
 }
 
 // Handlers are the business. `millrace new handler` adds one.
-var Handlers = wire.NewSet(promotion.New, eventrouter.New, waitingroom.New, provideWebhook)
+var Handlers = wire.NewSet(promotion.New, eventrouter.New, waitingroom.New, webhook.New)
 
-func provideWebhook(topics *kafka.Plugin, dead *deadletter.Plugin) *webhook.Plugin {
-	return webhook.New(topics, dead)
-}
-
-// Service is the content of the binary.
+// Service is what the binary runs. A plugin stands below those that it uses, because the plugins start
+// in this order and stop in the reverse one.
 type Service struct {
-	// Plugins are downstream first. Services start in this order and stop in the reverse order.
-	Plugins []pipeline.Plugin
+	Telemetry   *telemetry.Plugin
+	Redis       *redis.Plugin
+	Kafka       *kafka.Plugin
+	DeadLetters *deadletter.Plugin
+	Reclaim     *reclaim.Plugin
+	Tokens      *token.Plugin
+	Events      *sse.Plugin
+	Web         *web.Plugin
+
+	Promotion   *promotion.Plugin
+	EventRouter *eventrouter.Plugin
+	WaitingRoom *waitingroom.Plugin
+	Webhook     *webhook.Plugin
 }
 
-func newService(
-	ops *telemetry.Plugin, redis *redis.Plugin, topics *kafka.Plugin,
-	dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, events *sse.Plugin, public *web.Plugin,
-	payouts *promotion.Plugin, jobs *eventrouter.Plugin, rooms *waitingroom.Plugin, hooks *webhook.Plugin,
-) Service {
-	return Service{
-		Plugins: []pipeline.Plugin{ops, redis, topics, dead, claims, tokens, events, public, payouts, jobs, rooms, hooks},
+// Plugins returns the plugins in the order of the fields.
+func (s Service) Plugins() (all []pipeline.Plugin) {
+	fields := reflect.ValueOf(s)
+	for i := range fields.NumField() {
+		all = append(all, fields.Field(i).Interface().(pipeline.Plugin))
 	}
+	return all
 }

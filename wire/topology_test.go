@@ -16,7 +16,7 @@ func TestTheTopologyFits100Columns(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
 	require.Zero(t, app.Main(t.Context(), app.Options{
-		Name: "millrace", Plugins: wire.New().Plugins, Environments: wire.Environments(), Profiles: wire.Profiles(), DefaultProfile: "embedded",
+		Name: "millrace", Plugins: wire.New().Plugins(), Environments: wire.Environments(), Profiles: wire.Profiles(), DefaultProfile: "embedded",
 		Args: []string{"topology"}, Environ: []string{}, Stdout: &out, Stderr: &errs,
 	}), errs.String())
 	require.Contains(t, out.String(), "campaign-promotion-group:VOUCHER:<id>\n")

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter"
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/waitingroom"
+	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -26,7 +27,7 @@ func New() Service {
 	plugin := telemetry.New()
 	redisPlugin := redis.New()
 	kafkaPlugin := kafka.New()
-	deadletterPlugin := provideDeadLetters(kafkaPlugin, redisPlugin)
+	deadletterPlugin := newDeadLetters(kafkaPlugin, redisPlugin)
 	reclaimPlugin := reclaim.New(redisPlugin)
 	tokenPlugin := token.New()
 	ssePlugin := sse.New()
@@ -34,7 +35,20 @@ func New() Service {
 	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, deadletterPlugin)
 	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	waitingroomPlugin := waitingroom.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
-	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)
-	service := newService(plugin, redisPlugin, kafkaPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin, promotionPlugin, eventrouterPlugin, waitingroomPlugin, webhookPlugin)
+	webhookPlugin := webhook.New(kafkaPlugin, deadletterPlugin)
+	service := Service{
+		Telemetry:   plugin,
+		Redis:       redisPlugin,
+		Kafka:       kafkaPlugin,
+		DeadLetters: deadletterPlugin,
+		Reclaim:     reclaimPlugin,
+		Tokens:      tokenPlugin,
+		Events:      ssePlugin,
+		Web:         webPlugin,
+		Promotion:   promotionPlugin,
+		EventRouter: eventrouterPlugin,
+		WaitingRoom: waitingroomPlugin,
+		Webhook:     webhookPlugin,
+	}
 	return service
 }

@@ -18,7 +18,7 @@ import (
 
 // plugins returns the plugins of the service with the settings that have no default.
 func plugins() []pipeline.Plugin {
-	all := wire.New().Plugins
+	all := wire.New().Plugins()
 	for _, p := range all {
 		if payouts, ok := p.(*promotion.Plugin); ok {
 			settings := payouts.Settings().(*promotion.Config)

@@ -18,12 +18,11 @@ import (
 )
 
 func main() {
-	service := wire.New()
 	os.Exit(app.Main(context.Background(), app.Options{
 		Name:           "millrace", // MILLRACE__LOG__LEVEL and the like are settings
 		Short:          "Bring events to handlers: Kafka in, Redis Streams to spread the work, and what is paid is paid once",
 		Documentation:  "https://github.com/millrace-io/millrace/tree/main/docs",
-		Plugins:        service.Plugins,
+		Plugins:        wire.New().Plugins(),
 		Environments:   wire.Environments(),
 		Profiles:       wire.Profiles(),
 		DefaultProfile: "embedded",

@@ -194,7 +194,7 @@ func unit(metric string) string {
 // allMetrics returns a line per metric of the plugins, the chain and the client of the Money API.
 func allMetrics(t *testing.T) map[string]string {
 	t.Helper()
-	reg, err := pipeline.NewRegistry(pipeline.Env{}, wire.New().Plugins...)
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, wire.New().Plugins()...)
 	require.NoError(t, err)
 	middleware.New(reg, middleware.Options{})
 	config := money.DefaultConfig()

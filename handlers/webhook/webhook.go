@@ -24,21 +24,16 @@ const metaID = "webhook-id"
 // maxRetryAfter is the longest wait that an answer can ask for.
 const maxRetryAfter = 24 * time.Hour
 
-// DeadLetters opens dead-letter topics. *deadletter.Plugin implements it.
-type DeadLetters interface {
-	Sink(topic string) pipeline.Sink
-}
-
 // Plugin posts records. Build it with New.
 type Plugin struct {
 	config Config
 	topics pipeline.Topics
-	dead   DeadLetters
+	dead   pipeline.DeadLetters
 	client *http.Client
 }
 
 // New returns the plugin with default settings. It opens nothing.
-func New(topics pipeline.Topics, dead DeadLetters) *Plugin {
+func New(topics pipeline.Topics, dead pipeline.DeadLetters) *Plugin {
 	// A Transport of its own: whoever closes the idle connections of the default one can break a request.
 	client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return &Plugin{config: DefaultConfig(), topics: topics, dead: dead, client: client}

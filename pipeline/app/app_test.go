@@ -192,6 +192,14 @@ func golden(t *testing.T, name, got string) {
 	require.Equal(t, string(want), got)
 }
 
+func TestABinaryWithoutProfilesDoesNotOfferThem(t *testing.T) {
+	t.Parallel()
+	o := options(newToy(), "run", "--help")
+	require.Contains(t, run(t.Context(), o).stdout, "built-in profile: dev, embedded")
+	o.Profiles = nil
+	require.NotContains(t, run(t.Context(), o).stdout, "profile:")
+}
+
 func TestUsageErrorsExitWith2(t *testing.T) {
 	t.Parallel()
 	group := func(*app.Host) []*cobra.Command {

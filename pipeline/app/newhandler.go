@@ -87,7 +87,7 @@ func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 		Import: path.Join(module, "handlers", name), Binary: path.Base(module),
 	}
 	// Generated files import these, in addition to the new package.
-	taken := []string{"app", "context", "deadletter", "embedded", "errors", "kafka", "main", "os", "pipeline", "pipelinetest", "require", "telemetry", "testing", "time"}
+	taken := []string{"app", "context", "deadletter", "embed", "embedded", "errors", "kafka", "main", "os", "pipeline", "pipelinetest", "require", "sqldb", "telemetry", "testing", "time"}
 	if token.IsKeyword(d.Package) || slices.Contains(taken, d.Package) || strings.HasSuffix(name, "_test") {
 		return fmt.Errorf("NAME can't be %q: a Go package can't have that name here", name)
 	}
@@ -102,14 +102,8 @@ func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 			return fmt.Errorf("new handler: %w", err)
 		}
 	}
-	if err := os.MkdirAll(target, 0o755); err != nil {
-		return fmt.Errorf("new handler: %w", err)
-	}
-	for _, f := range files {
-		if err := os.WriteFile(filepath.Join(target, f.name), f.text, 0o644); err != nil { //nolint:gosec // source code
-			return fmt.Errorf("new handler: %w", err)
-		}
-		fmt.Fprintln(h.o.Stdout, "wrote", filepath.Join(target, f.name))
+	if err := h.write(target, files); err != nil {
+		return err
 	}
 	if wired {
 		return h.applyWiring(ctx, root, wiring, d)
@@ -118,21 +112,18 @@ func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 }
 
 func (h *Host) writeMain(root string, d handler) error {
-	file := filepath.Join(root, "cmd", d.Binary, "main.go")
+	folder := filepath.Join(root, "cmd", d.Binary)
+	file := filepath.Join(folder, "main.go")
 	if _, err := os.Stat(file); err == nil {
 		fmt.Fprintf(h.o.Stdout, "\nAdd %s.New(topics, dead) to the plugins of your binary: %s exists.\n", d.Package, file)
 	} else {
-		text, err := d.render("main.go")
+		files, err := d.render("main.go", "embedded.yaml")
 		if err != nil {
 			return err
 		}
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			return fmt.Errorf("new handler: %w", err)
+		if err := h.write(folder, files); err != nil {
+			return err
 		}
-		if err := os.WriteFile(file, text[0].text, 0o644); err != nil { //nolint:gosec // source code
-			return fmt.Errorf("new handler: %w", err)
-		}
-		fmt.Fprintln(h.o.Stdout, "wrote", file)
 	}
 	_, err := fmt.Fprintf(h.o.Stdout, `
 Next, with Kafka inside the process or with the brokers of a settings file:
@@ -140,9 +131,23 @@ Next, with Kafka inside the process or with the brokers of a settings file:
 	go mod tidy
 	go test ./handlers/%[2]s
 	go run ./cmd/%[1]s topology
-	%[3]s__ENVIRONMENT=embedded go run ./cmd/%[1]s run
-`, d.Binary, d.Name, envPrefix(d.Binary))
+	go run ./cmd/%[1]s run --profile embedded
+`, d.Binary, d.Name)
 	return err
+}
+
+// write makes the folder and writes the files into it.
+func (h *Host) write(folder string, files []sourceFile) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("new handler: %w", err)
+	}
+	for _, f := range files {
+		if err := os.WriteFile(filepath.Join(folder, f.name), f.text, 0o644); err != nil { //nolint:gosec // source code
+			return fmt.Errorf("new handler: %w", err)
+		}
+		fmt.Fprintln(h.o.Stdout, "wrote", filepath.Join(folder, f.name))
+	}
+	return nil
 }
 
 type sourceFile struct {
@@ -217,8 +222,8 @@ type insertion struct {
 	text string
 }
 
-// wire returns the text of wiringFile with the handler in it: its import, its provider, and its
-// place in newService.
+// wire returns the text of wiringFile with the handler in it: its import, its constructor in the set
+// Handlers, and its field in Service.
 func (d handler) wire(text []byte) ([]byte, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, wiringFile, text, parser.SkipObjectResolution)
@@ -231,31 +236,26 @@ func (d handler) wire(text []byte) ([]byte, error) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.Ident:
-			taken = taken || n.Name == d.Package
+			taken = taken || n.Name == d.Package || n.Name == d.Exported()
 		case *ast.GenDecl:
 			if n.Tok == token.IMPORT {
 				add(n.Specs[len(n.Specs)-1].End(), fmt.Sprintf("\n\t%q", d.Import))
 			}
 			if value, ok := n.Specs[0].(*ast.ValueSpec); ok && value.Names[0].Name == "Handlers" {
-				add(value.Values[0].End()-1, ", provide"+d.Exported())
-				add(n.End(), fmt.Sprintf("\n\nfunc provide%s(topics *kafka.Plugin, dead *deadletter.Plugin) *%[2]s.Plugin {\n\treturn %[2]s.New(topics, dead)\n}", d.Exported(), d.Package))
+				add(value.Values[0].End()-1, ", "+d.Package+".New")
 			}
-		case *ast.FuncDecl:
-			if n.Name.Name == "newService" {
-				add(n.Type.Params.List[len(n.Type.Params.List)-1].End(), fmt.Sprintf(", %[1]s *%[1]s.Plugin", d.Package))
-			}
-		case *ast.CompositeLit:
-			if _, list := n.Type.(*ast.ArrayType); list {
-				add(n.Elts[len(n.Elts)-1].End(), ", "+d.Package)
+		case *ast.TypeSpec:
+			if fields, ok := n.Type.(*ast.StructType); ok && n.Name.Name == "Service" {
+				add(fields.Fields.Closing, fmt.Sprintf("\t%s *%s.Plugin\n", d.Exported(), d.Package))
 			}
 		}
 		return true
 	})
 	if taken {
-		return nil, fmt.Errorf("%s has another %s: choose another NAME", wiringFile, d.Package)
+		return nil, fmt.Errorf("%s has another %s or %s: choose another NAME", wiringFile, d.Package, d.Exported())
 	}
-	if len(adds) != 5 {
-		return nil, errors.New(wiringFile + " needs one import block, the set Handlers, and newService with one list of plugins")
+	if len(adds) != 3 {
+		return nil, errors.New(wiringFile + " needs one import block, the set Handlers, and the struct Service")
 	}
 	slices.SortFunc(adds, func(a, b insertion) int { return cmp.Compare(b.at, a.at) })
 	for _, a := range adds {

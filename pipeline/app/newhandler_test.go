@@ -117,10 +117,8 @@ func TestNewHandlerWiresItselfIntoTheService(t *testing.T) {
 	require.NoError(t, err)
 	for _, line := range []string{
 		"\t\"github.com/millrace-io/millrace/handlers/order-mail\"\n",
-		", provideOrderMail, provideSecond)\n",
-		"func provideOrderMail(topics *kafka.Plugin, dead *deadletter.Plugin) *ordermail.Plugin {\n\treturn ordermail.New(topics, dead)\n}\n",
-		", ordermail *ordermail.Plugin, second *second.Plugin,\n)",
-		", ordermail, second},\n",
+		", ordermail.New, second.New)\n",
+		"\tOrderMail   *ordermail.Plugin\n\tSecond      *second.Plugin\n}\n",
 	} {
 		require.Contains(t, string(after), line)
 	}
@@ -129,10 +127,10 @@ func TestNewHandlerWiresItselfIntoTheService(t *testing.T) {
 	}
 
 	t.Run("a name that the wiring has", func(t *testing.T) {
-		r := run(t.Context(), options(newToy(), "new", "handler", "claims", "--dir", dir))
+		r := run(t.Context(), options(newToy(), "new", "handler", "reclaim", "--dir", dir))
 		require.Equal(t, app.ExitUsage, r.code)
-		require.Contains(t, r.stderr, "wire/sets.go has another claims: choose another NAME")
-		require.NoDirExists(t, filepath.Join(dir, "handlers", "claims"))
+		require.Contains(t, r.stderr, "wire/sets.go has another reclaim or Reclaim: choose another NAME")
+		require.NoDirExists(t, filepath.Join(dir, "handlers", "reclaim"))
 	})
 	t.Run("a handler that exists", func(t *testing.T) {
 		r := run(t.Context(), options(newToy(), "new", "handler", "second", "--dir", dir))
@@ -143,7 +141,7 @@ func TestNewHandlerWiresItselfIntoTheService(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "wire", "sets.go"), []byte("package wire\n\nimport \"context\"\n"), 0o600))
 		r := run(t.Context(), options(newToy(), "new", "handler", "third", "--dir", dir))
 		require.Equal(t, app.ExitUsage, r.code)
-		require.Contains(t, r.stderr, "wire/sets.go needs one import block, the set Handlers, and newService")
+		require.Contains(t, r.stderr, "wire/sets.go needs one import block, the set Handlers, and the struct Service")
 		require.NoDirExists(t, filepath.Join(dir, "handlers", "third"))
 	})
 	t.Run("make fails", func(t *testing.T) {

@@ -208,7 +208,10 @@ func (h *Host) addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Com
 	flags, profiles := cmd.PersistentFlags(), configs.Profiles(h.o.Profiles)
 	flags.String("config", "", "settings `file` (YAML), laid over the profile")
 	flags.String("profile", "", "built-in `profile`: "+strings.Join(profiles, ", ")+otherwise)
-	// It fails only for a flag that doesn't exist.
+	// Both fail only for a flag that doesn't exist.
+	if len(profiles) == 0 {
+		_ = flags.MarkHidden("profile")
+	}
 	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(profiles, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

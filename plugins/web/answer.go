@@ -78,8 +78,8 @@ func internalError() Refusal {
 	return Refusal{Status: http.StatusInternalServerError, Word: "internal", Message: "an error of the server; it is in its log"}
 }
 
-// protect sets the headers of every answer.
-func protect(w http.ResponseWriter) {
+// setSecurityHeaders sets those of every answer.
+func setSecurityHeaders(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")

@@ -49,7 +49,7 @@ func (p *Plugin) serve(rw http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 {
 		_ = http.NewResponseController(w).SetWriteDeadline(begin.Add(p.writeTimeout)) // net/http supports it
 	}
-	protect(w)
+	setSecurityHeaders(w)
 	aborted := p.contained(w, r)
 	pattern := r.Pattern
 	if p.mounts[pattern] == nil {
