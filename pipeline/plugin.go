@@ -1,5 +1,7 @@
 package pipeline
 
+import "github.com/millrace-io/millrace/pipeline/migration"
+
 // Plugin is one unit of extension: a transport, a capability or a business handler. A plugin is
 // built offline (no connection is opened before Service.Start) and registers what it brings.
 //
@@ -36,4 +38,13 @@ type Dependent interface {
 	// while this plugin is enabled. It is called after the settings were decoded, and may depend on
 	// them.
 	Needs() []string
+}
+
+// Migratable is implemented by a plugin that keeps tables. The command `migrate` brings them up to
+// date. The plugin's service that opens a store calls Env.Schemas.Prepare first.
+type Migratable interface {
+	// Schemas returns the schemas of the stores that are configured, in the order of their
+	// migration. It is called after the settings were decoded and validated, and opens no
+	// connection.
+	Schemas(Env) []migration.Schema
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -47,7 +48,7 @@ type Env struct {
 	// Tracer provides tracers; never nil (a no-op without a collector).
 	Tracer trace.TracerProvider
 	// Schemas says what a service does with the schema of a store before it uses the store.
-	Schemas SchemaPolicy
+	Schemas migration.Policy
 }
 
 // NamedService is a registered service with its name.

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/slots"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -175,7 +176,7 @@ type modelInstance struct {
 	config  *Config
 	manager *streams.Manager
 	api     money.API
-	begins  *pipeline.Slots // nil: no limit
+	begins  *slots.Slots // nil: no limit
 	proc    *payout.Processor
 	feeder  *feeder.Feeder
 	life    int // counts restarts; part of the reader's name
@@ -219,7 +220,7 @@ func (in *modelInstance) restart(hist *history) {
 		Instance:    in.name,
 	})
 	log := slog.New(slog.DiscardHandler)
-	in.proc = &payout.Processor{Type: pointType(), Ledger: open, MoneyAPI: func() money.API { return in.api }, Begins: func() *pipeline.Slots { return in.begins }, Streams: in.manager,
+	in.proc = &payout.Processor{Type: pointType(), Ledger: open, MoneyAPI: func() money.API { return in.api }, Begins: func() *slots.Slots { return in.begins }, Streams: in.manager,
 		PayAtOnce: func() bool { return !in.config.Stream.Enabled }, Metrics: hist.payoutMetrics, Progress: new(payout.Progress), Log: log,
 		SettleTries: 1} // only what is frozen fails
 	in.feeder = feeder.New(feeder.Options{Ledger: open, Streams: map[string]*streams.Manager{"POINT": in.manager}, Config: in.config.Feeder,

@@ -16,6 +16,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/migration"
+	"github.com/millrace-io/millrace/pipeline/slots"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
@@ -67,8 +69,8 @@ func (p *Plugin) Needs() []string {
 }
 
 // Schemas implements pipeline.Migratable.
-func (p *Plugin) Schemas(env pipeline.Env) []pipeline.Schema {
-	return []pipeline.Schema{p.run.schema(env.Logger)}
+func (p *Plugin) Schemas(env pipeline.Env) []migration.Schema {
+	return []migration.Schema{p.run.schema(env.Logger)}
 }
 
 // ledger returns the open ledger. It is nil until its service has started.
@@ -164,7 +166,7 @@ func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
 func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Metrics, log *slog.Logger) {
 	stream := func() bool { return p.config.Stream.Enabled }
 	proc := &payout.Processor{Type: t, Ledger: p.ledger, MoneyAPI: func() money.API { return p.run.api }, Streams: p.managers[t.Name],
-		Begins: func() *pipeline.Slots { return p.run.begins }, CallTimeout: p.config.MoneyAPI.CallTimeout,
+		Begins: func() *slots.Slots { return p.run.begins }, CallTimeout: p.config.MoneyAPI.CallTimeout,
 		PayAtOnce: func() bool { return !stream() }, Metrics: m, Progress: &p.run.progress, Log: log}
 	policy := func(retry pipeline.Retry) pipeline.Policy {
 		retry.To, retry.Backoff, retry.Payload = p.kafka.Sink(t.RetryTopic()), p.config.Ledger.Retry, promotiontype.WithRetryCount

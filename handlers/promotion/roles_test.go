@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -76,15 +77,15 @@ func (rt *rolesTown) exec(role, sql string) error {
 }
 
 // schemas are those of the ledger and of the dead letters, as a role meets them.
-func (rt *rolesTown) schemas(role string) []pipeline.Schema {
+func (rt *rolesTown) schemas(role string) []migration.Schema {
 	rt.t.Helper()
 	cfg := ledger.DefaultConfig()
 	cfg.DSN = setting.NewSecret(rt.dsn(role))
-	return []pipeline.Schema{ledger.Schema(cfg, "dsn", nil), store.Schema(sqldb.Databases{}, cfg.DSN, "dsn", nil)}
+	return []migration.Schema{ledger.Schema(cfg, "dsn", nil), store.Schema(sqldb.Databases{}, cfg.DSN, "dsn", nil)}
 }
 
 // open opens the ledger and the dead letters as a role, on schemas that the policy accepts.
-func (rt *rolesTown) open(role string, policy pipeline.SchemaPolicy) (*ledger.Ledger, *store.Store) {
+func (rt *rolesTown) open(role string, policy migration.Policy) (*ledger.Ledger, *store.Store) {
 	rt.t.Helper()
 	for _, s := range rt.schemas(role) {
 		require.NoError(rt.t, policy.Prepare(rt.t.Context(), s, pipelinetest.Logger(rt.t)), role)
@@ -107,9 +108,9 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		t.Parallel()
 		rt := newRolesTown(t)
 		ctx := t.Context()
-		for role, policy := range map[string]pipeline.SchemaPolicy{"service": pipeline.RequireSchemas, "reader": pipeline.MatchSchemas} {
+		for role, policy := range map[string]migration.Policy{"service": migration.RequireSchemas, "reader": migration.MatchSchemas} {
 			for _, s := range rt.schemas(role) {
-				var old *pipeline.SchemaError
+				var old *migration.Error
 				require.ErrorAs(t, policy.Prepare(ctx, s, pipelinetest.Logger(t)), &old)
 				_, err := s.Migrate(ctx)
 				require.ErrorContains(t, err, "permission denied", role)
@@ -120,9 +121,9 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.NoError(t, rt.exec("migrator", rt.blocks[1]))
-		service, copies := rt.open("service", pipeline.RequireSchemas)
-		operator, work := rt.open("operator", pipeline.MatchSchemas)
-		reader, _ := rt.open("reader", pipeline.MatchSchemas)
+		service, copies := rt.open("service", migration.RequireSchemas)
+		operator, work := rt.open("operator", migration.MatchSchemas)
+		reader, _ := rt.open("reader", migration.MatchSchemas)
 
 		rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
 		require.NoError(t, service.Accept(ctx, []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)

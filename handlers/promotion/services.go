@@ -17,6 +17,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
+	"github.com/millrace-io/millrace/pipeline/slots"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -27,14 +29,14 @@ import (
 type resources struct {
 	config   *Config
 	instance string
-	schemas  pipeline.SchemaPolicy
+	schemas  migration.Policy
 	log      *slog.Logger
 
 	ledger    *ledger.Ledger
 	ledgerID  string // filled with ledger
 	api       money.API
 	client    atomic.Pointer[money.Client]
-	begins    *pipeline.Slots   // see payout.Processor
+	begins    *slots.Slots      // see payout.Processor
 	simulator *simulator.Server // nil: the Money API is another process
 	progress  payout.Progress
 	// the last round of the feeder found promotions that wait for a place on the active set
@@ -139,7 +141,7 @@ func (r *resources) moneyService() *service {
 			if err != nil {
 				return err
 			}
-			r.api, r.begins = client, pipeline.NewSlots(startsPerSlot*cfg.Concurrency)
+			r.api, r.begins = client, slots.New(startsPerSlot*cfg.Concurrency)
 			r.client.Store(client)
 			return nil
 		},
@@ -224,7 +226,7 @@ func sameRequest(t rules.Type, stored, offered []byte) bool {
 // ledgerSetting is the path of the setting that says where the ledger is.
 const ledgerSetting = "plugins.promotion.ledger.dsn"
 
-func (r *resources) schema(log *slog.Logger) pipeline.Schema {
+func (r *resources) schema(log *slog.Logger) migration.Schema {
 	return ledger.Schema(r.config.Ledger, ledgerSetting, log)
 }
 

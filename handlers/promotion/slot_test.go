@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/slots"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -73,7 +74,7 @@ func newSlotTestOf(t *testing.T, calls, started int, pay func(*payout.Processor,
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.client.Close()) })
 	in := st.hist.ins[0]
-	in.api, in.begins = st.client, pipeline.NewSlots(testBegins)
+	in.api, in.begins = st.client, slots.New(testBegins)
 	for target := range int64(testWorkers) {
 		payload, err := pointType().Encode(st.hist.promotion.ID, 9, target+1, "500")
 		require.NoError(t, err)
@@ -139,9 +140,9 @@ func TestPayoutsAreStartedAheadOfTheirCalls(t *testing.T) {
 func TestAStreamHasFewerSlotsThanTheProcess(t *testing.T) {
 	t.Parallel()
 	const starts = 5 // of testBegins
-	ofStream, startsOfStream := pipeline.NewSlots(1), pipeline.NewSlots(starts)
+	ofStream, startsOfStream := slots.New(1), slots.New(starts)
 	st := newSlotTestOf(t, 1, starts, func(p *payout.Processor, rec rules.Record) error {
-		return p.Pay(pipeline.WithSlots(t.Context(), pipeline.SourceSlots{Calls: ofStream, Starts: startsOfStream}), rec)
+		return p.Pay(slots.WithSource(t.Context(), slots.OfSource{Calls: ofStream, Starts: startsOfStream}), rec)
 	})
 	require.EqualValues(t, 1, clientGauge(t, st.client, "in_flight"), "the process has two more slots")
 	for left := testWorkers; left > 0; left-- {
@@ -161,7 +162,7 @@ func TestAStreamHasFewerSlotsThanTheProcess(t *testing.T) {
 type noSlots struct{ callAPI }
 
 func (noSlots) Slot(ctx context.Context) (release func(), err error) {
-	return nil, pipeline.NewSlots(0).Acquire(ctx)
+	return nil, slots.New(0).Acquire(ctx)
 }
 
 // A payout whose slot comes too late for its lease is not called. It is due again at once, and has
@@ -179,11 +180,11 @@ func TestALateSlotInterruptsAPayout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			hist := newOffer(t)
-			in, ofStream := hist.ins[0], pipeline.NewSlots(c.slots)
+			in, ofStream := hist.ins[0], slots.New(c.slots)
 			in.api, in.proc.CallTimeout = c.api, modelLease-50*time.Millisecond
 			key := rules.Key{Type: hist.promotion.Type, Promotion: hist.promotion.ID, Target: 1}
 			before := time.Now()
-			err := in.proc.Pay(pipeline.WithSlots(t.Context(), pipeline.SourceSlots{Calls: ofStream}), rules.Record{Key: key, SummaryID: 9, Payload: hist.offers[0].payload})
+			err := in.proc.Pay(slots.WithSource(t.Context(), slots.OfSource{Calls: ofStream}), rules.Record{Key: key, SummaryID: 9, Payload: hist.offers[0].payload})
 			require.GreaterOrEqual(t, time.Since(before), 50*time.Millisecond)
 			delay, again := pipeline.RetryDelay(err)
 			require.True(t, again)
@@ -213,7 +214,7 @@ func TestADrainEndsTheWaitForASlot(t *testing.T) {
 		if _, started := pipeline.RetryDelay(err); started {
 			interrupted++
 		} else {
-			require.ErrorIs(t, err, pipeline.ErrNoMoreSlots)
+			require.ErrorIs(t, err, slots.ErrNoMore)
 		}
 	}
 	require.GreaterOrEqual(t, interrupted, testBegins-testSlots)
@@ -259,7 +260,7 @@ func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 				} else if _, started := pipeline.RetryDelay(err); started {
 					interrupted++
 				} else {
-					require.ErrorIs(t, err, pipeline.ErrNoMoreSlots)
+					require.ErrorIs(t, err, slots.ErrNoMore)
 				}
 			}
 			fed, err := st.hist.ins[0].ledger.FeedUnqueued(t.Context(), st.hist.promotion, testWorkers)

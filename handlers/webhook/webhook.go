@@ -16,6 +16,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 )
 
 // metaID is the metadata key of the id that the receiver gets. All retries of a record have it.
@@ -93,7 +94,7 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 		return nil, nil
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
 		err := fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status)
-		if wait, ok := pipeline.RetryAfterOf(resp.Header, time.Now()); ok {
+		if wait, ok := httpclient.RetryAfter(resp.Header, time.Now()); ok {
 			failed, _ := strconv.Atoi(m.Metadata.Get(pipeline.MetaAttempt))
 			// No sooner than the receiver asks, and not sooner than without its answer: zero seconds from
 			// a proxy would spend all retries at once.

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-io/millrace/configs"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
@@ -281,12 +282,12 @@ func TestExitCodes(t *testing.T) {
 		"unavailable": {fmt.Errorf("redis: %w", pipeline.ErrUnavailable), 3, "mill: redis: server unavailable\n"},
 		"marked":      {fmt.Errorf("x: %w", apart{}), 3, "mill: x: the dam is closed\n"},
 		"old schema": {
-			fmt.Errorf("start: %w", &pipeline.SchemaError{Migration: pipeline.Migration{Store: "grain", Kind: "postgres", Schema: "mill", Before: 1, After: 3, Known: 3}}), 2,
+			fmt.Errorf("start: %w", &migration.Error{Migration: migration.Migration{Store: "grain", Kind: "postgres", Schema: "mill", Before: 1, After: 3, Known: 3}}), 2,
 			"mill: start: grain (postgres, mill): this binary needs schema version 3, the database is at 1\n" +
 				"Run 'mill migrate' with these settings, as a database user who owns the tables.\n",
 		},
 		"new schema": {
-			fmt.Errorf("start: %w", &pipeline.SchemaError{Migration: pipeline.Migration{Store: "grain", Kind: "postgres", Schema: "mill", Before: 4, After: 4, Known: 3}}), 2,
+			fmt.Errorf("start: %w", &migration.Error{Migration: migration.Migration{Store: "grain", Kind: "postgres", Schema: "mill", Before: 4, After: 4, Known: 3}}), 2,
 			"mill: start: grain (postgres, mill): this binary knows schema versions up to 3, the database is at 4\nUse a newer mill.\n",
 		},
 		"port in use": {fmt.Errorf("listen: %w", syscall.EADDRINUSE), 2, "mill: listen: address already in use\n"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/configs"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -84,7 +85,7 @@ func exitCode(ctx context.Context, err error) int {
 		return ExitInterrupted
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return ExitInterrupted
-	case has[*usageError](err), has[*operate.InputError](err), has[*configs.Error](err), has[*pipeline.SchemaError](err):
+	case has[*usageError](err), has[*operate.InputError](err), has[*configs.Error](err), has[*migration.Error](err):
 		return ExitUsage
 	case unavailable(err):
 		return ExitUnavailable
@@ -119,7 +120,7 @@ func report(o Options, err error) {
 	var (
 		named  *ExitError
 		usage  *usageError
-		schema *pipeline.SchemaError
+		schema *migration.Error
 	)
 	switch {
 	case err == nil, errors.As(err, &named) && named.Err == nil:

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 )
 
 type migrated struct {
@@ -19,7 +20,7 @@ type migrated struct {
 
 type schemaReport struct {
 	Plugin string `json:"plugin"`
-	pipeline.Migration
+	migration.Migration
 }
 
 func (h *Host) migrateCommand() *cobra.Command {
@@ -41,9 +42,9 @@ func (h *Host) migrateCommand() *cobra.Command {
 func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
 	return h.open(cmd.Context(), cmd, nil, nil, func(l *Loaded, tracer trace.TracerProvider) error {
 		answer := migrated{DryRun: dryRun, Stores: []schemaReport{}}
-		err := h.migrateAll(cmd.Context(), l, env(l, tracer, pipeline.MigrateSchemas), dryRun, func(plugin string, m pipeline.Migration) error {
+		err := h.migrateAll(cmd.Context(), l, env(l, tracer, migration.MigrateSchemas), dryRun, func(plugin string, m migration.Migration) error {
 			if m.Steps == nil {
-				m.Steps = []pipeline.MigrationStep{}
+				m.Steps = []migration.Step{}
 			}
 			report := schemaReport{plugin, m}
 			answer.Stores = append(answer.Stores, report)
@@ -67,7 +68,7 @@ func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
 
 // migrateAll migrates the stores of all plugins in order, or makes the plan. It calls show for
 // each, also for one that failed after its first migrations.
-func (h *Host) migrateAll(ctx context.Context, l *Loaded, env pipeline.Env, dryRun bool, show func(plugin string, m pipeline.Migration) error) error {
+func (h *Host) migrateAll(ctx context.Context, l *Loaded, env pipeline.Env, dryRun bool, show func(plugin string, m migration.Migration) error) error {
 	for _, p := range l.Plugins {
 		keeps, ok := p.(pipeline.Migratable)
 		if !ok {
@@ -75,7 +76,7 @@ func (h *Host) migrateAll(ctx context.Context, l *Loaded, env pipeline.Env, dryR
 		}
 		for _, s := range keeps.Schemas(env) {
 			// The plan waits for the database. A migration may take longer than any start.
-			var m pipeline.Migration
+			var m migration.Migration
 			err := startWithin(ctx, l, func(ctx context.Context) (err error) {
 				m, err = s.Plan(ctx)
 				return err

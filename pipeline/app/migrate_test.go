@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/migration"
 )
 
 // granary is a plugin with a store in memory. Its schema has the versions 1 to known.
@@ -23,20 +24,20 @@ type granary struct {
 	overtaken      bool  // another process migrates between Plan and Migrate
 }
 
-func (g *granary) Schemas(pipeline.Env) []pipeline.Schema { return []pipeline.Schema{g} }
+func (g *granary) Schemas(pipeline.Env) []migration.Schema { return []migration.Schema{g} }
 
-func (g *granary) Plan(context.Context) (pipeline.Migration, error) {
-	m := pipeline.Migration{Store: "grain", Kind: "memory", Schema: "mill", Before: g.version, After: max(g.version, g.known), Known: g.known}
+func (g *granary) Plan(context.Context) (migration.Migration, error) {
+	m := migration.Migration{Store: "grain", Kind: "memory", Schema: "mill", Before: g.version, After: max(g.version, g.known), Known: g.known}
 	for v := g.version + 1; v <= g.known; v++ {
-		m.Steps = append(m.Steps, pipeline.MigrationStep{Version: v, Name: fmt.Sprintf("%05d.sql", v)})
+		m.Steps = append(m.Steps, migration.Step{Version: v, Name: fmt.Sprintf("%05d.sql", v)})
 	}
 	if g.unavailable {
-		return pipeline.Migration{}, fmt.Errorf("grain: %w", pipeline.ErrUnavailable)
+		return migration.Migration{}, fmt.Errorf("grain: %w", pipeline.ErrUnavailable)
 	}
 	return m, nil
 }
 
-func (g *granary) Migrate(ctx context.Context) (pipeline.Migration, error) {
+func (g *granary) Migrate(ctx context.Context) (migration.Migration, error) {
 	m, err := g.Plan(ctx)
 	if err != nil {
 		return m, err

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/migration"
 )
 
 // Announcer is implemented by a plugin that opens addresses. They are shown when the process runs.
@@ -63,9 +64,9 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 		notice = h.showNotReal
 	}
 	return h.open(ctx, cmd, o.Overrides, notice, func(l *Loaded, tracer trace.TracerProvider) error {
-		schemas := pipeline.RequireSchemas
+		schemas := migration.RequireSchemas
 		if l.Settings.Migrate {
-			schemas = pipeline.MigrateSchemas
+			schemas = migration.MigrateSchemas
 		}
 		reg, err := pipeline.NewRegistry(env(l, tracer, schemas), h.withOwn(l.Plugins)...)
 		if err != nil {
@@ -146,7 +147,7 @@ func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptio
 				return refused
 			}})
 		}
-		reg, err := pipeline.NewRegistry(env(l, tracer, pipeline.MatchSchemas), plugins...)
+		reg, err := pipeline.NewRegistry(env(l, tracer, migration.MatchSchemas), plugins...)
 		if refused != nil {
 			return refused // without the name of a plugin that is not the user's
 		}
@@ -166,7 +167,7 @@ type commandPlugin struct {
 func (commandPlugin) Name() string                          { return "command" }
 func (c commandPlugin) Register(r *pipeline.Registry) error { return c.register(r) }
 
-func env(l *Loaded, tracer trace.TracerProvider, schemas pipeline.SchemaPolicy) pipeline.Env {
+func env(l *Loaded, tracer trace.TracerProvider, schemas migration.Policy) pipeline.Env {
 	return pipeline.Env{Instance: l.Settings.instance(), InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas}
 }
 

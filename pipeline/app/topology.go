@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/migration"
 )
 
 type flow struct {
@@ -108,7 +109,7 @@ func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Regist
 }
 
 func (h *Host) register(l *Loaded) (*pipeline.Registry, error) {
-	reg, err := pipeline.NewRegistry(env(l, nil, pipeline.MatchSchemas), h.withOwn(l.Plugins)...)
+	reg, err := pipeline.NewRegistry(env(l, nil, migration.MatchSchemas), h.withOwn(l.Plugins)...)
 	if err == nil {
 		err = reg.CheckMiddlewares()
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
@@ -99,11 +100,11 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 }
 
 // Schemas implements pipeline.Migratable.
-func (p *Plugin) Schemas(env pipeline.Env) []pipeline.Schema {
+func (p *Plugin) Schemas(env pipeline.Env) []migration.Schema {
 	if p.config.Store.DSN.IsZero() {
 		return nil
 	}
-	return []pipeline.Schema{p.schema(env.Logger)}
+	return []migration.Schema{p.schema(env.Logger)}
 }
 
 // Commands implements app.Commander.
@@ -134,7 +135,7 @@ func (w waiting) WaitingByRoute(ctx context.Context) (counts map[string]int64, o
 	}
 	open := w.p.store.Load()
 	if open == nil {
-		own, openErr := w.p.openStore(ctx, pipeline.MatchSchemas)
+		own, openErr := w.p.openStore(ctx, migration.MatchSchemas)
 		if openErr != nil {
 			return nil, false, openErr
 		}

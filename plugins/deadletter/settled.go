@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -92,7 +92,7 @@ func (p *Plugin) storeOf(ctx context.Context, plugin, subject string) (s *store.
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if s, err = p.openStore(ctx, pipeline.MatchSchemas); err != nil {
+	if s, err = p.openStore(ctx, migration.MatchSchemas); err != nil {
 		return nil, nil, err
 	}
 	return s, s.Close, nil

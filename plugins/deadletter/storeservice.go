@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -23,7 +24,7 @@ const noDrivers = "this binary has no drivers for it: its main calls StoreIn(sql
 // storeService opens and closes the store. Without a DSN it does nothing.
 type storeService struct {
 	plugin  *Plugin
-	schemas pipeline.SchemaPolicy
+	schemas migration.Policy
 	count   bool // export the metric of waiting dead letters
 	// services are those of the process; nil in a command.
 	services func() []pipeline.NamedService
@@ -95,7 +96,7 @@ func (s *storeService) Stop(ctx context.Context) error {
 
 // openStore waits for the database, and opens the store when the policy accepts its tables. The
 // caller closes it.
-func (p *Plugin) openStore(ctx context.Context, schemas pipeline.SchemaPolicy) (s *store.Store, err error) {
+func (p *Plugin) openStore(ctx context.Context, schemas migration.Policy) (s *store.Store, err error) {
 	if p.config.drivers == nil { // Validate was not asked
 		return nil, fmt.Errorf("%s: %s", storeSetting, noDrivers)
 	}
@@ -109,6 +110,6 @@ func (p *Plugin) openStore(ctx context.Context, schemas pipeline.SchemaPolicy) (
 	return s, err
 }
 
-func (p *Plugin) schema(log *slog.Logger) pipeline.Schema {
+func (p *Plugin) schema(log *slog.Logger) migration.Schema {
 	return store.Schema(p.config.drivers, p.config.Store.DSN, storeSetting, log)
 }

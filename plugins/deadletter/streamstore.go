@@ -11,7 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
@@ -56,7 +56,7 @@ func (s *streamStore) Start(ctx context.Context) (err error) {
 		return err
 	}
 	dsn := setting.NewSecret("sqlite:" + filepath.Join(s.dir, "deadletters.db"))
-	if err := pipeline.MigrateSchemas.Prepare(ctx, store.Schema(s.plugin.config.drivers, dsn, storeSetting, s.plugin.log), s.plugin.log); err != nil {
+	if err := migration.MigrateSchemas.Prepare(ctx, store.Schema(s.plugin.config.drivers, dsn, storeSetting, s.plugin.log), s.plugin.log); err != nil {
 		return err
 	}
 	if s.open, err = store.Connect(ctx, s.plugin.config.drivers, dsn, s.plugin.log); err != nil {

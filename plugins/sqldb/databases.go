@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
@@ -22,7 +22,7 @@ func (Databases) CheckDSN(p *setting.Problems, path string, dsn setting.Secret) 
 }
 
 // Schema implements portable.Databases.
-func (Databases) Schema(m portable.Migrations, dsn setting.Secret, setting string, log *slog.Logger) pipeline.Schema {
+func (Databases) Schema(m portable.Migrations, dsn setting.Secret, setting string, log *slog.Logger) migration.Schema {
 	return Schema{Migrations: Migrations(m), DSN: dsn, Setting: setting, Log: log}
 }
 

@@ -10,9 +10,9 @@ import (
 
 	"github.com/pressly/goose/v3"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -28,7 +28,7 @@ func (m Migrations) Up(ctx context.Context, db *sql.DB, d portable.Dialect, log 
 
 // run is Up, and returns what has run, also with an error. If sessions have a lock_timeout, a
 // migration whose lock is not free is repeated until ctx ends.
-func (m Migrations) run(ctx context.Context, db *sql.DB, d portable.Dialect, log *slog.Logger) (steps []pipeline.MigrationStep, err error) {
+func (m Migrations) run(ctx context.Context, db *sql.DB, d portable.Dialect, log *slog.Logger) (steps []migration.Step, err error) {
 	up := func() error {
 		p, err := m.provider(db, d, log)
 		if err != nil {
@@ -43,7 +43,7 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d portable.Dialect, log
 		}
 		for _, r := range done {
 			log.InfoContext(ctx, "tables migrated", "of", m.Name, "version", r.Source.Version, "seconds", r.Duration.Seconds())
-			steps = append(steps, pipeline.MigrationStep{Version: r.Source.Version, Name: r.Source.Path, Seconds: r.Duration.Seconds()})
+			steps = append(steps, migration.Step{Version: r.Source.Version, Name: r.Source.Path, Seconds: r.Duration.Seconds()})
 		}
 		return err
 	}

@@ -9,11 +9,12 @@ import (
 	"log/slog"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
-// Schema has the tables of one owner in the database of a DSN. It implements pipeline.Schema.
+// Schema has the tables of one owner in the database of a DSN. It implements migration.Schema.
 type Schema struct {
 	Migrations
 	DSN     setting.Secret
@@ -25,8 +26,8 @@ type Schema struct {
 // it, so a long transaction, such as a backup, must not stop them. They continue between two tries.
 const migrationLock = "lock_timeout = '2s'"
 
-// Plan implements pipeline.Schema. It creates neither a file nor a table.
-func (s Schema) Plan(ctx context.Context) (m pipeline.Migration, err error) {
+// Plan implements migration.Schema. It creates neither a file nor a table.
+func (s Schema) Plan(ctx context.Context) (m migration.Migration, err error) {
 	look := func() error {
 		db, err := s.open(ctx, true)
 		if err != nil {
@@ -43,8 +44,8 @@ func (s Schema) Plan(ctx context.Context) (m pipeline.Migration, err error) {
 	return m, err
 }
 
-// Migrate implements pipeline.Schema. An up-to-date schema is only read.
-func (s Schema) Migrate(ctx context.Context) (m pipeline.Migration, err error) {
+// Migrate implements migration.Schema. An up-to-date schema is only read.
+func (s Schema) Migrate(ctx context.Context) (m migration.Migration, err error) {
 	db, err := s.open(ctx, false)
 	if err != nil {
 		return m, err
@@ -109,8 +110,8 @@ func (s Schema) open(ctx context.Context, toRead bool) (database, error) {
 }
 
 // plan reads which migrations have run.
-func (s Schema) plan(ctx context.Context, db database) (pipeline.Migration, error) {
-	m := pipeline.Migration{Store: s.Name, Kind: string(db.dialect)}
+func (s Schema) plan(ctx context.Context, db database) (migration.Migration, error) {
+	m := migration.Migration{Store: s.Name, Kind: string(db.dialect)}
 	p, err := s.provider(db.DB, db.dialect, s.logger())
 	if err != nil {
 		return m, s.fault("read the migrations", err)
@@ -127,7 +128,7 @@ func (s Schema) plan(ctx context.Context, db database) (pipeline.Migration, erro
 	for _, source := range p.ListSources() {
 		m.Known = max(m.Known, source.Version)
 		if !done[source.Version] {
-			m.Steps = append(m.Steps, pipeline.MigrationStep{Version: source.Version, Name: source.Path})
+			m.Steps = append(m.Steps, migration.Step{Version: source.Version, Name: source.Path})
 			m.After = max(m.After, source.Version)
 		}
 	}

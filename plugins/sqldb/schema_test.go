@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
@@ -26,7 +27,7 @@ func schemaOf(dsn string, m sqldb.Migrations) sqldb.Schema {
 }
 
 // names returns the files of the steps.
-func names(m pipeline.Migration) (all []string) {
+func names(m migration.Migration) (all []string) {
 	for _, s := range m.Steps {
 		all = append(all, s.Name)
 	}
@@ -38,12 +39,12 @@ func TestSchemasOfTwoVersions(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
 		older, newer, ctx := schemaOf(dsn, notes(t, 1)), schemaOf(dsn, notes(t, 2)), t.Context()
-		prepare := func(s sqldb.Schema, p pipeline.SchemaPolicy) error {
+		prepare := func(s sqldb.Schema, p migration.Policy) error {
 			return p.Prepare(ctx, s, slog.New(slog.DiscardHandler))
 		}
-		refused := func(s sqldb.Schema, p pipeline.SchemaPolicy, text string) {
+		refused := func(s sqldb.Schema, p migration.Policy, text string) {
 			t.Helper()
-			var refusal *pipeline.SchemaError
+			var refusal *migration.Error
 			require.ErrorAs(t, prepare(s, p), &refusal)
 			require.ErrorContains(t, refusal, text)
 		}
@@ -56,8 +57,8 @@ func TestSchemasOfTwoVersions(t *testing.T) {
 			require.NotEmpty(t, m.Schema)
 			require.True(t, strings.HasSuffix(dsn, m.Schema), "%s: %s", dsn, m.Schema)
 			require.Equal(t, []int64{0, 2, 2}, []int64{m.Before, m.After, m.Known})
-			refused(newer, pipeline.MatchSchemas, "needs schema version 2, the database is at 0")
-			refused(newer, pipeline.RequireSchemas, "needs schema version 2, the database is at 0")
+			refused(newer, migration.MatchSchemas, "needs schema version 2, the database is at 0")
+			refused(newer, migration.RequireSchemas, "needs schema version 2, the database is at 0")
 		}
 		if path, ok := strings.CutPrefix(dsn, "sqlite:"); ok {
 			require.NoFileExists(t, path)
@@ -68,20 +69,20 @@ func TestSchemasOfTwoVersions(t *testing.T) {
 		require.Equal(t, []string{"00001_notes.sql"}, names(m))
 		require.Equal(t, []int64{0, 1, 1}, []int64{m.Before, m.After, m.Known})
 		require.Positive(t, m.Steps[0].Seconds)
-		require.NoError(t, prepare(older, pipeline.MatchSchemas))
-		require.NoError(t, prepare(older, pipeline.RequireSchemas))
-		refused(newer, pipeline.MatchSchemas, "needs schema version 2, the database is at 1")
+		require.NoError(t, prepare(older, migration.MatchSchemas))
+		require.NoError(t, prepare(older, migration.RequireSchemas))
+		refused(newer, migration.MatchSchemas, "needs schema version 2, the database is at 1")
 		m, err = newer.Plan(ctx)
 		require.NoError(t, err)
 		require.Equal(t, []string{"00002_body.sql"}, names(m))
 
 		inUse := connect(t, dsn) // writes of another process are seen, also in SQLite's -wal file
 		require.NoError(t, inUse.PingContext(ctx))
-		require.NoError(t, prepare(newer, pipeline.MigrateSchemas))
-		require.NoError(t, prepare(newer, pipeline.MatchSchemas))
-		refused(older, pipeline.MatchSchemas, "knows schema versions up to 1, the database is at 2")
-		require.NoError(t, prepare(older, pipeline.RequireSchemas), "an older instance may start again")
-		require.NoError(t, prepare(older, pipeline.MigrateSchemas))
+		require.NoError(t, prepare(newer, migration.MigrateSchemas))
+		require.NoError(t, prepare(newer, migration.MatchSchemas))
+		refused(older, migration.MatchSchemas, "knows schema versions up to 1, the database is at 2")
+		require.NoError(t, prepare(older, migration.RequireSchemas), "an older instance may start again")
+		require.NoError(t, prepare(older, migration.MigrateSchemas))
 		m, err = older.Migrate(ctx)
 		require.NoError(t, err)
 		require.True(t, m.Newer())

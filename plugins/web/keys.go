@@ -18,7 +18,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
@@ -62,7 +62,7 @@ type signIn struct {
 
 func newSignIn(a Auth, log *slog.Logger) (*signIn, error) {
 	s := &signIn{
-		issuer: a.Issuer, audience: a.Audience, url: a.JWKSURL, log: log, client: &http.Client{Timeout: fetchTimeout, CheckRedirect: pipeline.NoRedirect},
+		issuer: a.Issuer, audience: a.Audience, url: a.JWKSURL, log: log, client: &http.Client{Timeout: fetchTimeout, CheckRedirect: httpclient.NoRedirect},
 		wanted: make(chan struct{}, 1), fetched: make(chan struct{}),
 	}
 	if a.JWKSFile == "" {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	deadstore "github.com/millrace-io/millrace/plugins/deadletter/store"
@@ -104,7 +105,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 	t.Parallel()
 	r, ctx := newRoles(t), t.Context()
 	migrator, service, operator, reader := r.dsn(t, "migrator"), r.dsn(t, "service"), r.dsn(t, "operator"), r.dsn(t, "reader")
-	for _, s := range []pipeline.Schema{
+	for _, s := range []migration.Schema{
 		Schema(Config{DSN: setting.NewSecret(migrator)}, "dsn", nil), deadstore.Schema(sqldb.Databases{}, setting.NewSecret(migrator), "dsn", nil),
 	} {
 		_, err := s.Migrate(ctx)

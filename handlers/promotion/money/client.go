@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/slots"
 )
 
 // Client calls the Money API of openapi.yaml. It is safe for concurrent use.
@@ -25,7 +25,7 @@ type Client struct {
 	dialer    *dialer
 	close     context.CancelFunc // ends dialer.life
 
-	slots    *pipeline.Slots
+	slots    *slots.Slots
 	breaker  *breaker
 	throttle throttle
 	tokens   *tokens
@@ -70,7 +70,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		base:    base,
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
 		close:   end,
-		slots:   pipeline.NewSlots(cfg.Concurrency),
+		slots:   slots.New(cfg.Concurrency),
 		tokens:  tokens,
 		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
 	}

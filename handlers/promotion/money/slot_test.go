@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/slots"
 )
 
 // observed is a context that reports when a goroutine begins to wait for its end.
@@ -32,8 +32,8 @@ func TestSlots(t *testing.T) {
 	}{
 		"one is released":      {func(_ *money.Client, _ context.CancelFunc, release func()) { release() }, nil},
 		"the caller goes away": {func(_ *money.Client, cancel context.CancelFunc, _ func()) { cancel() }, context.Canceled},
-		"the process drains":   {func(c *money.Client, _ context.CancelFunc, _ func()) { c.Drain(); c.Drain() }, pipeline.ErrNoMoreSlots},
-		"the client is closed": {func(c *money.Client, _ context.CancelFunc, _ func()) { _ = c.Close() }, pipeline.ErrNoMoreSlots},
+		"the process drains":   {func(c *money.Client, _ context.CancelFunc, _ func()) { c.Drain(); c.Drain() }, slots.ErrNoMore},
+		"the client is closed": {func(c *money.Client, _ context.CancelFunc, _ func()) { _ = c.Close() }, slots.ErrNoMore},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 )
 
 // minThrottle is the shortest wait after a Retry-After. With "0" callers would spin.
@@ -43,7 +43,7 @@ func (t *throttle) within(d time.Duration) bool {
 // retryAfter reads the Retry-After header of h and returns a wait between minThrottle and longest. ok
 // is false without a readable header.
 func retryAfter(h http.Header, now time.Time, longest time.Duration) (wait time.Duration, ok bool) {
-	if wait, ok = pipeline.RetryAfterOf(h, now); !ok {
+	if wait, ok = httpclient.RetryAfter(h, now); !ok {
 		return 0, false
 	}
 	return clamp(wait, longest), true

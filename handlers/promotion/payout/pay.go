@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/slots"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
@@ -63,7 +64,7 @@ type attempt struct {
 // within its lease.
 func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, err error) {
 	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
-	release, err := acquire(waiting, pipeline.SlotsFrom(ctx).Starts, p.Begins())
+	release, err := acquire(waiting, slots.From(ctx).Starts, p.Begins())
 	cancel()
 	if err != nil {
 		return a, fmt.Errorf("promotion: %s: %w: %w", rec.Key, errNoSlot, err)
@@ -94,7 +95,7 @@ func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, e
 }
 
 // acquire acquires a slot of the stream, and then one of the process.
-func acquire(ctx context.Context, ofStream, ofProcess *pipeline.Slots) (release func(), err error) {
+func acquire(ctx context.Context, ofStream, ofProcess *slots.Slots) (release func(), err error) {
 	if err := ofStream.Acquire(ctx); err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func acquire(ctx context.Context, ofStream, ofProcess *pipeline.Slots) (release 
 func (p *Processor) slot(ctx context.Context, a attempt) (release func(), err error) {
 	ctx, cancel := context.WithDeadline(ctx, a.before.Add(a.begin.Lease-p.CallTimeout))
 	defer cancel()
-	ofStream := pipeline.SlotsFrom(ctx).Calls
+	ofStream := slots.From(ctx).Calls
 	if err := ofStream.Acquire(ctx); err != nil {
 		return nil, err
 	}

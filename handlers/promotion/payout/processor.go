@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/slots"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -24,7 +25,7 @@ type Processor struct {
 	// Begins limits how many payouts of the process are started. Each holds one until the end of
 	// its call. There are more than call slots, so that payouts are started in batches while others
 	// are called.
-	Begins func() *pipeline.Slots
+	Begins func() *slots.Slots
 	// CallTimeout is the part of a lease that is left for the call. A payout that gets no slot
 	// before is not called.
 	CallTimeout time.Duration

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 )
 
 const (
@@ -76,7 +76,7 @@ func newClient(c Config) *client {
 	}
 	return &client{
 		calls: calls, slots: make(chan struct{}, maxCalls), failed: map[string]bool{},
-		base: strings.TrimRight(c.URL, "/") + "/events/", timeout: c.Timeout, http: &http.Client{Transport: transport, CheckRedirect: pipeline.NoRedirect},
+		base: strings.TrimRight(c.URL, "/") + "/events/", timeout: c.Timeout, http: &http.Client{Transport: transport, CheckRedirect: httpclient.NoRedirect},
 		breaker: circuitbreaker.NewBuilder[any]().WithFailureThreshold(maxFailures).WithDelay(breakerDelay).Build(),
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"embed"
 	"log/slog"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
@@ -18,6 +18,6 @@ func migrations() portable.Migrations {
 
 // Schema returns the tables in the database of dsn, which the drivers open. setting is the path of
 // the setting that holds dsn; log may be nil.
-func Schema(drivers portable.Databases, dsn setting.Secret, setting string, log *slog.Logger) pipeline.Schema {
+func Schema(drivers portable.Databases, dsn setting.Secret, setting string, log *slog.Logger) migration.Schema {
 	return drivers.Schema(migrations(), dsn, setting, log)
 }

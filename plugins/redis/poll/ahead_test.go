@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/slots"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
@@ -23,11 +23,11 @@ func TestHandlersPrepareMessagesAhead(t *testing.T) {
 		cfg.Ahead = 1 // the slots need more starts: half as many again
 		rd, out := r.reader(s.Client(t), cfg, nil)
 		var handled, calls, refused atomic.Int64
-		var starts atomic.Pointer[pipeline.Slots]
+		var starts atomic.Pointer[slots.Slots]
 		release := make(chan struct{})
 		_ = redistest.Handle(t, out, func(m *message.Message) bool {
 			handled.Add(1)
-			slots := pipeline.SlotsFrom(m.Context())
+			slots := slots.From(m.Context())
 			starts.Store(slots.Starts)
 			if slots.Calls.Acquire(m.Context()) != nil {
 				refused.Add(1)
@@ -61,7 +61,7 @@ func TestHandlersPrepareMessagesAhead(t *testing.T) {
 			drained <- rd.Drain(ctx)
 		}()
 		require.Eventually(t, func() bool { return refused.Load() == 3 }, patience, tick)
-		require.ErrorIs(t, <-unstarted, pipeline.ErrNoMoreSlots)
+		require.ErrorIs(t, <-unstarted, slots.ErrNoMore)
 		done()
 		require.NoError(t, <-drained)
 		require.EqualValues(t, 9, handled.Load())

@@ -87,7 +87,7 @@ type Options struct {
 	// cheap. Nil: open.
 	Gate func() bool
 	// Ahead > 0: Concurrency does not limit the messages in handlers, but their calls
-	// (pipeline.SlotsFrom). Handlers have half as many messages again, which they can prepare in
+	// (slots.From). Handlers have half as many messages again, which they can prepare in
 	// batches. They have more while they are quick and slots are free, at most 256 and up to twice
 	// Ahead. Ahead limits those that are started, if their slots need no more. Even with
 	// Concurrency 1, other messages then overtake a nacked one.

@@ -7,7 +7,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/slots"
 )
 
 // stage is the position of an entry on its way through a reader.
@@ -49,8 +49,8 @@ type pendingEntry struct {
 type table struct {
 	o        *Options
 	m        *Metrics
-	slots    *pipeline.Slots  // of Options.Ahead; nil without it
-	starts   *pipeline.Slots  // of Options.Ahead; nil without it
+	slots    *slots.Slots     // of Options.Ahead; nil without it
+	starts   *slots.Slots     // of Options.Ahead; nil without it
 	stopping chan struct{}    // closed with the table
 	search   func()           // makes the poller search own pending entries now
 	keep     func()           // starts the acker and the renewer

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/slots"
 )
 
 // tableMachine uses a table as the parts of a reader do, at random, and keeps a simple account.
@@ -308,7 +309,7 @@ func handleAll(m *table, n *int, took time.Duration) int {
 
 func TestWorkersFollowTheSlots(t *testing.T) {
 	m, n := newTestTable(8, 10), 0
-	m.slots, m.starts, m.o.Ahead = pipeline.NewSlots(8), pipeline.NewSlots(100), 100
+	m.slots, m.starts, m.o.Ahead = slots.New(8), slots.New(100), 100
 	require.Equal(t, 12, handleAll(m, &n, time.Millisecond))
 	require.Equal(t, 13, handleAll(m, &n, time.Millisecond), "a slot is free, and no worker was")
 	for range 200 {

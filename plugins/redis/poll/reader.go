@@ -11,10 +11,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/slots"
 )
 
 // Stats is a snapshot of a reader.
@@ -68,9 +68,9 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 	}
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
 	if o.Ahead > 0 {
-		s.table.slots = pipeline.NewSlots(o.Concurrency)
-		s.table.starts = pipeline.NewSlots(s.table.mostStarts())
-		o.Base = pipeline.WithSlots(o.Base, pipeline.SourceSlots{Calls: s.table.slots, Starts: s.table.starts})
+		s.table.slots = slots.New(o.Concurrency)
+		s.table.starts = slots.New(s.table.mostStarts())
+		o.Base = slots.WithSource(o.Base, slots.OfSource{Calls: s.table.slots, Starts: s.table.starts})
 	}
 	s.life, r.endLife = context.WithCancel(context.Background())
 	r.poller = &poller{shared: s, end: func() { r.close(true) }, scheduled: scheduled{index: -1}, deliveries: 1, idle: o.InitialPollInterval,

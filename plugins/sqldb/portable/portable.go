@@ -13,7 +13,7 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -54,7 +54,7 @@ type Databases interface {
 	CheckDSN(p *setting.Problems, path string, dsn setting.Secret)
 	// Schema returns the tables of m in the database of dsn. setting is the path of the setting that
 	// holds dsn, for errors; log may be nil.
-	Schema(m Migrations, dsn setting.Secret, setting string, log *slog.Logger) pipeline.Schema
+	Schema(m Migrations, dsn setting.Secret, setting string, log *slog.Logger) migration.Schema
 	// Open returns an open database, in which a transaction of SQLite begins as a writer. It opens no
 	// connection to a server yet. The caller closes the database. With an error the database has only
 	// the name of its place, which is empty if the DSN is wrong.

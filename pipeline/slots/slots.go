@@ -1,4 +1,5 @@
-package pipeline
+// Package slots limits what happens at the same time, for callers that wait in the order of their calls.
+package slots
 
 import (
 	"container/list"
@@ -7,9 +8,9 @@ import (
 	"sync"
 )
 
-// ErrNoMoreSlots is returned to callers that would wait for a closed Slots: their process or
+// ErrNoMore is returned to callers that would wait for a closed Slots: their process or
 // stream is being drained.
-var ErrNoMoreSlots = errors.New("no slot is free, and none is waited for during a drain")
+var ErrNoMore = errors.New("no slot is free, and none is waited for during a drain")
 
 // Slots limits how many callers do something at the same time. Callers that wait get their slots
 // in the order of their calls. A nil *Slots has no limit. Slots is safe for concurrent use.
@@ -17,21 +18,21 @@ type Slots struct {
 	mu      sync.Mutex
 	limit   int
 	taken   int
-	waiting list.List // of *slotWait
+	waiting list.List // of *wait
 	closed  bool
 }
 
-// slotWait is a caller that waits for a slot.
-type slotWait struct {
+// wait is a caller that waits for a slot.
+type wait struct {
 	ended chan struct{}
 	err   error // nil: it has a slot
 }
 
-// NewSlots returns limit free slots.
-func NewSlots(limit int) *Slots { return &Slots{limit: limit} }
+// New returns limit free slots.
+func New(limit int) *Slots { return &Slots{limit: limit} }
 
 // Acquire waits for a slot, which the caller releases. The error is that of ctx, or
-// ErrNoMoreSlots. A free slot is given even if ctx has ended, or s is closed.
+// ErrNoMore. A free slot is given even if ctx has ended, or s is closed.
 func (s *Slots) Acquire(ctx context.Context) error {
 	if s == nil {
 		return nil
@@ -44,9 +45,9 @@ func (s *Slots) Acquire(ctx context.Context) error {
 	}
 	if s.closed {
 		s.mu.Unlock()
-		return ErrNoMoreSlots
+		return ErrNoMore
 	}
-	wait := &slotWait{ended: make(chan struct{})}
+	wait := &wait{ended: make(chan struct{})}
 	place := s.waiting.PushBack(wait)
 	s.mu.Unlock()
 	select {
@@ -97,7 +98,7 @@ func (s *Slots) give() {
 
 // endWait ends the longest wait.
 func (s *Slots) endWait(err error) {
-	wait := s.waiting.Remove(s.waiting.Front()).(*slotWait)
+	wait := s.waiting.Remove(s.waiting.Front()).(*wait)
 	wait.err = err
 	close(wait.ended)
 }
@@ -111,7 +112,7 @@ func (s *Slots) Close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	for s.waiting.Len() > 0 {
-		s.endWait(ErrNoMoreSlots)
+		s.endWait(ErrNoMore)
 	}
 }
 
@@ -129,8 +130,8 @@ func (s *Slots) Taken() int {
 	return s.taken
 }
 
-// SourceSlots are the slots of a message's source.
-type SourceSlots struct {
+// OfSource are the slots of a message's source.
+type OfSource struct {
 	// Calls limits what the concurrency of the source limits. A handler has one during its call.
 	Calls *Slots
 	// Starts limits the messages that are started and whose calls have not ended. A handler
@@ -139,16 +140,16 @@ type SourceSlots struct {
 	Starts *Slots
 }
 
-type slotsKey struct{}
+type key struct{}
 
-// WithSlots returns a context with the slots of a message's source.
-func WithSlots(ctx context.Context, s SourceSlots) context.Context {
-	return context.WithValue(ctx, slotsKey{}, s)
+// WithSource returns a context with the slots of a message's source.
+func WithSource(ctx context.Context, s OfSource) context.Context {
+	return context.WithValue(ctx, key{}, s)
 }
 
-// SlotsFrom returns the slots of the source of the message being handled. Both are nil if the
+// From returns the slots of the source of the message being handled. Both are nil if the
 // source limits its messages itself.
-func SlotsFrom(ctx context.Context) SourceSlots {
-	s, _ := ctx.Value(slotsKey{}).(SourceSlots)
+func From(ctx context.Context) OfSource {
+	s, _ := ctx.Value(key{}).(OfSource)
 	return s
 }

@@ -1,4 +1,5 @@
-package pipeline
+// Package httpclient is what clients of HTTP APIs share.
+package httpclient
 
 import (
 	"fmt"

@@ -1,4 +1,6 @@
-package pipeline
+// Package migration is what a plugin with tables and the command `migrate` agree on. Package
+// plugins/sqldb implements it.
+package migration
 
 import (
 	"context"
@@ -6,17 +8,8 @@ import (
 	"log/slog"
 )
 
-// Migratable is implemented by a plugin that keeps tables. The command `migrate` brings them up to
-// date. The plugin's service that opens a store calls Env.Schemas.Prepare first.
-type Migratable interface {
-	// Schemas returns the schemas of the stores that are configured, in the order of their
-	// migration. It is called after the settings were decoded and validated, and opens no
-	// connection.
-	Schemas(Env) []Schema
-}
-
 // Schema is the tables of one plugin in one database. Plan and Migrate open the database, wait
-// until ctx ends while it is unavailable, and close it. An error that wraps ErrUnavailable says
+// until ctx ends while it is unavailable, and close it. An error that wraps pipeline.ErrUnavailable says
 // that it was unavailable.
 type Schema interface {
 	// Plan returns what Migrate would do. It changes nothing, and needs read rights only.
@@ -30,17 +23,17 @@ type Schema interface {
 // Migration is what was done to a schema, or would be done. Versions are those of the migrations; 0
 // is a schema without tables.
 type Migration struct {
-	Store  string          `json:"store"`          // what the tables keep, such as ledger
-	Kind   string          `json:"kind"`           // of the database: postgres or sqlite
-	Schema string          `json:"schema"`         // of PostgreSQL, or the path of SQLite's file
-	Before int64           `json:"version_before"` // the version that was found
-	After  int64           `json:"version_after"`  // of a plan: after all its steps
-	Known  int64           `json:"known_version"`  // the newest version of this binary
-	Steps  []MigrationStep `json:"migrations"`     // in order
+	Store  string `json:"store"`          // what the tables keep, such as ledger
+	Kind   string `json:"kind"`           // of the database: postgres or sqlite
+	Schema string `json:"schema"`         // of PostgreSQL, or the path of SQLite's file
+	Before int64  `json:"version_before"` // the version that was found
+	After  int64  `json:"version_after"`  // of a plan: after all its steps
+	Known  int64  `json:"known_version"`  // the newest version of this binary
+	Steps  []Step `json:"migrations"`     // in order
 }
 
-// MigrationStep is one migration that has run, or would run.
-type MigrationStep struct {
+// Step is one migration that has run, or would run.
+type Step struct {
 	Version int64   `json:"version"`
 	Name    string  `json:"name"`    // its file
 	Seconds float64 `json:"seconds"` // 0 in a plan
@@ -54,15 +47,15 @@ func (m Migration) String() string {
 // Newer reports whether the schema is newer than this binary.
 func (m Migration) Newer() bool { return m.Before > m.Known }
 
-// SchemaPolicy says what a process does with the schema of a store before it uses the store.
-type SchemaPolicy uint8
+// Policy says what a process does with the schema of a store before it uses the store.
+type Policy uint8
 
 // The policies. Migrations only add, so an older binary works on a newer schema. During a rolling
 // upgrade instances of two versions run at the same time, and the older one may restart.
 const (
 	// MigrateSchemas brings an older schema up to date and accepts a newer one: for a process that
 	// runs routes.
-	MigrateSchemas SchemaPolicy = iota
+	MigrateSchemas Policy = iota
 	// RequireSchemas refuses an older schema and accepts a newer one: for a process that runs
 	// routes without the right to change tables.
 	RequireSchemas
@@ -70,9 +63,9 @@ const (
 	MatchSchemas
 )
 
-// Prepare does with a schema what the policy says. The error is a *SchemaError when the policy
+// Prepare does with a schema what the policy says. The error is a *Error when the policy
 // refuses the schema.
-func (p SchemaPolicy) Prepare(ctx context.Context, s Schema, log *slog.Logger) error {
+func (p Policy) Prepare(ctx context.Context, s Schema, log *slog.Logger) error {
 	look := s.Plan
 	if p == MigrateSchemas {
 		look = s.Migrate
@@ -82,22 +75,22 @@ func (p SchemaPolicy) Prepare(ctx context.Context, s Schema, log *slog.Logger) e
 	case err != nil:
 		return err
 	case p != MigrateSchemas && len(m.Steps) > 0, p == MatchSchemas && m.Newer():
-		return &SchemaError{m}
+		return &Error{m}
 	case m.Newer():
 		log.WarnContext(ctx, "the schema is newer than this binary", "of", m.Store, "schema_version", m.Before, "known_version", m.Known)
 	}
 	return nil
 }
 
-// SchemaError says that a schema does not fit this binary. A newer schema needs a newer binary; an
+// Error says that a schema does not fit this binary. A newer schema needs a newer binary; an
 // older one needs the command `migrate`.
-type SchemaError struct {
+type Error struct {
 	// Migration is the plan for the schema.
 	Migration
 }
 
 // Error names the schema and both versions.
-func (e *SchemaError) Error() string {
+func (e *Error) Error() string {
 	if e.Newer() {
 		return fmt.Sprintf("%s: this binary knows schema versions up to %d, the database is at %d", e.Migration, e.Known, e.Before)
 	}

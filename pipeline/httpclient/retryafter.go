@@ -1,4 +1,4 @@
-package pipeline
+package httpclient
 
 import (
 	"errors"
@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// RetryAfterOf reads the header Retry-After of an answer (RFC 9110, section 10.2.3: seconds or an
-// HTTP date), for RetryAfter. A date is compared with the answer's own Date if there is one, because
+// RetryAfter reads the header Retry-After of an answer (RFC 9110, section 10.2.3: seconds or an
+// HTTP date), for pipeline.RetryAfter. A date is compared with the answer's own Date if there is one, because
 // our clock may be wrong, otherwise with now. The wait is at least zero, and a number beyond the
 // range of a Duration is the longest one, so the caller limits it. ok is false without a readable
 // header.
-func RetryAfterOf(h http.Header, now time.Time) (wait time.Duration, ok bool) {
+func RetryAfter(h http.Header, now time.Time) (wait time.Duration, ok bool) {
 	const longest = time.Duration(math.MaxInt64)
 	value := strings.TrimSpace(h.Get("Retry-After"))
 	if seconds, err := strconv.ParseUint(value, 10, 64); !errors.Is(err, strconv.ErrSyntax) {

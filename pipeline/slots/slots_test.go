@@ -1,4 +1,4 @@
-package pipeline_test
+package slots_test
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/slots"
 )
 
 // waits starts callers that wait for a slot, one after the other, and returns the numbers of those
 // that got one, in that order.
-func waits(ctx context.Context, s *pipeline.Slots, n int) (got chan int, failed chan error) {
+func waits(ctx context.Context, s *slots.Slots, n int) (got chan int, failed chan error) {
 	got, failed = make(chan int, n), make(chan error, n)
 	for i := range n {
 		go func() {
@@ -29,7 +29,7 @@ func waits(ctx context.Context, s *pipeline.Slots, n int) (got chan int, failed 
 
 func TestSlotsAreGivenInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := pipeline.NewSlots(1)
+		s := slots.New(1)
 		got, _ := waits(t.Context(), s, 4)
 		require.Equal(t, 0, <-got)
 		for i := range 2 {
@@ -53,7 +53,7 @@ func TestSlotsAreGivenInOrder(t *testing.T) {
 
 func TestAWaitForASlotEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := pipeline.NewSlots(1)
+		s := slots.New(1)
 		require.NoError(t, s.Acquire(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		_, failed := waits(ctx, s, 2)
@@ -63,9 +63,9 @@ func TestAWaitForASlotEnds(t *testing.T) {
 		_, failed = waits(t.Context(), s, 2)
 		s.Close()
 		s.Close()
-		require.ErrorIs(t, <-failed, pipeline.ErrNoMoreSlots)
-		require.ErrorIs(t, <-failed, pipeline.ErrNoMoreSlots)
-		require.ErrorIs(t, s.Acquire(t.Context()), pipeline.ErrNoMoreSlots)
+		require.ErrorIs(t, <-failed, slots.ErrNoMore)
+		require.ErrorIs(t, <-failed, slots.ErrNoMore)
+		require.ErrorIs(t, s.Acquire(t.Context()), slots.ErrNoMore)
 		s.Release()
 		require.NoError(t, s.Acquire(t.Context()), "a free slot is given, also after Close")
 		require.Equal(t, 1, s.Taken())
@@ -73,12 +73,12 @@ func TestAWaitForASlotEnds(t *testing.T) {
 }
 
 func TestNoSlotsAreNoLimit(t *testing.T) {
-	s := pipeline.SlotsFrom(t.Context()).Calls
+	s := slots.From(t.Context()).Calls
 	require.NoError(t, s.Acquire(t.Context()))
 	s.Release()
 	s.Resize(1)
 	s.Close()
 	require.NoError(t, s.Acquire(t.Context()))
-	of := pipeline.SourceSlots{Calls: pipeline.NewSlots(1), Starts: pipeline.NewSlots(2)}
-	require.Equal(t, of, pipeline.SlotsFrom(pipeline.WithSlots(t.Context(), of)))
+	of := slots.OfSource{Calls: slots.New(1), Starts: slots.New(2)}
+	require.Equal(t, of, slots.From(slots.WithSource(t.Context(), of)))
 }
