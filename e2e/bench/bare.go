@@ -11,7 +11,6 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 )
 
 // The bare loop is the path of a payout without any framework: the same clients, the same commits,
@@ -35,45 +34,23 @@ type bareLoop struct {
 }
 
 // payBare runs the bare loop until all targets are settled.
-func payBare(ctx context.Context, c peerConfig, ready func()) error {
-	db, err := peerLedger(ctx, c.Postgres)
-	if err != nil {
-		return err
+func payBare(ctx context.Context, c peerConfig, ready func()) {
+	b := &bareLoop{
+		config: c, db: peerLedger(ctx, c.Postgres), redis: redis.NewClient(&redis.Options{Addr: c.Redis}), charger: newCharger(c.API, bareReaders*bareCalls),
 	}
-	defer db.Close()
-	b := &bareLoop{config: c, db: db, redis: redis.NewClient(&redis.Options{Addr: c.Redis}), charger: newCharger(c.API, bareReaders*bareCalls)}
+	defer b.db.Close()
 	defer func() { _ = b.redis.Close() }()
-	if err := b.redis.XGroupCreateMkStream(ctx, bareStream, bareGroup, "0").Err(); err != nil {
-		return err
-	}
-	group, err := sarama.NewConsumerGroup(c.Brokers, bareGroup, kafkaConfig())
-	if err != nil {
-		return err
-	}
+	check(b.redis.XGroupCreateMkStream(ctx, bareStream, bareGroup, "0").Err())
+	group := must(sarama.NewConsumerGroup(c.Brokers, bareGroup, kafkaConfig()))
 	defer func() { _ = group.Close() }()
 	ready()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	loops, ctx := errgroup.WithContext(ctx)
-	loops.Go(func() error {
+	while(ctx, func(ctx context.Context) {
+		together(ctx, bareReaders, func(ctx context.Context, i int) { b.payLoop(ctx, fmt.Sprintf("reader-%d", i)) })
+	}, func(ctx context.Context) {
 		for ctx.Err() == nil {
-			if err := group.Consume(ctx, []string{publishTopic}, b); err != nil {
-				return err
-			}
+			check(group.Consume(ctx, []string{publishTopic}, b))
 		}
-		return nil
 	})
-	for i := range bareReaders {
-		loops.Go(func() error {
-			err := b.payLoop(ctx, fmt.Sprintf("reader-%d", i))
-			if b.settled.Load() >= int64(c.Targets) {
-				cancel()
-				return nil
-			}
-			return err
-		})
-	}
-	return loops.Wait()
 }
 
 // Setup implements sarama.ConsumerGroupHandler.
@@ -98,7 +75,7 @@ func (b *bareLoop) ConsumeClaim(session sarama.ConsumerGroupSession, claim saram
 				break fill
 			}
 		}
-		if err := b.accept(session.Context(), batch); err != nil {
+		if err := try(func() { b.accept(session.Context(), batch) }); err != nil {
 			return err
 		}
 		session.MarkMessage(batch[len(batch)-1], "")
@@ -106,86 +83,56 @@ func (b *bareLoop) ConsumeClaim(session sarama.ConsumerGroupSession, claim saram
 	return nil
 }
 
-func (b *bareLoop) accept(ctx context.Context, batch []*sarama.ConsumerMessage) error {
+func (b *bareLoop) accept(ctx context.Context, batch []*sarama.ConsumerMessage) {
 	targets, payloads := make([]int64, len(batch)), make([][]byte, len(batch))
 	for i, m := range batch {
 		var r record
-		if err := json.Unmarshal(m.Value, &r); err != nil {
-			return err
-		}
+		check(json.Unmarshal(m.Value, &r))
 		targets[i], payloads[i] = r.TargetID, m.Value
 	}
-	_, err := b.db.Exec(ctx, `INSERT INTO payouts (target_id, state, payload)
-		SELECT target, 'PENDING', payload FROM unnest($1::bigint[], $2::bytea[]) AS k (target, payload) ON CONFLICT DO NOTHING`, targets, payloads)
-	if err != nil {
-		return err
-	}
+	must(b.db.Exec(ctx, `INSERT INTO payouts (target_id, state, payload)
+		SELECT target, 'PENDING', payload FROM unnest($1::bigint[], $2::bytea[]) AS k (target, payload) ON CONFLICT DO NOTHING`, targets, payloads))
 	pipe := b.redis.Pipeline()
 	for i := range batch {
 		pipe.XAdd(ctx, &redis.XAddArgs{Stream: bareStream, Values: []any{"key", targets[i], "message", payloads[i]}})
 	}
-	_, err = pipe.Exec(ctx)
-	return err
+	must(pipe.Exec(ctx))
 }
 
 // payLoop pays entries in batches until all targets are settled.
-func (b *bareLoop) payLoop(ctx context.Context, consumer string) error {
+func (b *bareLoop) payLoop(ctx context.Context, consumer string) {
 	for b.settled.Load() < int64(b.config.Targets) {
 		read, err := b.redis.XReadGroup(ctx, &redis.XReadGroupArgs{
 			Group: bareGroup, Consumer: consumer, Streams: []string{bareStream, ">"}, Count: bareBatch, Block: -1,
 		}).Result()
 		if errors.Is(err, redis.Nil) {
-			if err := sleep(ctx, 2*time.Millisecond); err != nil {
-				return err
-			}
+			check(sleep(ctx, 2*time.Millisecond))
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		if err := b.pay(ctx, read[0].Messages); err != nil {
-			return err
-		}
+		check(err)
+		b.pay(ctx, read[0].Messages)
 	}
-	return nil
 }
 
 // pay begins, calls, settles and acks one batch.
-func (b *bareLoop) pay(ctx context.Context, entries []redis.XMessage) error {
+func (b *bareLoop) pay(ctx context.Context, entries []redis.XMessage) {
 	ids, targets, keys := make([]string, len(entries)), make([]string, len(entries)), make([]string, len(entries))
 	for i, e := range entries {
 		ids[i] = e.ID
 		targets[i], _ = e.Values["key"].(string)
 	}
-	started, err := b.db.Exec(ctx, `UPDATE payouts SET state = 'SENDING', attempts = attempts + 1
-		WHERE target_id = ANY ($1::bigint[]) AND state = 'PENDING'`, targets)
-	if err != nil {
-		return err
-	}
-	if started.RowsAffected() != int64(len(entries)) {
-		return fmt.Errorf("%d of %d payouts were started", started.RowsAffected(), len(entries))
-	}
-	calls, callCtx := errgroup.WithContext(ctx)
+	started := must(b.db.Exec(ctx, `UPDATE payouts SET state = 'SENDING', attempts = attempts + 1
+		WHERE target_id = ANY ($1::bigint[]) AND state = 'PENDING'`, targets)).RowsAffected()
+	expect(started == int64(len(entries)), "%d of %d payouts were started", started, len(entries))
 	var next atomic.Int64
-	for range bareCalls {
-		calls.Go(func() (err error) {
-			for i := next.Add(1) - 1; i < int64(len(entries)); i = next.Add(1) - 1 {
-				payload, _ := entries[i].Values["message"].(string)
-				if keys[i], err = b.charger.charge(callCtx, []byte(payload)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	if err := calls.Wait(); err != nil {
-		return err
-	}
-	_, err = b.db.Exec(ctx, `UPDATE payouts p SET state = 'SUCCESS', transaction_key = k.key, settled_at = clock_timestamp()
-		FROM unnest($1::bigint[], $2::text[]) AS k (target, key) WHERE p.target_id = k.target AND p.state = 'SENDING'`, targets, keys)
-	if err != nil {
-		return err
-	}
+	together(ctx, bareCalls, func(ctx context.Context, _ int) {
+		for i := next.Add(1) - 1; i < int64(len(entries)); i = next.Add(1) - 1 {
+			payload, _ := entries[i].Values["message"].(string)
+			keys[i] = b.charger.charge(ctx, []byte(payload))
+		}
+	})
+	must(b.db.Exec(ctx, `UPDATE payouts p SET state = 'SUCCESS', transaction_key = k.key, settled_at = clock_timestamp()
+		FROM unnest($1::bigint[], $2::text[]) AS k (target, key) WHERE p.target_id = k.target AND p.state = 'SENDING'`, targets, keys))
 	b.settled.Add(int64(len(entries)))
-	return b.redis.XAck(ctx, bareStream, bareGroup, ids...).Err()
+	check(b.redis.XAck(ctx, bareStream, bareGroup, ids...).Err())
 }

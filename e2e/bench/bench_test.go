@@ -92,7 +92,7 @@ func TestAPageHasItsRowsOnly(t *testing.T) {
 		c := comparison{name: name, rows: []row{{key: name, what: what, against: none, unit: " ms", goal: 20, atMost: true}}}
 		return outcome{comparison: c, pairs: map[string][]pair{name: {{ours: 15}}}}
 	}
-	e := &environment{}
+	e := &environment{tables: map[string][]*table{}}
 	cpu := table{title: "CPU", text: "µs", head: []string{"run", "µs"}}
 	e.note(jobsPage, cpu, "one job", "1.00")
 	e.note(jobsPage, cpu, "many jobs", "2.00")
@@ -117,11 +117,11 @@ func TestAFailedComparisonWritesNoReadme(t *testing.T) {
 	t.Parallel()
 	e := &environment{log: &pipelinetest.Buffer{}}
 	c := comparison{name: "x", rows: []row{{key: "a", what: "a"}, {key: "b", what: "b"}}}
-	for name, measure := range map[string]func() (map[string]pair, error){
-		"an error":         func() (map[string]pair, error) { return nil, errors.New("refused") },
-		"a missing figure": func() (map[string]pair, error) { return map[string]pair{"a": {ours: 1}}, nil },
+	for name, measure := range map[string]func(context.Context, *trial){
+		"an error":         func(context.Context, *trial) { check(errors.New("refused")) },
+		"a missing figure": func(_ context.Context, t *trial) { t.figure("a", 1) },
 	} {
-		c.measure = func(context.Context, *environment, sizes) (map[string]pair, error) { return measure() }
+		c.measure = measure
 		r := report{comparisons: []outcome{e.compare(t.Context(), c, quick(), 1)}}
 		require.Error(t, r.failed(), name)
 		require.Contains(t, r.text(), "no figure", name)
@@ -159,6 +159,40 @@ func TestTheTimeOfAScriptIsThatOfOneCall(t *testing.T) {
 func TestAMeterRefusesAnotherNumberOfMessages(t *testing.T) {
 	t.Parallel()
 	m := newMeter(1, 0)
-	_, _, err := m.result()
-	require.ErrorContains(t, err, "refused")
+	require.ErrorContains(t, try(func() { m.result() }), "refused")
+}
+
+func TestATrialEndsAtItsFirstFailureAndCleansUp(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	var ended []string
+	end := func(name string) func() { return func() { ended = append(ended, name) } }
+	e := &environment{log: &pipelinetest.Buffer{}}
+	measure := func(ctx context.Context, t *trial) {
+		t.cleanup(end("trial"))
+		t.part(func(t *trial) {
+			t.cleanup(end("server"))
+			t.cleanup(end("client"))
+		})
+		ended = append(ended, "part")
+		while(ctx, func(ctx context.Context) {
+			<-ctx.Done() // the loop ends it
+			check(ctx.Err())
+		}, func(ctx context.Context) {
+			together(ctx, 2, func(ctx context.Context, i int) {
+				if i == 0 {
+					must(0, broken)
+				}
+				check(sleep(ctx, time.Hour))
+			})
+		})
+		ended = append(ended, "never")
+	}
+	o := e.compare(t.Context(), comparison{name: "x", measure: measure}, quick(), 3)
+	require.ErrorIs(t, o.err, broken)
+	require.Regexp(t, `^x: bench_test.go:[0-9]+: broken$`, o.err.Error(), "the line that failed")
+	require.Equal(t, []string{"client", "server", "part", "trial"}, ended)
+	interrupted := func(ctx context.Context) { check(sleep(ctx, time.Hour)) }
+	require.NoError(t, try(func() { while(t.Context(), func(context.Context) {}, interrupted) }), "the end interrupts a loop")
+	require.PanicsWithValue(t, "another", func() { _ = try(func() { panic("another") }) })
 }

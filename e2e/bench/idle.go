@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io/fs"
-	"maps"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,11 +15,7 @@ import (
 
 // production returns the settings of the streams in the profile production, for streams that stay
 // active without work.
-func production(streams int) (map[string]any, error) {
-	text, err := fs.ReadFile(profiles.Files(), "production.yaml")
-	if err != nil {
-		return nil, err
-	}
+func production(streams int) map[string]any {
 	var profile struct {
 		Plugins struct {
 			Promotion struct {
@@ -30,9 +23,7 @@ func production(streams int) (map[string]any, error) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(text, &profile); err != nil {
-		return nil, err
-	}
+	check(yaml.Unmarshal(must(fs.ReadFile(profiles.Files(), "production.yaml")), &profile))
 	settings := map[string]any{
 		"plugins.promotion.stream.idle_timeout":          "1h",
 		"plugins.promotion.stream.max_active_promotions": streams + 10,
@@ -40,7 +31,7 @@ func production(streams int) (map[string]any, error) {
 	for key, value := range profile.Plugins.Promotion.Stream {
 		settings["plugins.promotion.stream."+key] = value
 	}
-	return settings, nil
+	return settings
 }
 
 // promotions returns the numbers of n promotions.
@@ -53,145 +44,73 @@ func promotions(n int) []int64 {
 }
 
 // compareIdle measures an instance whose active streams have no work.
-func compareIdle(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
-	settings, err := production(s.streams)
-	if err != nil {
-		return nil, err
-	}
+func compareIdle(ctx context.Context, t *trial) {
+	settings := production(t.streams)
 	settings["plugins.telemetry.listen"] = "127.0.0.1:0"
-	r, err := e.begin(ctx, 8, 0)
-	defer r.stop()
-	c := campaign{targets: s.streams, settings: settings}
-	for _, step := range []func() error{
-		func() error { return err },
-		func() error { return e.load(ctx, 1, promotions(s.streams)...) },
-		func() error { return r.start(ctx, c) },
-		func() error { return r.settled(ctx, c) },
-		func() error { return sleep(ctx, s.quiet) }, // the reads of idle streams become rare
-	} {
-		if err := step(); err != nil {
-			return nil, err
-		}
-	}
-	var active int
-	if err := e.db.QueryRow(ctx, "SELECT count(*) FROM promotion_streams WHERE active").Scan(&active); err != nil {
-		return nil, err
-	}
-	if active != s.streams {
-		return nil, fmt.Errorf("refused: %d streams are active, %d were expected", active, s.streams)
-	}
-	instance := r.processes[0].cmd.Process.Pid
-	commands, err := e.redisInfo(ctx, "stats", "total_commands_processed:")
-	if err != nil {
-		return nil, err
-	}
-	began, used := time.Now(), cpuTime(instance)
-	if err := sleep(ctx, s.observed); err != nil {
-		return nil, err
-	}
-	took, used := time.Since(began).Seconds(), cpuTime(instance)-used
-	later, err := e.redisInfo(ctx, "stats", "total_commands_processed:")
-	if err != nil {
-		return nil, err
-	}
-	resident, err := memory(instance, "VmRSS")
-	return map[string]pair{
-		"idle-commands": {ours: float64(later-commands) / took},
-		"idle-cpu":      {ours: 100 * used.Seconds() / took},
-		"idle-memory":   {ours: float64(resident) / (1 << 20)},
-	}, err
+	r := t.begin(ctx, 8, 0)
+	c := campaign{targets: t.streams, settings: settings}
+	t.load(ctx, 1, promotions(t.streams)...)
+	r.start(ctx, c)
+	r.settled(ctx, c)
+	check(sleep(ctx, t.quiet)) // the reads of idle streams become rare
+	active := t.count(ctx, "SELECT count(*) FROM promotion_streams WHERE active")
+	expect(active == t.streams, "%d streams are active, %d were expected", active, t.streams)
+	commands := func() int64 { return t.redisInfo(ctx, "stats", "total_commands_processed:") }
+	sent, began, used := commands(), time.Now(), r.processes[0].cpu()
+	check(sleep(ctx, t.observed))
+	took, used := time.Since(began).Seconds(), r.processes[0].cpu()-used
+	t.figure("idle-commands", float64(commands()-sent)/took)
+	t.figure("idle-cpu", 100*used.Seconds()/took)
+	t.figure("idle-memory", float64(r.processes[0].memory(resident))/(1<<20))
 }
 
 // compareWake measures how soon an instance begins an entry that another one has put into an idle
 // stream. The first instance enqueues; its calls fail until its breaker is open. The second one
 // pays. Its Kafka is another one, without records.
-func compareWake(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
-	settings, err := production(s.woken)
-	if err != nil {
-		return nil, err
-	}
-	unused, err := unusedAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
-	enqueues := campaign{settings: maps.Clone(settings)}
-	enqueues.settings["plugins.promotion.money_api.url"] = "http://" + unused
+func compareWake(ctx context.Context, t *trial) {
+	enqueues, pays := campaign{settings: production(t.woken)}, campaign{settings: production(t.woken)}
+	enqueues.settings["plugins.promotion.money_api.url"] = "http://" + unusedAddress(ctx)
 	enqueues.settings["plugins.promotion.money_api.breaker.open_delay"] = "1h"
-	elsewhere, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		return nil, err
-	}
-	defer elsewhere.Close()
-	pays := campaign{settings: maps.Clone(settings)}
+	elsewhere := must(kfake.NewCluster(kfake.NumBrokers(1)))
+	t.cleanup(elsewhere.Close)
 	pays.settings["plugins.kafka.brokers"] = elsewhere.ListenAddrs()
 	pays.settings["instance_id"] = "payer"
-
-	r, err := e.begin(ctx, 1, 0)
-	defer r.stop()
+	r := t.begin(ctx, 1, 0)
+	// awaitPaid waits until n payouts are paid.
+	awaitPaid := func(n int) {
+		until(ctx, 100*time.Millisecond, func() bool {
+			return t.count(ctx, "SELECT count(*) FROM payouts WHERE promotion_id >= $1 AND state = 'SUCCESS'", promotion) >= n
+		})
+	}
+	// each publishes a record of one target to each promotion, with a pause after each.
+	each := func(target int, pause time.Duration) {
+		t.send(ctx, func(send sender) {
+			for _, number := range promotions(t.woken) {
+				send(publishTopic, "", pointRecord(number, target))
+				check(sleep(ctx, pause))
+			}
+		})
+	}
 	const broken = 1 // promotion whose calls open the breaker
-	for _, step := range []func() error{
-		func() error { return err },
-		func() error { return e.load(ctx, 60, broken) },
-		func() error { return r.start(ctx, enqueues) },
-		func() error { return r.processes[0].await(ctx, "breaker opened") },
-		func() error { return r.start(ctx, pays) },
-		func() error { return e.sendEach(ctx, s.woken, 1, 0) },
-		func() error { return e.awaitPaid(ctx, s.woken) },
-		func() error { return sleep(ctx, s.quiet) },
-		func() error { return e.sendEach(ctx, s.woken, 2, 50*time.Millisecond) },
-		func() error { return e.awaitPaid(ctx, 2*s.woken) },
-	} {
-		if err := step(); err != nil {
-			return nil, err
-		}
-	}
-	rows, err := e.db.Query(ctx, `SELECT extract(epoch FROM attempt_started_at - accepted_at)::float8 * 1000 FROM payouts
-		WHERE promotion_id >= $1 AND target_id = 2 AND attempt_by = 'payer'`, promotion)
-	if err != nil {
-		return nil, err
-	}
-	waits, err := pgx.CollectRows(rows, pgx.RowTo[float64])
-	if err != nil {
-		return nil, err
-	}
-	if len(waits) != s.woken {
-		return nil, fmt.Errorf("refused: the other instance paid %d of %d payouts", len(waits), s.woken)
-	}
-	slices.Sort(waits)
-	return map[string]pair{"wake": {ours: waits[(len(waits)*99+99)/100-1]}}, nil
-}
-
-// sendEach publishes a record of one target to each of n promotions, with a pause after each.
-func (e *environment) sendEach(ctx context.Context, n, target int, pause time.Duration) error {
-	return e.send(ctx, func(send sender) error {
-		for _, number := range promotions(n) {
-			value, err := pointRecord(number, target)
-			if err != nil {
-				return err
-			}
-			send(publishTopic, "", value)
-			if err := sleep(ctx, pause); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// awaitPaid waits until n payouts are paid.
-func (e *environment) awaitPaid(ctx context.Context, n int) error {
-	return until(ctx, 100*time.Millisecond, func() (bool, error) {
-		var paid int
-		err := e.db.QueryRow(ctx, "SELECT count(*) FROM payouts WHERE promotion_id >= $1 AND state = 'SUCCESS'", promotion).Scan(&paid)
-		return paid >= n, err
-	})
+	t.load(ctx, 60, broken)
+	r.start(ctx, enqueues)
+	r.processes[0].await(ctx, "breaker opened")
+	r.start(ctx, pays)
+	each(1, 0)
+	awaitPaid(t.woken)
+	check(sleep(ctx, t.quiet))
+	each(2, 50*time.Millisecond)
+	awaitPaid(2 * t.woken)
+	rows := must(t.db.Query(ctx, `SELECT extract(epoch FROM attempt_started_at - accepted_at)::float8 * 1000 FROM payouts
+		WHERE promotion_id >= $1 AND target_id = 2 AND attempt_by = 'payer'`, promotion))
+	waits := must(pgx.CollectRows(rows, pgx.RowTo[float64]))
+	expect(len(waits) == t.woken, "the other instance paid %d of %d payouts", len(waits), t.woken)
+	t.figure("wake", quantile(waits, 0.99))
 }
 
 // unusedAddress returns an address of loopback without a listener.
-func unusedAddress(ctx context.Context) (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
+func unusedAddress(ctx context.Context) string {
+	l := must((&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"))
+	check(l.Close())
+	return l.Addr().String()
 }

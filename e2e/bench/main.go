@@ -29,8 +29,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/millrace-io/millrace/e2e/services/servers"
 )
 
 func main() {
@@ -69,21 +67,15 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&o.limit, "limit", 90*time.Minute, "time limit")
 	flags.StringVar(&o.dir, "dir", filepath.Join(".services", "bench"), "folder of servers, logs and settings")
 	flags.StringVar(&o.pages, "pages", filepath.Join("e2e", "bench"), "folder of README.md, jobs.md and room.md, each of which a complete run of its comparisons writes")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return nil
+	case err != nil:
 		return err
-	}
-	if flags.NArg() > 0 {
+	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	return o.run(ctx, out)
-}
-
-// run measures the selected comparisons, prints the table, and writes the pages whose comparisons
-// are complete.
-func (o options) run(ctx context.Context, out io.Writer) error {
 	selected, err := chosen(o.rows)
 	if err != nil {
 		return err
@@ -96,89 +88,62 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the time limit of %s is over", o.limit))
 	defer cancel()
-	e, err := o.prepare(ctx, out, selected)
-	if e != nil {
-		defer e.close()
-	}
+	return try(func() { o.run(ctx, out, selected) })
+}
+
+// run measures the selected comparisons, prints the table, and writes the pages whose comparisons
+// are complete.
+func (o options) run(ctx context.Context, out io.Writer, selected []comparison) {
+	dir := must(filepath.Abs(o.dir))
+	e := &environment{dir: dir, log: out, results: o.pages, self: must(os.Executable()), millrace: filepath.Join(dir, "millrace"), tables: map[string][]*table{}}
+	defer e.close()
+	e.open(ctx, must(strconv.Atoi(cmp.Or(os.Getenv("MILLRACE_SERVICES_PORT_OFFSET"), "0"))), slices.ContainsFunc(selected, on(mainPage)))
+	e.logf("servers: %s", strings.Join(e.versions, ", "))
+	text, err := exec.CommandContext(ctx, "go", "build", "-o", e.millrace, "github.com/millrace-io/millrace/cmd/millrace").CombinedOutput()
 	if err != nil {
-		return err
+		check(fmt.Errorf("%w: %s", err, text))
 	}
 	size := full()
 	if o.quick {
-		size = quick()
+		size, o.runs = quick(), 1
 	}
 	size.campaign = cmp.Or(o.targets, size.campaign)
-	e.results = o.pages
 	rep := report{machine: machine(e)}
 	began := time.Now()
 	for _, c := range selected {
-		runs := cmp.Or(o.runs, c.runs)
-		if o.quick {
-			runs = 1
-		}
-		rep.comparisons = append(rep.comparisons, e.compare(ctx, c, size, runs))
+		rep.comparisons = append(rep.comparisons, e.compare(ctx, c, size, cmp.Or(o.runs, c.runs)))
 		if ctx.Err() != nil {
 			break
 		}
 	}
 	rep.took, rep.tables = time.Since(began), e.tables
-	fmt.Fprintf(out, "\n%s", rep.text())
+	e.logf("\n%s", rep.text())
 	failed := rep.failed()
 	for _, page := range []string{mainPage, jobsPage, roomPage} {
-		if !slices.ContainsFunc(selected, func(c comparison) bool { return c.page() == page }) {
+		if !slices.ContainsFunc(selected, on(page)) {
 			continue
 		}
 		path := filepath.Join(o.pages, page)
 		if failed != nil || o.quick || o.targets > 0 || !complete(selected, page) {
-			fmt.Fprintf(out, "\n%s is not written: only a complete run without a missing figure writes it.\n", path)
-		} else if err := rep.write(path, e.plots); err != nil {
-			return err
+			e.logf("%s is not written: only a complete run without a missing figure writes it.", path)
+		} else {
+			check(rep.write(path, e.plots))
 		}
 	}
-	return failed
+	check(failed)
+}
+
+// on reports whether a comparison is on a page.
+func on(page string) func(comparison) bool {
+	return func(c comparison) bool { return c.page() == page }
 }
 
 // complete reports whether the selected comparisons are all of a page.
 func complete(selected []comparison, page string) bool {
-	of := func(all []comparison) (n int) {
-		for _, c := range all {
-			if c.page() == page {
-				n++
-			}
-		}
-		return n
+	missing := func(c comparison) bool {
+		return on(page)(c) && !slices.ContainsFunc(selected, func(s comparison) bool { return s.name == c.name })
 	}
-	return of(selected) == of(comparisons())
-}
-
-// prepare builds the binary and starts the servers.
-func (o options) prepare(ctx context.Context, out io.Writer, selected []comparison) (*environment, error) {
-	offset, err := strconv.Atoi(cmp.Or(os.Getenv("MILLRACE_SERVICES_PORT_OFFSET"), "0"))
-	if err != nil {
-		return nil, fmt.Errorf("MILLRACE_SERVICES_PORT_OFFSET: %w", err)
-	}
-	dir, err := filepath.Abs(o.dir)
-	if err != nil {
-		return nil, err
-	}
-	needed := []string{servers.Redis}
-	if slices.ContainsFunc(selected, func(c comparison) bool { return c.page() == mainPage }) {
-		needed = append(needed, servers.Kafka, servers.Postgres)
-	}
-	e, err := open(ctx, dir, offset, out, needed)
-	if err != nil {
-		return e, err
-	}
-	fmt.Fprintln(out, "servers:", strings.Join(e.versions, ", "))
-	if e.self, err = os.Executable(); err != nil {
-		return e, err
-	}
-	e.millrace = filepath.Join(dir, "millrace")
-	build := exec.CommandContext(ctx, "go", "build", "-o", e.millrace, "github.com/millrace-io/millrace/cmd/millrace")
-	if text, err := build.CombinedOutput(); err != nil {
-		return e, fmt.Errorf("%w: %s", err, text)
-	}
-	return e, nil
+	return !slices.ContainsFunc(comparisons(), missing)
 }
 
 // chosen returns the comparisons that have one of the names or rows, or are on the page of that

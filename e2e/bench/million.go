@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"time"
 
+	"github.com/go-analyze/charts"
 	"github.com/twmb/franz-go/pkg/kadm"
 
-	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -23,54 +25,77 @@ type sample struct {
 
 // compareMillion pays the largest campaign and plots it. pay refuses a campaign that lost or
 // repeated a payout.
-func compareMillion(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
+func compareMillion(ctx context.Context, t *trial) {
 	var samples []sample
-	watch := func(ctx context.Context, r *run) error {
-		one, err := e.sample(ctx, r, s.million)
-		samples = append(samples, one)
-		return err
-	}
-	r, err := e.campaigns(ctx, campaign{label: "1,000,000 targets", targets: s.million, latency: 5 * time.Millisecond, watch: watch})
-	if err != nil {
-		return nil, err
-	}
+	watch := func(ctx context.Context, r *run) { samples = append(samples, r.sample(ctx)) }
+	r := t.campaigns(ctx, campaign{label: "1,000,000 targets", targets: t.million, latency: 5 * time.Millisecond, watch: watch})
 	var longest int64
 	for _, one := range samples {
 		longest = max(longest, one.entries)
 	}
-	if e.plots, err = plot(samples); err != nil {
-		return nil, err
-	}
-	return map[string]pair{
-		"million-paid":   {float64(s.million), float64(s.million)},
-		"million-memory": {ours: float64(r[0].Peak) / (1 << 20)},
-		"million-stream": {float64(longest), float64(streams.DefaultConfig().MaxLen)},
-	}, nil
+	t.plots = must(plot(samples))
+	t.figure("million-paid", float64(t.million), float64(t.million))
+	t.figure("million-memory", float64(r[0].Peak)/(1<<20))
+	t.figure("million-stream", float64(longest), float64(streams.DefaultConfig().MaxLen))
 }
 
-func (e *environment) sample(ctx context.Context, r *run, records int) (s sample, err error) {
-	point, _ := promotiontype.ByName("POINT")
-	s.at = time.Since(r.began)
-	if s.settled, err = e.settledCount(ctx); err != nil {
-		return s, err
+func (r *run) sample(ctx context.Context) sample {
+	stream, group := point().StreamPrefix()+strconv.Itoa(promotion), point().GroupPrefix()+strconv.Itoa(promotion)
+	s := sample{
+		at: time.Since(r.began), settled: r.settledCount(ctx), lag: int64(r.million), entries: must(r.redis.XLen(ctx, stream).Result()),
+		memory: r.processes[0].memory(resident), redis: r.redisMemory(ctx),
 	}
-	offsets, err := e.kafka.FetchOffsets(ctx, point.Group())
-	if err != nil {
-		return s, err
-	}
-	s.lag = int64(records)
-	offsets.Each(func(o kadm.OffsetResponse) { s.lag -= max(0, o.At) })
-	stream := point.StreamPrefix() + "12345"
-	if s.entries, err = e.redis.XLen(ctx, stream).Result(); err != nil {
-		return s, err
-	}
+	must(r.kafka.FetchOffsets(ctx, point().Group())).Each(func(o kadm.OffsetResponse) { s.lag -= max(0, o.At) })
 	// Before the first entry there is no group, and nothing is pending.
-	if pending, err := e.redis.XPending(ctx, stream, point.GroupPrefix()+"12345").Result(); err == nil {
+	if pending, err := r.redis.XPending(ctx, stream, group).Result(); err == nil {
 		s.pending = pending.Count
 	}
-	if s.memory, err = memory(r.processes[0].cmd.Process.Pid, "VmRSS"); err != nil {
-		return s, err
+	return s
+}
+
+// plot draws the samples of a campaign as one SVG with four panels.
+func plot(samples []sample) ([]byte, error) {
+	const width, height = 1000, 320
+	panels := []struct {
+		title  string
+		legend []string
+		values func(before, s sample) []float64
+	}{
+		{"Payouts per second", []string{"settled"}, func(before, s sample) []float64 {
+			return []float64{float64(s.settled-before.settled) / (s.at - before.at).Seconds()}
+		}},
+		{"Waiting", []string{"records in Kafka (lag)", "entries in the stream"}, func(_, s sample) []float64 {
+			return []float64{float64(s.lag), float64(s.entries)}
+		}},
+		{"Pending entries", []string{"delivered, not acknowledged"}, func(_, s sample) []float64 {
+			return []float64{float64(s.pending)}
+		}},
+		{"Memory (MB)", []string{"process", "Redis"}, func(_, s sample) []float64 {
+			return []float64{float64(s.memory) / (1 << 20), float64(s.redis) / (1 << 20)}
+		}},
 	}
-	s.redis, err = e.redisInfo(ctx, "memory", "used_memory:")
-	return s, err
+	painter := charts.NewPainter(charts.PainterOptions{OutputFormat: charts.ChartOutputSVG, Width: width, Height: height * len(panels)})
+	for i, panel := range panels {
+		data := make([][]float64, len(panel.legend))
+		seconds := make([]string, len(samples))
+		var before sample
+		for n, s := range samples {
+			for line, value := range panel.values(before, s) {
+				data[line] = append(data[line], value)
+			}
+			seconds[n] = fmt.Sprintf("%.0f s", s.at.Seconds())
+			before = s
+		}
+		option := charts.NewLineChartOptionWithData(data)
+		option.Title.Text = panel.title
+		option.Legend.SeriesNames = panel.legend
+		option.XAxis.Labels = seconds
+		option.XAxis.LabelCount = 12
+		option.Symbol.Shape = charts.SymbolNone
+		box := charts.NewBox(0, i*height, width, (i+1)*height)
+		if err := painter.Child(charts.PainterBoxOption(box)).LineChart(option); err != nil {
+			return nil, err
+		}
+	}
+	return painter.Bytes()
 }

@@ -10,8 +10,6 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
 // peerConfig is what a peer gets on its command line.
@@ -21,13 +19,7 @@ type peerConfig struct {
 	Targets              int
 }
 
-func (c peerConfig) String() string {
-	text, err := json.Marshal(c)
-	if err != nil {
-		panic(err) // it has strings and a number
-	}
-	return string(text)
-}
+func (c peerConfig) String() string { return string(must(json.Marshal(c))) }
 
 // programs are what this binary also is: the peers of a campaign, and the watchers of jobs. Each
 // gets its settings on the command line.
@@ -37,18 +29,15 @@ func programs() map[string]func(ctx context.Context, config string, out io.Write
 
 // peer runs the bare loop or the stock flow. It prints a line when it is ready, and another one
 // when all payouts are settled. Then it waits for a signal.
-func peer(pay func(context.Context, peerConfig, func()) error) func(context.Context, string, io.Writer) error {
+func peer(pay func(ctx context.Context, c peerConfig, ready func())) func(context.Context, string, io.Writer) error {
 	return func(ctx context.Context, config string, out io.Writer) error {
-		var c peerConfig
-		if err := json.Unmarshal([]byte(config), &c); err != nil {
-			return err
-		}
-		if err := pay(ctx, c, func() { fmt.Fprintln(out, "running") }); err != nil {
-			return err
-		}
-		fmt.Fprintln(out, "settled")
-		<-ctx.Done()
-		return nil
+		return try(func() {
+			var c peerConfig
+			check(json.Unmarshal([]byte(config), &c))
+			pay(ctx, c, func() { fmt.Fprintln(out, "running") })
+			fmt.Fprintln(out, "settled")
+			<-ctx.Done()
+		})
 	}
 }
 
@@ -57,18 +46,12 @@ const peerTable = `CREATE TABLE payouts (
 	target_id bigint PRIMARY KEY, state text NOT NULL, attempts int NOT NULL DEFAULT 0, payload bytea NOT NULL,
 	transaction_key text, accepted_at timestamptz NOT NULL DEFAULT now(), settled_at timestamptz)`
 
-func peerLedger(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		return nil, err
-	}
+func peerLedger(ctx context.Context, dsn string) *pgxpool.Pool {
+	config := must(pgxpool.ParseConfig(dsn))
 	config.MaxConns = 10 // as the product's ledger
-	db, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	_, err = db.Exec(ctx, peerTable)
-	return db, err
+	db := must(pgxpool.NewWithConfig(ctx, config))
+	must(db.Exec(ctx, peerTable))
+	return db
 }
 
 // record is a record of the publish topic, and the request that it leads to.
@@ -86,40 +69,24 @@ type charger struct {
 }
 
 func newCharger(api string, slots int) charger {
-	point, _ := promotiontype.ByName("POINT")
-	return charger{api + point.Operation.Path, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: slots}}}
+	return charger{api + point().Operation.Path, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: slots}}}
 }
 
 // charge pays one record and returns the transaction key.
-func (c charger) charge(ctx context.Context, payload []byte) (key string, err error) {
+func (c charger) charge(ctx context.Context, payload []byte) (key string) {
 	var r record
-	if err := json.Unmarshal(payload, &r); err != nil {
-		return "", err
-	}
-	body, err := json.Marshal(r)
-	if err != nil {
-		return "", err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
-	if err != nil {
-		return "", err
-	}
+	check(json.Unmarshal(payload, &r))
+	req := must(http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(must(json.Marshal(r)))))
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Idempotency-Key", "POINT:"+strconv.FormatInt(r.PromotionID, 10)+":"+strconv.FormatInt(r.TargetID, 10))
 	answer, err := c.client.Do(req)
-	if err != nil {
-		return "", err
-	}
+	check(err)
 	defer answer.Body.Close()
 	var charged struct {
 		TransactionKey string `json:"transactionKey"`
 	}
-	if err := json.NewDecoder(answer.Body).Decode(&charged); err != nil {
-		return "", err
-	}
-	if answer.StatusCode != http.StatusOK || charged.TransactionKey == "" {
-		return "", fmt.Errorf("the Money API answered %s", answer.Status)
-	}
-	_, err = io.Copy(io.Discard, answer.Body)
-	return charged.TransactionKey, err
+	check(json.NewDecoder(answer.Body).Decode(&charged))
+	expect(answer.StatusCode == http.StatusOK && charged.TransactionKey != "", "the Money API answered %s", answer.Status)
+	must(io.Copy(io.Discard, answer.Body))
+	return charged.TransactionKey
 }

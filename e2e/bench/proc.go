@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -23,13 +26,11 @@ type process struct {
 	done chan struct{} // closed when the process has ended
 }
 
-// start runs a program with both outputs in process.out.
-func start(name, path string, args ...string) (*process, error) {
+// start runs a program with both outputs in process.out, until the end of the trial.
+func (t *trial) start(name, path string, args ...string) *process {
 	p := &process{name: name, cmd: exec.Command(path, args...), done: make(chan struct{})} //nolint:noctx // stop ends it
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
+	check(p.cmd.Start())
 	release, err := servers.SignalOnExit(p.cmd.Process.Pid, syscall.SIGKILL)
 	if err != nil {
 		_ = p.cmd.Process.Kill()
@@ -40,22 +41,69 @@ func start(name, path string, args ...string) (*process, error) {
 		release()
 		close(p.done)
 	}()
-	return p, err
+	t.cleanup(p.stop)
+	check(err)
+	return p
+}
+
+// startProduct runs the binary with settings, until it is ready.
+func (t *trial) startProduct(ctx context.Context, name string, settings map[string]any) *process {
+	p := t.start(name, t.millrace, "run", "--config", t.writeSettings(name, settings))
+	p.await(ctx, `"msg":"running"`)
+	return p
+}
+
+// writeSettings writes a settings file from settings by their dotted paths.
+func (e *environment) writeSettings(name string, settings map[string]any) (path string) {
+	tree := map[string]any{}
+	for key, value := range settings {
+		at, names := tree, strings.Split(key, ".")
+		for _, name := range names[:len(names)-1] {
+			if _, ok := at[name]; !ok {
+				at[name] = map[string]any{}
+			}
+			at, _ = at[name].(map[string]any)
+		}
+		at[names[len(names)-1]] = value
+	}
+	path = filepath.Join(e.dir, name+".yaml")
+	check(os.WriteFile(path, must(yaml.Marshal(tree)), 0o600))
+	return path
 }
 
 // await waits until the process has printed text.
-func (p *process) await(ctx context.Context, text string) error {
-	return until(ctx, 5*time.Millisecond, func() (bool, error) {
+func (p *process) await(ctx context.Context, text string) {
+	until(ctx, 5*time.Millisecond, func() bool {
 		if strings.Contains(p.out.String(), text) {
-			return true, nil
+			return true
 		}
-		select {
-		case <-p.done:
-			return false, fmt.Errorf("%s ended before it printed %q:\n%s", p.name, text, p.tail())
-		default:
-			return false, nil
-		}
+		p.alive()
+		return false
 	})
+}
+
+// awaitReport waits for a line that begins with text, and decodes the JSON that follows.
+func (p *process) awaitReport(ctx context.Context, text string, into any) {
+	within(ctx, 2*time.Minute, p.name+" did not receive everything", func(ctx context.Context) {
+		p.await(ctx, text)
+		until(ctx, 5*time.Millisecond, func() bool {
+			_, report, _ := strings.Cut(p.out.String(), text)
+			line, _, complete := strings.Cut(report, "\n")
+			if complete {
+				check(json.Unmarshal([]byte(line), into))
+			}
+			return complete
+		})
+	})
+}
+
+// alive fails when the process has ended.
+func (p *process) alive() {
+	select {
+	case <-p.done:
+		check(fmt.Errorf("%s ended:\n%s", p.name, p.tail()))
+	default:
+	}
 }
 
 func (p *process) tail() string {
@@ -74,21 +122,7 @@ func (p *process) stop() {
 	}
 }
 
-// until repeats a check until it is true, fails, or ctx ends.
-func until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		if ok, err := check(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
-}
+func (p *process) cpu() time.Duration { return cpuTime(p.cmd.Process.Pid) }
 
 // cpuTime returns the CPU time of a process, of its live children, and of those that it has reaped.
 func cpuTime(pid int) time.Duration {
@@ -112,17 +146,24 @@ func cpuTime(pid int) time.Duration {
 	return total
 }
 
-// memory returns a line of /proc/PID/status in bytes: VmHWM is the peak, VmRSS the present size.
-func memory(pid int, line string) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for l := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(l, line+":"); ok {
-			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			return kb << 10, err
+// The sizes of a process: the present one and the largest one.
+const resident, peak = "VmRSS", "VmHWM"
+
+// memory returns a size of the process in bytes.
+func (p *process) memory(size string) int64 {
+	text := string(must(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))))
+	_, rest, found := strings.Cut(text, "\n"+size+":")
+	expect(found, "the status of %s has no %s", p.name, size)
+	return leading([]byte(strings.TrimSpace(rest))) << 10
+}
+
+// leading returns the number at the beginning of a text.
+func leading(text []byte) (n int64) {
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			break
 		}
+		n = 10*n + int64(c-'0')
 	}
-	return 0, errors.New("no " + line + " in the process status")
+	return n
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
 
 // roundTrip is that of a server in another data center zone.
@@ -62,12 +65,10 @@ func (m *meter) handle(msg *message.Message) error {
 
 // result returns messages per second and allocations per message. It refuses a run that handled
 // another number of messages.
-func (m *meter) result() (rate, allocations float64, err error) {
-	if got := m.handled.Load(); got != m.goal {
-		return 0, 0, fmt.Errorf("refused: %d messages were handled, %d were expected", got, m.goal)
-	}
-	n := float64(m.goal - 1)
-	return n / m.last.Sub(m.first).Seconds(), float64(m.after.Mallocs-m.before.Mallocs) / n, nil
+func (m *meter) result() (rate, allocations float64) {
+	got, n := m.handled.Load(), float64(m.goal-1)
+	expect(got == m.goal, "%d messages were handled, %d were expected", got, m.goal)
+	return n / m.last.Sub(m.first).Seconds(), float64(m.after.Mallocs-m.before.Mallocs) / n
 }
 
 // route is a plugin with one route whose handler is a meter.
@@ -85,168 +86,156 @@ func (r route) Register(reg *pipeline.Registry) error {
 }
 
 // ours runs a route of the framework in this process, with its default settings, and drains it.
-func (e *environment) ours(ctx context.Context, m *meter, transport pipeline.Plugin, from func() pipeline.Source, settings map[string]any) error {
-	file, err := e.writeSettings("route", settings)
-	if err != nil {
-		return err
-	}
+func (t *trial) ours(ctx context.Context, m *meter, transport pipeline.Plugin, from func() pipeline.Source, settings map[string]any) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var out pipelinetest.Buffer
-	ended := make(chan int, 1)
+	args, ended := []string{"run", "--config", t.writeSettings("route", settings)}, make(chan int, 1)
 	go func() {
 		ended <- app.Main(ctx, app.Options{
-			Name: "bench", Plugins: []pipeline.Plugin{transport, route{from, m}}, Args: []string{"run", "--config", file},
+			Name: "bench", Plugins: []pipeline.Plugin{transport, route{from, m}}, Args: args,
 			Environ: []string{}, Stdout: &out, Stderr: &out,
 		})
 	}()
 	select {
 	case <-m.done:
+		cancel()
+		code := <-ended
+		expect(code == 0, "the service ended with %d:\n%s", code, out.String())
 	case code := <-ended:
-		return fmt.Errorf("the service ended with %d:\n%s", code, out.String())
+		expect(false, "the service ended with %d before it had handled everything:\n%s", code, out.String())
 	}
-	cancel()
-	if code := <-ended; code != 0 {
-		return fmt.Errorf("the service ended with %d:\n%s", code, out.String())
-	}
-	return nil
 }
 
 // stock runs a Watermill Router with the same handler.
-func stock(ctx context.Context, m *meter, sub message.Subscriber, topic string) error {
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	if err != nil {
-		return err
-	}
+func stock(ctx context.Context, m *meter, sub message.Subscriber, topic string) {
+	router := must(message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}))
 	router.AddConsumerHandler("bench", topic, sub, m.handle)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(ctx) }()
 	select {
 	case <-m.done:
 	case err := <-ended:
-		return errors.Join(errors.New("the router ended"), err)
+		check(errors.New("the router ended"), err)
 	}
-	return router.Close()
+	check(router.Close())
 }
 
 // nearAndFar runs measure on Redis itself, and behind a proxy with a round trip of 1.3 ms.
-func (e *environment) nearAndFar(measure func(place, addr string) error) error {
+func (e *environment) nearAndFar(measure func(place, addr string)) {
 	addr := e.fleet.Addr(servers.Redis)
-	proxy, err := faults.NewProxy(addr)
-	if err != nil {
-		return err
-	}
+	proxy := must(faults.NewProxy(addr))
 	defer func() { _ = proxy.Close() }()
 	proxy.SetDelay(roundTrip)
-	return errors.Join(measure("local", addr), measure("far", proxy.Addr()))
+	measure("local", addr)
+	measure("far", proxy.Addr())
 }
 
 // compareConsume reads and acks a stream through the Router, with default settings.
-func compareConsume(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
-	pairs := map[string]pair{}
-	err := e.nearAndFar(func(place, addr string) error {
-		n, peers := s.messages, s.messages/10
+func compareConsume(ctx context.Context, t *trial) {
+	t.nearAndFar(func(place, addr string) {
+		n, peers := t.messages, t.messages/10
 		if place == "far" {
-			n, peers = s.messages/3, s.messages/100
+			n, peers = t.messages/3, t.messages/100
 		}
 		m, peer := newMeter(n, 0), newMeter(peers, 0)
-		if err := e.fill(ctx, "ours", n); err != nil {
-			return err
-		}
+		t.fill(ctx, "ours", n)
 		plugin := redis.New()
 		from := func() pipeline.Source { return plugin.Source("ours", "bench") }
-		if err := e.ours(ctx, m, plugin, from, map[string]any{"plugins.redis.addrs": []string{addr}}); err != nil {
-			return err
-		}
-		if err := e.acked(ctx, "ours", "bench"); err != nil {
-			return err
-		}
-		if err := e.fill(ctx, stockStream, peers); err != nil {
-			return err
-		}
-		sub, err := stockSubscriber(addr)
-		if err != nil {
-			return err
-		}
-		if err := stock(ctx, peer, sub, stockStream); err != nil {
-			return err
-		}
-		rate, allocations, err := m.result()
-		peerRate, _, peerErr := peer.result()
-		pairs["consume-"+place] = pair{rate, peerRate}
+		t.ours(ctx, m, plugin, from, map[string]any{"plugins.redis.addrs": []string{addr}})
+		pending := must(t.redis.XPending(ctx, "ours", "bench").Result()).Count
+		expect(pending == 0, "%d entries are not acknowledged", pending)
+		t.fill(ctx, stockStream, peers)
+		stock(ctx, peer, stockSubscriber(addr), stockStream)
+		rate, allocations := m.result()
+		peerRate, _ := peer.result()
+		t.figure("consume-"+place, rate, peerRate)
 		if place == "local" {
-			pairs["stream-allocations"] = pair{allocations, e.committed("stream-allocations")}
+			t.figure("stream-allocations", allocations, t.committed("stream-allocations"))
 		}
-		return errors.Join(err, peerErr)
 	})
-	return pairs, err
 }
 
 // compareWindow reads one partition with a handler that takes a millisecond.
-func compareWindow(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
-	if err := e.emptyKafka(ctx); err != nil {
-		return nil, err
-	}
-	n, peers := s.messages/5, s.messages/100
-	if err := e.createTopics(ctx, 1, "ours", "stock"); err != nil {
-		return nil, err
-	}
-	err := e.send(ctx, func(send sender) error {
+func compareWindow(ctx context.Context, t *trial) {
+	t.emptyKafka(ctx)
+	n, peers := t.messages/5, t.messages/100
+	t.createTopics(ctx, 1, "ours", "stock")
+	t.send(ctx, func(send sender) {
 		for range n {
 			send("ours", "", payload())
 		}
 		for range peers {
 			send("stock", "", payload())
 		}
-		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
 	m, peer := newMeter(n, time.Millisecond), newMeter(peers, time.Millisecond)
 	plugin := kafka.New()
 	from := func() pipeline.Source { return plugin.Source("ours", "ours") }
-	if err := e.ours(ctx, m, plugin, from, map[string]any{"plugins.kafka.brokers": e.brokers()}); err != nil {
-		return nil, err
-	}
-	sub, err := stockKafka(e.brokers(), "stock")
-	if err != nil {
-		return nil, err
-	}
-	if err := stock(ctx, peer, sub, "stock"); err != nil {
-		return nil, err
-	}
-	rate, allocations, err := m.result()
-	peerRate, _, peerErr := peer.result()
-	return map[string]pair{
-		"window": {rate, peerRate}, "kafka-allocations": {allocations, e.committed("kafka-allocations")},
-	}, errors.Join(err, peerErr)
+	t.ours(ctx, m, plugin, from, map[string]any{"plugins.kafka.brokers": t.brokers()})
+	stock(ctx, peer, stockKafka(t.brokers(), "stock"), "stock")
+	rate, allocations := m.result()
+	peerRate, _ := peer.result()
+	t.figure("window", rate, peerRate)
+	t.figure("kafka-allocations", allocations, t.committed("kafka-allocations"))
 }
 
 // fill replaces a stream by one with n entries in the format of watermill-redisstream, which both
 // sides read.
-func (e *environment) fill(ctx context.Context, stream string, n int) error {
-	if err := e.redis.Del(ctx, stream).Err(); err != nil {
-		return err
-	}
-	for n > 0 {
+func (e *environment) fill(ctx context.Context, stream string, n int) {
+	check(e.redis.Del(ctx, stream).Err())
+	for ; n > 0; n -= 1000 {
 		pipe := e.redis.Pipeline()
 		for range min(n, 1000) {
 			pipe.XAdd(ctx, &goredis.XAddArgs{Stream: stream, Values: []any{redisstream.UUIDHeaderKey, "u", "metadata", "", "payload", payload()}})
 		}
-		if _, err := pipe.Exec(ctx); err != nil {
-			return err
-		}
-		n -= 1000
+		must(pipe.Exec(ctx))
 	}
-	return nil
 }
 
-// acked checks that a group has acknowledged all entries.
-func (e *environment) acked(ctx context.Context, stream, group string) error {
-	pending, err := e.redis.XPending(ctx, stream, group).Result()
-	if err == nil && pending.Count > 0 {
-		return fmt.Errorf("refused: %d entries of %s are not acknowledged", pending.Count, stream)
-	}
-	return err
+const publishers = 8
+
+// comparePublish publishes from eight goroutines, one message and 50 messages per call.
+func comparePublish(ctx context.Context, t *trial) {
+	t.nearAndFar(func(place, addr string) {
+		for _, perCall := range []int{1, 50} {
+			n, peers := t.messages/3, t.messages/3
+			switch {
+			case place == "far" && perCall == 1:
+				n, peers = t.messages/30, t.messages/30
+			case place == "far":
+				peers = t.messages / 30
+			}
+			client := goredis.NewClient(&goredis.Options{Addr: addr})
+			rate := t.publishRate(ctx, must(pubsub.NewPublisher(client, pubsub.PublisherConfig{})), perCall, n)
+			check(client.Close())
+			t.figure(fmt.Sprintf("publish-%d-%s", perCall, place), rate, t.publishRate(ctx, stockPublisher(addr), perCall, peers))
+		}
+	})
 }
+
+// publishRate publishes about n messages, checks that the stream has them, and closes the
+// publisher.
+func (e *environment) publishRate(ctx context.Context, publisher message.Publisher, perCall, n int) float64 {
+	const stream = "publish"
+	check(e.redis.Del(ctx, stream).Err())
+	calls := max(1, n/perCall/publishers)
+	began := time.Now()
+	together(ctx, publishers, func(ctx context.Context, _ int) {
+		for range calls {
+			messages := make([]*message.Message, perCall)
+			for i := range messages {
+				messages[i] = message.NewMessage("u", payload())
+			}
+			check(publisher.Publish(stream, messages...))
+		}
+		check(ctx.Err())
+	})
+	took, sent := time.Since(began), publishers*calls*perCall
+	got := must(e.redis.XLen(ctx, stream).Result())
+	expect(got == int64(sent), "the stream has %d entries, %d were published", got, sent)
+	check(publisher.Close())
+	return float64(sent) / took.Seconds()
+}
+
+var payload = sync.OnceValue(func() []byte { return []byte(strings.Repeat("x", payloadBytes)) }) //nolint:gochecknoglobals // a constant

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -21,7 +20,7 @@ func watch(ctx context.Context, config string, out io.Writer) error {
 	if err := json.Unmarshal([]byte(config), &c); err != nil {
 		return err
 	}
-	w := watching{watchConfig: c, delays: make([][]time.Duration, len(c.Deliveries)), out: out, clients: map[int32]*client{}}
+	w := watching{watchConfig: c, delays: make([][]float64, len(c.Deliveries)), out: out, clients: map[int32]*client{}}
 	var err error
 	if w.epoll, err = syscall.EpollCreate1(0); err != nil {
 		return err
@@ -56,9 +55,9 @@ type watching struct {
 	epoll   int
 	clients map[int32]*client // by descriptor
 	open    int               // have received the head of their response
-	delays  [][]time.Duration
-	arrived []arrival // of the present phase
-	phase   int       // of arrived
+	delays  [][]float64       // in ms
+	arrived []arrival         // of the present phase
+	phase   int               // of arrived
 	out     io.Writer
 	buffer  [64 << 10]byte
 	events  [512]syscall.EpollEvent
@@ -183,17 +182,9 @@ func (w *watching) message(c *client, message []byte, now time.Time) error {
 	}
 	phase, sent, _ := bytes.Cut(stamp, []byte(","))
 	p := int(leading(phase))
-	w.delays[p] = append(w.delays[p], now.Sub(time.Unix(0, leading(sent))))
+	w.delays[p] = append(w.delays[p], millis(now.Sub(time.Unix(0, leading(sent)))))
 	if len(w.delays[p]) == w.Deliveries[p] {
-		slices.Sort(w.delays[p])
-		at := func(share float64) float64 {
-			return w.delays[p][int(share*float64(len(w.delays[p])-1))].Seconds() * 1000
-		}
-		report, err := json.Marshal(delays{at(0.5), at(0.99)})
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(w.out, "%s%s\n", phaseReport(p), report)
+		fmt.Fprintf(w.out, "%s%s\n", phaseReport(p), must(json.Marshal(delaysOf(w.delays[p]))))
 	}
 	return nil
 }
@@ -212,22 +203,7 @@ func (w *watching) promotion(c *client, message []byte, now time.Time) error {
 	if len(w.arrived) < w.Deliveries[w.phase] {
 		return nil
 	}
-	report, err := json.Marshal(w.arrived)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(w.out, "%s%s\n%s", phaseReport(w.phase), report, phaseEnd(w.phase))
+	fmt.Fprintf(w.out, "%s%s\n", phaseReport(w.phase), must(json.Marshal(w.arrived)))
 	w.arrived, w.phase = nil, w.phase+1
 	return nil
-}
-
-// leading returns the number at the beginning of a text.
-func leading(text []byte) (n int64) {
-	for _, c := range text {
-		if c < '0' || c > '9' {
-			break
-		}
-		n = 10*n + int64(c-'0')
-	}
-	return n
 }

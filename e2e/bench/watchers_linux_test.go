@@ -21,7 +21,7 @@ func TestAWatcherRefusesALostEvent(t *testing.T) {
 		chunk(of(1)) + chunk(of(2)[:30]) + chunk(of(2)[30:]) + chunk("event: heartbeat\ndata: {}\n\n")
 	for _, perRead := range []int{1, 7, len(received)} {
 		var out pipelinetest.Buffer
-		w := watching{watchConfig: watchConfig{Deliveries: []int{2}}, delays: make([][]time.Duration, 1), out: &out}
+		w := watching{watchConfig: watchConfig{Deliveries: []int{2}}, delays: make([][]float64, 1), out: &out}
 		c := &client{}
 		for at := 0; at < len(received); at += perRead {
 			part := received[at:min(len(received), at+perRead)]
@@ -48,6 +48,6 @@ func TestAWatcherReportsTheTurnOfEachUser(t *testing.T) {
 	require.NoError(t, w.take(first, []byte(chunk(promoted)), at), "with a later end")
 	require.Empty(t, out.String())
 	require.NoError(t, w.take(second, []byte(head+chunk(promoted)), at.Add(time.Millisecond)))
-	require.Equal(t, phaseReport(0)+`[{"Client":7,"At":1000},{"Client":8,"At":2000}]`+"\n"+phaseEnd(0), out.String())
+	require.Equal(t, phaseReport(0)+`[{"Client":7,"At":1000},{"Client":8,"At":2000}]`+"\n", out.String())
 	require.ErrorContains(t, w.take(third, []byte(head+chunk(promoted)), at), "after the last phase")
 }
