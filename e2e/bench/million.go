@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-analyze/charts"
@@ -97,5 +98,7 @@ func plot(samples []sample) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return painter.Bytes()
+	svg, err := painter.Bytes()
+	// A line of the file has an element, instead of a point of a curve.
+	return []byte(strings.NewReplacer("\nL ", " L ", "><", ">\n<").Replace(string(svg))), err
 }
