@@ -88,18 +88,20 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the time limit of %s is over", o.limit))
 	defer cancel()
-	return try(func() { o.run(ctx, out, selected) })
+	return try(func() {
+		dir := must(filepath.Abs(o.dir))
+		e := &environment{dir: dir, log: out, results: o.pages, self: must(os.Executable()), millrace: filepath.Join(dir, "millrace"), tables: map[string][]*table{}}
+		(&trial{environment: e}).part(func(t *trial) { o.run(ctx, t, selected) })
+	})
 }
 
 // run measures the selected comparisons, prints the table, and writes the pages whose comparisons
 // are complete.
-func (o options) run(ctx context.Context, out io.Writer, selected []comparison) {
-	dir := must(filepath.Abs(o.dir))
-	e := &environment{dir: dir, log: out, results: o.pages, self: must(os.Executable()), millrace: filepath.Join(dir, "millrace"), tables: map[string][]*table{}}
-	defer e.close()
-	e.open(ctx, must(strconv.Atoi(cmp.Or(os.Getenv("MILLRACE_SERVICES_PORT_OFFSET"), "0"))), slices.ContainsFunc(selected, on(mainPage)))
-	e.logf("servers: %s", strings.Join(e.versions, ", "))
-	text, err := exec.CommandContext(ctx, "go", "build", "-o", e.millrace, "github.com/millrace-io/millrace/cmd/millrace").CombinedOutput()
+func (o options) run(ctx context.Context, t *trial, selected []comparison) {
+	offset := must(strconv.Atoi(cmp.Or(os.Getenv("MILLRACE_SERVICES_PORT_OFFSET"), "0")))
+	t.open(ctx, offset, slices.ContainsFunc(selected, on(mainPage)))
+	t.logf("servers: %s", strings.Join(t.versions, ", "))
+	text, err := exec.CommandContext(ctx, "go", "build", "-o", t.millrace, "github.com/millrace-io/millrace/cmd/millrace").CombinedOutput()
 	if err != nil {
 		check(fmt.Errorf("%w: %s", err, text))
 	}
@@ -108,16 +110,16 @@ func (o options) run(ctx context.Context, out io.Writer, selected []comparison) 
 		size, o.runs = quick(), 1
 	}
 	size.campaign = cmp.Or(o.targets, size.campaign)
-	rep := report{machine: machine(e)}
+	rep := report{machine: t.machine()}
 	began := time.Now()
 	for _, c := range selected {
-		rep.comparisons = append(rep.comparisons, e.compare(ctx, c, size, cmp.Or(o.runs, c.runs)))
+		rep.comparisons = append(rep.comparisons, t.compare(ctx, c, size, cmp.Or(o.runs, c.runs)))
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	rep.took, rep.tables = time.Since(began), e.tables
-	e.logf("\n%s", rep.text())
+	rep.took, rep.tables = time.Since(began), t.tables
+	t.logf("\n%s", rep.text())
 	failed := rep.failed()
 	for _, page := range []string{mainPage, jobsPage, roomPage} {
 		if !slices.ContainsFunc(selected, on(page)) {
@@ -125,9 +127,9 @@ func (o options) run(ctx context.Context, out io.Writer, selected []comparison) 
 		}
 		path := filepath.Join(o.pages, page)
 		if failed != nil || o.quick || o.targets > 0 || !complete(selected, page) {
-			e.logf("%s is not written: only a complete run without a missing figure writes it.", path)
+			t.logf("%s is not written: only a complete run without a missing figure writes it.", path)
 		} else {
-			check(rep.write(path, e.plots))
+			check(rep.write(path, t.plots))
 		}
 	}
 	check(failed)

@@ -234,7 +234,7 @@ func (r report) tried(b *strings.Builder, page string) {
 }
 
 // machine describes where the run took place.
-func machine(e *environment) string {
+func (e *environment) machine() string {
 	about := func(file, key string) string {
 		text, _ := os.ReadFile(file) // none outside of Linux
 		_, rest, _ := strings.Cut(string(text), key)

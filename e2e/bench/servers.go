@@ -41,54 +41,44 @@ type environment struct {
 
 var errNoServer = errors.New("a server can't be started")
 
-// open starts the servers: Redis alone, or all of them. They belong to the benchmark alone, because
-// it empties them.
-func (e *environment) open(ctx context.Context, offset int, all bool) {
-	check(os.MkdirAll(e.dir, 0o755))
-	lock := must(syscall.Open(filepath.Join(e.dir, "run.lock"), syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600))
+// open starts the servers until the end of the trial: Redis alone, or all of them. They belong to the
+// benchmark alone, because it empties them.
+func (t *trial) open(ctx context.Context, offset int, all bool) {
+	check(os.MkdirAll(t.dir, 0o755))
+	lock := must(syscall.Open(filepath.Join(t.dir, "run.lock"), syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600))
 	if err := syscall.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil { // it ends with this process
-		check(fmt.Errorf("another benchmark runs in %s: %w", e.dir, err))
+		check(fmt.Errorf("another benchmark runs in %s: %w", t.dir, err))
 	}
-	e.fleet = must(servers.New(servers.Options{
-		Dir: filepath.Join(e.dir, "servers"), Cache: filepath.Join(e.dir, "..", "cache"), EndWithProcess: true, Optimize: true, Progress: e.log,
+	t.fleet = must(servers.New(servers.Options{
+		Dir: filepath.Join(t.dir, "servers"), Cache: filepath.Join(t.dir, "..", "cache"), EndWithProcess: true, Optimize: true, Progress: t.log,
 		Ports: map[string]int{
 			servers.Kafka: 17592 + offset, "controller": 17593 + offset,
 			servers.Redis: 17594 + offset, servers.Postgres: 17595 + offset,
 		},
 	}))
-	e.fleet.Wipe(ctx) // what a killed run has left
+	t.fleet.Wipe(ctx) // what a killed run has left
+	t.cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		t.fleet.Wipe(ctx)
+	})
 	needed := []string{servers.Redis}
 	if all {
 		needed = append(needed, servers.Kafka, servers.Postgres)
 	}
-	for _, r := range e.fleet.Up(ctx, needed...) {
+	for _, r := range t.fleet.Up(ctx, needed...) {
 		if r.Err != nil {
 			check(fmt.Errorf("%w: %s: %w", errNoServer, r.Name, r.Err))
 		}
-		e.versions = append(e.versions, r.How[strings.LastIndex(r.How, ", ")+2:])
+		t.versions = append(t.versions, r.How[strings.LastIndex(r.How, ", ")+2:])
 	}
-	e.redis = redis.NewClient(&redis.Options{Addr: e.fleet.Addr(servers.Redis)})
+	t.redis = redis.NewClient(&redis.Options{Addr: t.fleet.Addr(servers.Redis)})
+	t.cleanup(func() { _ = t.redis.Close() })
 	if all {
-		e.kafka = must(kadm.NewOptClient(kgo.SeedBrokers(e.brokers()...), kgo.MetadataMinAge(10*time.Millisecond)))
-		e.db = must(pgx.Connect(ctx, e.fleet.Addr(servers.Postgres)))
-	}
-}
-
-// close ends the servers and removes their data.
-func (e *environment) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if e.kafka != nil {
-		e.kafka.Close()
-	}
-	if e.db != nil {
-		_ = e.db.Close(ctx)
-	}
-	if e.redis != nil {
-		_ = e.redis.Close()
-	}
-	if e.fleet != nil {
-		e.fleet.Wipe(ctx)
+		t.kafka = must(kadm.NewOptClient(kgo.SeedBrokers(t.brokers()...), kgo.MetadataMinAge(10*time.Millisecond)))
+		t.cleanup(t.kafka.Close)
+		t.db = must(pgx.Connect(ctx, t.fleet.Addr(servers.Postgres)))
+		t.cleanup(func() { _ = t.db.Close(context.WithoutCancel(ctx)) })
 	}
 }
 
