@@ -183,9 +183,9 @@ func while(ctx context.Context, body func(ctx context.Context), loops ...func(ct
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
-	for _, loop := range loops {
+	for _, run := range loops {
 		group.Go(func() error {
-			if err := try(func() { loop(ctx) }); ctx.Err() == nil {
+			if err := try(func() { run(ctx) }); ctx.Err() == nil {
 				return err
 			}
 			return nil // the end has interrupted it

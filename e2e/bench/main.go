@@ -99,7 +99,7 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 // are complete.
 func (o options) run(ctx context.Context, t *trial, selected []comparison) {
 	offset := must(strconv.Atoi(cmp.Or(os.Getenv("MILLRACE_SERVICES_PORT_OFFSET"), "0")))
-	t.open(ctx, offset, slices.ContainsFunc(selected, on(mainPage)))
+	t.startServers(ctx, offset, slices.ContainsFunc(selected, on(mainPage)))
 	t.logf("servers: %s", strings.Join(t.versions, ", "))
 	text, err := exec.CommandContext(ctx, "go", "build", "-o", t.millrace, "github.com/millrace-io/millrace/cmd/millrace").CombinedOutput()
 	if err != nil {

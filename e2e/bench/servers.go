@@ -41,9 +41,9 @@ type environment struct {
 
 var errNoServer = errors.New("a server can't be started")
 
-// open starts the servers until the end of the trial: Redis alone, or all of them. They belong to the
+// startServers starts Redis alone, or all servers, until the end of the trial. They belong to the
 // benchmark alone, because it empties them.
-func (t *trial) open(ctx context.Context, offset int, all bool) {
+func (t *trial) startServers(ctx context.Context, offset int, all bool) {
 	check(os.MkdirAll(t.dir, 0o755))
 	lock := must(syscall.Open(filepath.Join(t.dir, "run.lock"), syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600))
 	if err := syscall.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil { // it ends with this process
