@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -291,6 +292,7 @@ func TestExitCodes(t *testing.T) {
 			"mill: start: grain (postgres, mill): this binary knows schema versions up to 3, the database is at 4\nUse a newer mill.\n",
 		},
 		"port in use": {fmt.Errorf("listen: %w", syscall.EADDRINUSE), 2, "mill: listen: address already in use\n"},
+		"read-only":   {fmt.Errorf("store: %w", errors.Join(apart{}, &fs.PathError{Op: "mkdir", Path: "data", Err: syscall.EROFS})), 2, "mill: store: the dam is closed\n  mkdir data: read-only file system\n"},
 		"joined":      {errors.Join(errors.New("a"), errors.New("b")), 1, "mill: a\n  b\n"},
 		"tab":         {errors.New("a:\n\tb"), 1, "mill: a:\n  b\n"},
 		"attempts":    {errors.New("a:\n\tb\n\tb"), 1, "mill: a:\n  b\n"},

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -43,7 +44,7 @@ func (h *Host) connect(ctx context.Context, l *Loaded, notice notice) (addresses
 		return nil, stop, nil
 	case notice != nil:
 		notice(ctx, l)
-		addresses, stop, err = startEnvironment(ctx, l, begin)
+		addresses, stop, err = h.startEnvironment(ctx, l, begin)
 	default:
 		addresses, err = h.runningEnvironment(ctx, l.Settings)
 	}
@@ -53,12 +54,15 @@ func (h *Host) connect(ctx context.Context, l *Loaded, notice notice) (addresses
 	return addresses, stop, err
 }
 
-func startEnvironment(ctx context.Context, l *Loaded, start Environment) (addresses map[string]any, stop func() error, err error) {
+func (h *Host) startEnvironment(ctx context.Context, l *Loaded, start Environment) (addresses map[string]any, stop func() error, err error) {
 	s := l.Settings
 	startCtx, cancel := context.WithTimeout(ctx, s.StartTimeout)
 	defer cancel()
 	addresses, stopServers, err := start(startCtx, s.DataDir, l.Logger)
-	if err != nil {
+	switch {
+	case unwritable(err):
+		return nil, nil, Usage("start the %s environment: %w; set data_dir (%s) to a folder that this process can write", s.Environment, err, h.Variable("data_dir"))
+	case err != nil:
 		return nil, nil, &unavailableError{fmt.Errorf("start the %s environment: %w", s.Environment, err)}
 	}
 	return addresses, func() error {
@@ -72,6 +76,12 @@ func startEnvironment(ctx context.Context, l *Loaded, start Environment) (addres
 		}
 		return nil
 	}, nil
+}
+
+// unwritable reports whether a file or folder could not be written and never will be, because the
+// file system is read-only or the process lacks the rights.
+func unwritable(err error) bool {
+	return has[*fs.PathError](err) && (errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission))
 }
 
 // notice reports that the servers are not real.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,6 +68,20 @@ func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 		require.Contains(t, first, "nothing in this environment is real", "the first line, whatever the level of the log")
 		require.Equal(t, "mill: start the embedded environment: folder is in use by another process\n", rest)
 	})
+	for name, cause := range map[string]error{"read-only file system": syscall.EROFS, "permission denied": syscall.EACCES} {
+		t.Run("an environment whose folder can't be written: "+name, func(t *testing.T) {
+			o := o
+			o.Environ = []string{"MILL__LOG__LEVEL=error"}
+			o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(_ context.Context, dir string, _ *slog.Logger) (map[string]any, func(context.Context) error, error) {
+				return nil, nil, fmt.Errorf("data folder: %w", &fs.PathError{Op: "mkdir", Path: dir, Err: cause})
+			}}
+			r := run(t.Context(), o)
+			require.Equal(t, app.ExitUsage, r.code)
+			_, rest, _ := strings.Cut(r.stderr, "\n")
+			require.Equal(t, "mill: start the embedded environment: data folder: mkdir .mill: "+name+
+				"; set data_dir (MILL__DATA_DIR) to a folder that this process can write\n", rest)
+		})
+	}
 	t.Run("an environment that can't stop", func(t *testing.T) {
 		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			return nil, func(context.Context) error { return errors.New("disk full") }, nil

@@ -87,6 +87,8 @@ func exitCode(ctx context.Context, err error) int {
 		return ExitInterrupted
 	case has[*usageError](err), has[*operate.InputError](err), has[*configs.Error](err), has[*migration.Error](err):
 		return ExitUsage
+	case errors.Is(err, syscall.EROFS): // a person must choose another folder; no server is missing
+		return ExitUsage
 	case unavailable(err):
 		return ExitUnavailable
 	case errors.Is(err, syscall.EADDRINUSE): // a person must choose another port
