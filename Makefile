@@ -31,6 +31,31 @@ help: ## List the targets
 build: ## Build the binary into bin/millrace
 	$(GO) build -o $(bin)/millrace ./cmd/millrace
 
+# The same source gives the same file on every machine, because the toolchain is that of go.mod and no path
+# gets into the file. The tag and commit of the checkout do; time zones are inside.
+DIST ?= $(CURDIR)/dist
+PLATFORMS ?= $(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)
+TAGS ?=
+toolchain = $(shell awk '$$1 == "toolchain" { print $$2 }' go.mod)
+static = GOTOOLCHAIN=$(toolchain) GOWORK=off GOFLAGS= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 \
+	$(GO) build -trimpath -buildvcs=auto -tags "timetzdata $(TAGS)" -ldflags '-s -w'
+
+# Examples: make binary PLATFORMS='linux/amd64 darwin/arm64' · make binary TAGS=noembedded
+.PHONY: binary
+binary: ## Build the static binary for PLATFORMS (this machine's) into dist/OS-ARCH/millrace
+	@mkdir -p $(DIST)
+	@$(foreach p,$(PLATFORMS),echo $(DIST)/$(subst /,-,$(p))/millrace; \
+		GOOS=$(firstword $(subst /, ,$(p))) GOARCH=$(lastword $(subst /, ,$(p))) $(static) -o $(DIST)/$(subst /,-,$(p))/millrace ./cmd/millrace;)
+
+.PHONY: image
+image: PLATFORMS = linux/amd64 linux/arm64
+image: binary ## Pack the static binaries into an image for linux/amd64 and linux/arm64, an OCI layout in dist/image
+	@cd packaging && GOWORK=off $(GO) run ./image -o $(DIST)/image $(foreach p,$(PLATFORMS),$(DIST)/$(subst /,-,$(p))/millrace)
+
+.PHONY: packaging
+packaging: ## Test the static binary and the image, as root on Linux: built twice, unpacked and run
+	cd packaging && GOWORK=off $(GO) test -count=1 -timeout 40m ./...
+
 .PHONY: demo
 demo: ## Pay a campaign with all servers inside one process
 	$(GO) run ./cmd/millrace demo
@@ -75,8 +100,8 @@ test-changed: tools ## After make test: run the part of the rest that this chang
 	$(call run_tests,$(rest_pkgs),$(rest_only) $(rest_flags))
 
 .PHONY: check
-check: ## Run everything but test-long: lint, drift, test, test-all and race
-	@$(MAKE) lint drift test
+check: ## Run everything but test-long: lint, drift, test, packaging, test-all and race
+	@$(MAKE) lint drift test packaging
 	@$(MAKE) test-all REST_ONLY=1
 	@$(MAKE) race
 
@@ -158,10 +183,11 @@ microbench: tools ## Run the benchmarks of the packages, on real servers where t
 tool = cd .ci/tools && GOWORK=off GOFLAGS=-mod=readonly GOBIN=$(bin) $(GO) install
 
 .PHONY: lint
-lint: ## Run golangci-lint (.golangci.yml) on both modules
+lint: ## Run golangci-lint (.golangci.yml) on all modules
 	@$(tool) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	$(bin)/golangci-lint run ./...
 	cd e2e && $(bin)/golangci-lint run --config ../.golangci.yml ./...
+	cd packaging && GOWORK=off $(bin)/golangci-lint run --config ../.golangci.yml ./...
 
 .PHONY: vuln
 vuln: ## List the known vulnerabilities that the code reaches (database: the module golang.org/x/vulndb)
@@ -190,6 +216,7 @@ versions = $(GO) list -deps -f '{{with .Module}}{{.Path}} {{.Version}}{{end}}' .
 drift: ## Check that go.mod and all generated files are up to date
 	GOWORK=off $(GO) mod tidy -diff
 	cd e2e && GOWORK=off $(GO) mod tidy -diff
+	cd packaging && GOWORK=off $(GO) mod tidy -diff
 	cd .ci/tools && GOWORK=off $(GO) mod tidy -diff
 	@echo "versions of the main module, alone and in the workspace (go get them in both)"
 	@diff <(GOWORK=off $(versions)) <($(versions))

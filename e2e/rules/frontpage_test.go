@@ -113,7 +113,7 @@ func TestTheReadmeListsEveryFolder(t *testing.T) {
 		for _, path := range found {
 			info, err := os.Stat(path)
 			require.NoError(t, err)
-			if name := filepath.Base(path); info.IsDir() && !slices.Contains([]string{"bin", "cmd"}, name) && !strings.HasPrefix(name, ".") {
+			if name := filepath.Base(path); info.IsDir() && !slices.Contains([]string{"bin", "cmd", "dist"}, name) && !strings.HasPrefix(name, ".") {
 				folder, err := filepath.Rel(root(t), path)
 				require.NoError(t, err)
 				folders = append(folders, filepath.ToSlash(folder))

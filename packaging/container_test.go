@@ -1,0 +1,143 @@
+package packaging_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/stretchr/testify/require"
+)
+
+// container runs the image the way a runtime does: as process 1 of its own, as the image's user, in
+// the image's environment, on a root that is read-only. It shares the network.
+type container struct {
+	root   string
+	config v1.Config
+}
+
+func newContainer(t *testing.T) container {
+	t.Helper()
+	c := release(t)
+	if runtime.GOOS != "linux" || os.Getuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("only root on Linux may mount and change its root folder")
+		}
+		t.Skip("only root on Linux may mount and change its root folder")
+	}
+	img := images(t, c)["linux-"+runtime.GOARCH]
+	config, err := img.ConfigFile()
+	require.NoError(t, err)
+	root := unpack(t, img)
+	for _, dir := range []string{"proc", "dev", "data"} { // a runtime makes the folders that it mounts
+		require.NoError(t, os.Mkdir(filepath.Join(root, dir), 0o755))
+	}
+	return container{root, config.Config}
+}
+
+const enter = `
+mount --bind "$ROOT" "$ROOT"
+mount -o remount,bind,ro,nosuid,nodev "$ROOT"
+mount -t proc proc "$ROOT/proc"
+mount --rbind /dev "$ROOT/dev"
+if [ -n "$DATA" ]; then mount --bind "$DATA" "$ROOT/data"; fi
+if [ -n "$TEMPORARY" ]; then mount -t tmpfs -o mode=1777 tmpfs "$ROOT/tmp"; fi
+exec "$@"
+`
+
+// volumes are what is writable.
+type volumes struct {
+	data      string // folder at /data
+	temporary bool   // memory at /tmp
+}
+
+// process is a running container.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	output *buffer
+	done   chan struct{}
+}
+
+func (c container) start(t *testing.T, v volumes, env []string, args ...string) *process {
+	t.Helper()
+	if len(args) == 0 {
+		args = c.config.Cmd
+	}
+	chroot, err := exec.LookPath("chroot")
+	require.NoError(t, err)
+	line := []string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", enter, "sh", "env", "-i"}
+	line = append(line, slices.Concat(c.config.Env, env)...)
+	line = append(line, chroot, "--userspec="+c.config.User, c.root)
+	line = append(line, slices.Concat(c.config.Entrypoint, args)...)
+	p := &process{t: t, cmd: exec.Command("unshare", line...), output: &buffer{}, done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), "ROOT="+c.root, "DATA="+v.data, "TEMPORARY="+map[bool]string{true: "yes"}[v.temporary])
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		if inside := p.inside(); inside != 0 {
+			_ = syscall.Kill(inside, syscall.SIGKILL)
+		}
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	})
+	return p
+}
+
+// inside returns the process 1 of the container, or 0 when it has ended.
+func (p *process) inside() int {
+	id := strconv.Itoa(p.cmd.Process.Pid)
+	children, _ := os.ReadFile(filepath.Join("/proc", id, "task", id, "children"))
+	child, _ := strconv.Atoi(strings.TrimSpace(string(children)))
+	return child
+}
+
+// wait returns the exit code.
+func (p *process) wait() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(5 * time.Minute):
+		require.FailNow(p.t, "the container does not end", "%s", p.output)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// buffer takes what the container writes, while the test reads it.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// writable returns a folder that belongs to the user of the image.
+func writable(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.Chown(dir, 65532, 65532))
+	return dir
+}

@@ -1,0 +1,3 @@
+// Package packaging tests what the repository ships: the static binary and the container image. Each
+// is made by its target of the Makefile, looked at, and run the way an operator runs it.
+package packaging

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+const (
+	user    = "65532:65532" // the number of distroless' nonroot; Kubernetes checks runAsNonRoot by it
+	program = "/usr/bin/millrace"
+	source  = "https://github.com/millrace-io/millrace"
+)
+
+// write replaces the layout in dir with an index of one image per binary, and returns the digest of
+// the index. It leaves a folder alone that holds something else.
+func write(dir string, binaries []binary) (v1.Hash, error) {
+	index, err := makeIndex(binaries)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	if left, err := os.ReadDir(dir); err == nil && len(left) > 0 {
+		if _, err := os.Stat(filepath.Join(dir, "oci-layout")); err != nil {
+			return v1.Hash{}, fmt.Errorf("%s holds something other than an OCI layout: remove it, or choose another folder", dir)
+		}
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return v1.Hash{}, err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return v1.Hash{}, err
+	}
+	to, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	// Tools find the image in the layout by this name: skopeo copy oci:dist/image:VERSION. It may not
+	// have the brackets of (devel).
+	name := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": strings.Trim(binaries[0].version, "()")})
+	if err := to.AppendIndex(index, name); err != nil {
+		return v1.Hash{}, err
+	}
+	return index.Digest()
+}
+
+// makeIndex returns the index of the images, in the order of the binaries.
+func makeIndex(binaries []binary) (v1.ImageIndex, error) {
+	base, err := layerOf(baseFiles())
+	if err != nil {
+		return nil, err
+	}
+	var images []mutate.IndexAddendum
+	for _, b := range binaries {
+		if first := binaries[0]; b.version != first.version || b.commit != first.commit {
+			return nil, fmt.Errorf("%s is %s of commit %q, but %s is %s of commit %q: build them together",
+				b.file, b.version, b.commit, first.file, first.version, first.commit)
+		}
+		img, err := makeImage(base, b)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", b.file, err)
+		}
+		images = append(images, mutate.IndexAddendum{
+			Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: b.os, Architecture: b.arch}},
+		})
+	}
+	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), images...)
+	annotated, ok := mutate.Annotations(index, labels(binaries[0])).(v1.ImageIndex)
+	if !ok {
+		return nil, errors.New("an annotated index is no index")
+	}
+	return annotated, nil
+}
+
+func makeImage(base v1.Layer, b binary) (v1.Image, error) {
+	own, err := layerOf([]file{{name: "usr/", mode: 0o755}, {name: "usr/bin/", mode: 0o755}, {name: program[1:], mode: 0o755, content: b.content}})
+	if err != nil {
+		return nil, err
+	}
+	created := v1.Time{Time: b.made}
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	img, err = mutate.Append(img,
+		mutate.Addendum{Layer: base, History: v1.History{Created: created, CreatedBy: "CA roots, user millrace, /tmp"}},
+		mutate.Addendum{Layer: own, History: v1.History{Created: created, CreatedBy: program}})
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Created = b.os, b.arch, created
+	config.Config = v1.Config{
+		User:       user,
+		Env:        []string{"PATH=/usr/bin"},
+		Entrypoint: []string{program},
+		Cmd:        []string{"run"},
+		Labels:     labels(b),
+		StopSignal: "SIGTERM",
+	}
+	return mutate.ConfigFile(img, config)
+}
+
+// labels describe the image, in the keys of the OCI image specification.
+func labels(b binary) map[string]string {
+	const key = "org.opencontainers.image."
+	all := map[string]string{
+		key + "title":         "millrace",
+		key + "description":   "Event pipeline: Kafka in, Redis Streams to spread the work, and a ledger of payouts",
+		key + "url":           source,
+		key + "source":        source,
+		key + "documentation": source + "/tree/main/docs",
+		key + "licenses":      "Apache-2.0",
+		key + "version":       b.version,
+	}
+	if b.commit != "" {
+		all[key+"revision"] = b.commit
+		all[key+"created"] = b.made.UTC().Format(time.RFC3339)
+	}
+	return all
+}
+
+// file is an entry of a layer. A name that ends in a slash is a folder.
+type file struct {
+	name    string
+	mode    int64
+	content []byte
+}
+
+// baseFiles are what a program expects of its system. /tmp is for `demo` and for commands that sort
+// more than fits into memory.
+func baseFiles() []file {
+	return []file{
+		{name: "etc/", mode: 0o755},
+		{name: "etc/group", mode: 0o644, content: []byte("root:x:0:\nmillrace:x:65532:\n")},
+		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0:root:/:/sbin/nologin\nmillrace:x:65532:65532:millrace:/tmp:/sbin/nologin\n")},
+		{name: "etc/ssl/", mode: 0o755},
+		{name: "etc/ssl/certs/", mode: 0o755},
+		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: roots()},
+		{name: "tmp/", mode: 0o1777},
+	}
+}
+
+// roots returns Mozilla's certificate authorities as PEM. Those that are trusted within limits only,
+// such as for older certificates, are left out, because PEM can't express the limits.
+func roots() []byte {
+	var all bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint == nil {
+			_ = pem.Encode(&all, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes everything
+		}
+	}
+	return all.Bytes()
+}
+
+// layerOf returns a layer with the files, which belong to root and have no time.
+func layerOf(files []file) (v1.Layer, error) {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, f := range files {
+		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), Typeflag: tar.TypeReg, ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
+		if f.name[len(f.name)-1] == '/' {
+			header.Typeflag = tar.TypeDir
+		}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.content); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(archive.Bytes())), nil
+	}, tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithCompressedCaching)
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/stretchr/testify/require"
+)
+
+// build returns a program that does nothing.
+func build(t *testing.T, goos, arch string, flags ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/nothing\n\ngo 1.26\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte("package main\n\nfunc main() {}\n"), 0o600))
+	cmd := exec.CommandContext(t.Context(), "go", append(append([]string{"build", "-o", "nothing"}, flags...), ".")...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false", "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+arch)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return filepath.Join(dir, "nothing")
+}
+
+func image(args ...string) (code int, out, errOut string) {
+	var o, e bytes.Buffer
+	code = run(args, &o, &e)
+	return code, o.String(), e.String()
+}
+
+func TestALayoutIsReplacedAndNothingElse(t *testing.T) {
+	t.Parallel()
+	file := build(t, "linux", "amd64")
+	dir := filepath.Join(t.TempDir(), "new/image")
+	code, before, errOut := image("-o", dir, file)
+	require.Zero(t, code, errOut)
+	require.Regexp(t, `^sha256:[0-9a-f]{64}  .*/new/image  \(devel\)  linux/amd64\n$`, before)
+	code, after, errOut := image("-o", dir, file)
+	require.Zero(t, code, errOut)
+	require.Equal(t, before, after, "the same binary, the same digest")
+	index, err := layout.ImageIndexFromPath(dir)
+	require.NoError(t, err)
+	manifest, err := index.IndexManifest()
+	require.NoError(t, err)
+	require.Len(t, manifest.Manifests, 1)
+	require.Equal(t, "devel", manifest.Manifests[0].Annotations["org.opencontainers.image.ref.name"])
+
+	other := filepath.Join(t.TempDir(), "work")
+	require.NoError(t, os.Mkdir(other, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(other, "mine"), nil, 0o600))
+	code, _, errOut = image("-o", other, file)
+	require.Equal(t, 1, code)
+	require.Contains(t, errOut, "holds something other than an OCI layout")
+	require.FileExists(t, filepath.Join(other, "mine"))
+}
+
+func TestUnfitBinariesAreRefused(t *testing.T) {
+	t.Parallel()
+	text := filepath.Join(t.TempDir(), "script")
+	require.NoError(t, os.WriteFile(text, []byte("#!/bin/sh\n"), 0o700))
+	for name, tc := range map[string]struct{ file, want string }{
+		"needs an interpreter": {build(t, "linux", "amd64", "-buildmode=pie"), "dynamically linked, want a static binary"},
+		"of another system":    {build(t, "darwin", "arm64"), "built for darwin/arm64, want linux"},
+		"no program of Go":     {text, "read build information"},
+		"absent":               {filepath.Join(t.TempDir(), "absent"), "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "image")
+			code, out, errOut := image("-o", dir, tc.file)
+			require.Equal(t, 1, code)
+			require.Empty(t, out)
+			require.Contains(t, errOut, tc.file+": ")
+			require.Contains(t, errOut, tc.want)
+			require.NoDirExists(t, dir)
+		})
+	}
+	code, _, errOut := image("-o", t.TempDir())
+	require.Equal(t, 2, code)
+	require.Contains(t, errOut, "usage: image -o FOLDER BINARY…")
+}
