@@ -19,7 +19,7 @@ import (
 const (
 	ExitOK          = 0   // done
 	ExitBad         = 1   // it ran and the answer is bad, or a part of it failed
-	ExitUsage       = 2   // usage or configuration
+	ExitUsage       = 2   // usage or configuration, also a folder that is read-only
 	ExitUnavailable = 3   // a server it needs could not be had
 	ExitInterrupted = 130 // Ctrl-C
 )
