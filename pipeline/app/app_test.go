@@ -293,6 +293,7 @@ func TestExitCodes(t *testing.T) {
 		},
 		"port in use": {fmt.Errorf("listen: %w", syscall.EADDRINUSE), 2, "mill: listen: address already in use\n"},
 		"read-only":   {fmt.Errorf("store: %w", errors.Join(apart{}, &fs.PathError{Op: "mkdir", Path: "data", Err: syscall.EROFS})), 2, "mill: store: the dam is closed\n  mkdir data: read-only file system\n"},
+		"no rights":   {fmt.Errorf("store: %w", errors.Join(apart{}, &fs.PathError{Op: "open", Path: "data", Err: syscall.EACCES})), 2, "mill: store: the dam is closed\n  open data: permission denied\n"},
 		"joined":      {errors.Join(errors.New("a"), errors.New("b")), 1, "mill: a\n  b\n"},
 		"tab":         {errors.New("a:\n\tb"), 1, "mill: a:\n  b\n"},
 		"attempts":    {errors.New("a:\n\tb\n\tb"), 1, "mill: a:\n  b\n"},

@@ -33,6 +33,6 @@
 // # Exit codes
 //
 // 0 done; 1 it ran and the answer is bad, such as a check that failed; 2 usage or configuration, also a
-// folder that is read-only; 3 a server it needs could not be had, and what the others know is shown;
-// 130 interrupted.
+// file or folder that it may not open; 3 a server it needs could not be had, and what the others know is
+// shown; 130 interrupted.
 package app

@@ -60,7 +60,7 @@ func (h *Host) startEnvironment(ctx context.Context, l *Loaded, start Environmen
 	defer cancel()
 	addresses, stopServers, err := start(startCtx, s.DataDir, l.Logger)
 	switch {
-	case unwritable(err):
+	case denied(err):
 		return nil, nil, Usage("start the %s environment: %w; set data_dir (%s) to a folder that this process can write", s.Environment, err, h.Variable("data_dir"))
 	case err != nil:
 		return nil, nil, &unavailableError{fmt.Errorf("start the %s environment: %w", s.Environment, err)}
@@ -78,9 +78,9 @@ func (h *Host) startEnvironment(ctx context.Context, l *Loaded, start Environmen
 	}, nil
 }
 
-// unwritable reports whether a file or folder could not be written and never will be, because the
-// file system is read-only or the process lacks the rights.
-func unwritable(err error) bool {
+// denied reports whether a file or folder can't be opened and never will be, because the file system is
+// read-only or the process lacks the rights.
+func denied(err error) bool {
 	return has[*fs.PathError](err) && (errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission))
 }
 

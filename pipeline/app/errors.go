@@ -19,7 +19,7 @@ import (
 const (
 	ExitOK          = 0   // done
 	ExitBad         = 1   // it ran and the answer is bad, or a part of it failed
-	ExitUsage       = 2   // usage or configuration, also a folder that is read-only
+	ExitUsage       = 2   // usage or configuration, also a file or folder that it may not open
 	ExitUnavailable = 3   // a server it needs could not be had
 	ExitInterrupted = 130 // Ctrl-C
 )
@@ -87,7 +87,7 @@ func exitCode(ctx context.Context, err error) int {
 		return ExitInterrupted
 	case has[*usageError](err), has[*operate.InputError](err), has[*configs.Error](err), has[*migration.Error](err):
 		return ExitUsage
-	case errors.Is(err, syscall.EROFS): // a person must choose another folder; no server is missing
+	case denied(err): // a person must choose another folder; no server is missing
 		return ExitUsage
 	case unavailable(err):
 		return ExitUnavailable

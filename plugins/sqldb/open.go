@@ -129,8 +129,9 @@ const openRetry = time.Second
 
 // Await calls open until it succeeds or fails with another error than pipeline.ErrUnavailable. Such
 // an error names the setting of the DSN. A server that refuses the user, the password or the
-// database ends the wait too, and the error wraps pipeline.ErrUnavailable. The log names the
-// database by name.
+// database ends the wait too, and the error wraps pipeline.ErrUnavailable. So does a file that can't
+// be opened for lack of rights or on a read-only file system, because waiting does not change that.
+// The log names the database by name.
 func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, open func() (T, error)) (T, error) {
 	for absent := error(nil); ; {
 		t, err := open()
@@ -141,6 +142,8 @@ func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, o
 			return t, cmp.Or(absent, err) // this attempt was interrupted
 		case refused(err):
 			return t, fmt.Errorf("%s: %w: %w", setting, pipeline.ErrUnavailable, err)
+		case denied(err):
+			return t, fmt.Errorf("%s: %w; name a file that this process may open", setting, err)
 		case !errors.Is(err, pipeline.ErrUnavailable):
 			return t, fmt.Errorf("%s: %w", setting, err)
 		case absent == nil:

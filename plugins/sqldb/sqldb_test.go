@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -331,4 +332,27 @@ func TestAwait(t *testing.T) {
 		return "", ended.Err()
 	})
 	require.ErrorContains(t, err, "connection refused", "the last attempt was cut short, and does not know why")
+}
+
+// A file that can't be opened is no server that may come back.
+func TestAwaitDoesNotWaitForAFileThatItMayNotOpen(t *testing.T) {
+	t.Parallel()
+	for name, cause := range map[string]error{
+		"read-only":     &fs.PathError{Op: "mkdir", Path: "/data", Err: syscall.EROFS},
+		"another owner": &fs.PathError{Op: "open", Path: "/data/a.db", Err: syscall.EACCES},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			calls := 0
+			_, err := sqldb.Await(t.Context(), slog.New(slog.DiscardHandler), "it", "a.setting", func() (string, error) {
+				if calls++; calls == 1 {
+					return "", fmt.Errorf("%w: %w", pipeline.ErrUnavailable, cause)
+				}
+				return "open", nil
+			})
+			require.ErrorIs(t, err, cause)
+			require.ErrorContains(t, err, "a.setting: ")
+			require.ErrorContains(t, err, "; name a file that this process may open")
+		})
+	}
 }

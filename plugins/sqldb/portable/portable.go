@@ -59,8 +59,9 @@ type Databases interface {
 	// connection to a server yet. The caller closes the database. With an error the database has only
 	// the name of its place, which is empty if the DSN is wrong.
 	Open(ctx context.Context, dsn setting.Secret) (Database, error)
-	// Await calls open until it succeeds or fails with another error than pipeline.ErrUnavailable.
-	// Such an error names the setting; the log names the database by name.
+	// Await calls open until it succeeds or fails with another error than pipeline.ErrUnavailable. It
+	// does not wait for a file that this process may not open, or on a read-only file system. An
+	// error that ends the wait names the setting; the log names the database by name.
 	Await(ctx context.Context, log *slog.Logger, name, setting string, open func() error) error
 	// WhileContended repeats fn while Contended, a few times with growing pauses.
 	WhileContended(ctx context.Context, fn func() error) error
