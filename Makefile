@@ -52,10 +52,6 @@ image: PLATFORMS = linux/amd64 linux/arm64
 image: binary ## Pack the static binaries into an image for linux/amd64 and linux/arm64, an OCI layout in dist/image
 	@cd packaging && GOWORK=off $(GO) run ./image -o $(DIST)/image $(foreach p,$(PLATFORMS),$(DIST)/$(subst /,-,$(p))/millrace)
 
-.PHONY: packaging
-packaging: ## Test the static binary and the image, as root on Linux: built twice, unpacked and run
-	cd packaging && GOWORK=off $(GO) test -count=1 -timeout 40m ./...
-
 .PHONY: demo
 demo: ## Pay a campaign with all servers inside one process
 	$(GO) run ./cmd/millrace demo
@@ -98,6 +94,15 @@ test-changed: tools ## After make test: run the part of the rest that this chang
 	@$(services) up
 	@scope=$$($(bin)/scope env); eval "$$scope"; eval "$$($(services) env)"; export $(rest); \
 	$(call run_tests,$(rest_pkgs),$(rest_only) $(rest_flags))
+
+.PHONY: packaging packaging-changed
+packaging: tools ## Test the static binary and the image, as root on Linux: built twice, unpacked and run
+	@cd packaging && export GOWORK=off; $(call run_tests,./...,-count=1 -timeout 40m $(TESTFLAGS))
+
+packaging-changed: tools ## The same if this change touches what they are built of, and in one of four rounds
+	@scope=$$($(bin)/scope env 2>/dev/null); eval "$$scope"; \
+	if [ -z "$$PACKAGING_PKGS" ]; then echo "neither touched nor in this quarter"; exit; fi; \
+	$(MAKE) packaging
 
 .PHONY: check
 check: ## Run everything but test-long: lint, drift, test, packaging, test-all and race

@@ -30,8 +30,9 @@ import (
 )
 
 const (
-	counter = ".ci/round"
-	module  = "github.com/millrace-io/millrace"
+	counter   = ".ci/round"
+	module    = "github.com/millrace-io/millrace"
+	packaging = module + "/packaging"
 )
 
 func main() {
@@ -205,8 +206,12 @@ func (r repository) env(out, errOut io.Writer) error {
 	touched := touch(files, list)
 	quarter := is.number % 4
 	var folders, race []string
+	var builds string
 	for _, p := range list {
 		isTouched := slices.Contains(touched, p.ImportPath) || slices.Contains(areas, tier.Everything)
+		if p.ImportPath == packaging && (isTouched || tier.Quarter(packaging) == quarter) {
+			builds = "./..."
+		}
 		if isTouched && p.folder() != "e2e" { // its scenarios go by areas
 			folders = append(folders, p.folder())
 		}
@@ -219,8 +224,8 @@ func (r repository) env(out, errOut io.Writer) error {
 	}
 	fmt.Fprintf(errOut, "round %d, since %.12s: %d files; areas: %s; packages: %s; and quarter %d of the rest\n",
 		is.number, is.base, len(files), strings.Join(areas, " "), strings.Join(folders, " "), quarter)
-	fmt.Fprintf(out, "export MILLRACE_AREAS='%s'\nexport MILLRACE_PACKAGES='%s'\nexport MILLRACE_QUARTER=%d\nexport RACE_PKGS='%s'\n",
-		strings.Join(areas, ","), strings.Join(folders, ","), quarter, strings.Join(race, " "))
+	fmt.Fprintf(out, "export MILLRACE_AREAS='%s'\nexport MILLRACE_PACKAGES='%s'\nexport MILLRACE_QUARTER=%d\nexport RACE_PKGS='%s'\nexport PACKAGING_PKGS='%s'\n",
+		strings.Join(areas, ","), strings.Join(folders, ","), quarter, strings.Join(race, " "), builds)
 	return nil
 }
 
@@ -310,12 +315,15 @@ func (p pkg) concurrent() bool {
 	return false
 }
 
+// packages lists the packages of the workspace. The module of the packaging is outside of it, and counts
+// as one package that imports what it builds: the binary, its list of plugins, its exit codes, and the
+// servers that a build tag leaves out.
 func (r repository) packages() ([]pkg, error) {
 	text, err := r.command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "./...", "./e2e/...")
 	if err != nil {
 		return nil, err
 	}
-	var list []pkg
+	list := []pkg{{ImportPath: packaging, Imports: []string{module + "/cmd/millrace", module + "/wire", module + "/pipeline/app", module + "/plugins/embedded"}}}
 	for decoder := json.NewDecoder(strings.NewReader(text)); ; {
 		var p pkg
 		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,6 +148,28 @@ func TestTheAreasOfAChange(t *testing.T) {
 	}
 	for _, file := range []string{"go.mod", "go.work", "e2e/go.sum", "Makefile", ".ci/run", "e2e/services/main.go", "pipeline/pipelinetest/tier/tier.go"} {
 		require.Equal(t, tier.Everything, areaOf(file), file)
+	}
+}
+
+// The packaging runs for what it builds, and in one of four rounds.
+func TestThePackagingFollowsTheBinary(t *testing.T) {
+	c := newCheckout(t)
+	c.commit(map[string]string{"packaging/go.mod": "module " + packaging + "\n\ngo 1.26\n", "packaging/image/main.go": "package main\n", "cmd/millrace/main.go": "package main\n"})
+	base := c.git("rev-parse", "HEAD")
+	other, image, binary, makefile := "plugins/kafka/kafka.go", "packaging/image/main.go", "cmd/millrace/main.go", "Makefile"
+	// Of two rounds in a row, one is in another quarter.
+	for n, file := range []string{other, other, other, other, image, image, binary, binary, makefile, makefile} {
+		c.commit(map[string]string{file: fmt.Sprintf("package main // %d\n", n)})
+		code, out := c.scope("round", base)
+		require.Zero(t, code, out)
+		base = c.git("rev-parse", "HEAD")
+		code, out = c.scope("env")
+		require.Zero(t, code, out)
+		if file != other || (n+1)%4 == tier.Quarter(packaging) {
+			require.Contains(t, out, "PACKAGING_PKGS='./...'\n", file)
+		} else {
+			require.Contains(t, out, "PACKAGING_PKGS=''\n", file)
+		}
 	}
 }
 
