@@ -2,6 +2,7 @@ package packaging_test
 
 import (
 	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"os"
 	"os/exec"
@@ -110,8 +111,15 @@ func TestTheImageHasRootsAndAnAccount(t *testing.T) {
 	root := unpack(t, images(t, release(t))["linux-"+runtime.GOARCH])
 	text, err := os.ReadFile(filepath.Join(root, "etc/ssl/certs/ca-certificates.crt"))
 	require.NoError(t, err)
-	pool := x509.NewCertPool()
-	require.True(t, pool.AppendCertsFromPEM(text))
+	var authorities []string
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		require.NoError(t, err)
+		require.True(t, certificate.IsCA, certificate.Subject)
+		authorities = append(authorities, certificate.Subject.CommonName)
+	}
+	require.Greater(t, len(authorities), 80)
+	require.Subset(t, authorities, []string{"ISRG Root X1", "DigiCert Global Root G2", "Amazon Root CA 1"})
 	system, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
 	require.NoError(t, err)
 	require.Contains(t, string(system), "\nmillrace:x:65532:65532:")
