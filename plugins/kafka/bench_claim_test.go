@@ -47,7 +47,7 @@ type benchOption struct {
 
 func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testing.T, b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
-		c := DefaultConfig()
+		c := defaultConfig()
 		if opt.config != nil {
 			opt.config(&c)
 		}

@@ -125,7 +125,7 @@ func BenchmarkClaim(b *testing.B) {
 		"headers": {{Key: []byte(wkafka.UUIDHeaderKey), Value: []byte(watermill.NewUUID())}, {Key: []byte("traceparent"), Value: []byte("00-01")}},
 	} {
 		b.Run(name, func(b *testing.B) {
-			s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.DiscardHandler), newMetrics())
+			s := newSubscription(defaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.DiscardHandler), newMetrics())
 			s.values = b.Context()
 			records := make(chan *sarama.ConsumerMessage, 256)
 			c := newClaim(s.Reading, s, 3, 0, progress{}, func(int64, string) {}, func() int64 { return 0 })

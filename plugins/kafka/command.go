@@ -79,7 +79,7 @@ func (p *Plugin) topics(reg *pipeline.Registry, r topicsReport, create func(*con
 // answered marks an error as one of an unavailable server when no broker answered.
 func answered(err error) error {
 	if unreachable(err) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	return fmt.Errorf("kafka: %w", err)
 }

@@ -251,7 +251,7 @@ func TestAMissingTopicEndsTheStart(t *testing.T) {
 		_, err := pipeline.NewRegistry(pipeline.Env{}, alone, shop{alone, prefix})
 		require.NoError(t, err)
 		require.NoError(t, service{alone}.Start(t.Context()))
-		require.ErrorIs(t, alone.checkTopics(ctx), ErrUnavailable, "it ends with its context")
+		require.ErrorIs(t, alone.checkTopics(ctx), errUnavailable, "it ends with its context")
 		require.NoError(t, service{alone}.Stop(t.Context()))
 	})
 }

@@ -101,8 +101,8 @@ type SASL struct {
 	Password  setting.Secret `yaml:"password"`
 }
 
-// DefaultConfig returns the defaults.
-func DefaultConfig() Config {
+// defaultConfig returns the defaults.
+func defaultConfig() Config {
 	return Config{
 		Brokers:             []string{"127.0.0.1:9092"},
 		ClientID:            "millrace",

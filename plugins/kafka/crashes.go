@@ -50,7 +50,7 @@ func (c *claim) deadly(died int) error {
 		return nil
 	}
 	err := fmt.Errorf("%d processes died while they ran this record, so it is not run again; look in their logs for the cause", died)
-	return pipeline.WithClass(err, ClassProcessDeath)
+	return pipeline.WithClass(err, classProcessDeath)
 }
 
 // crashes counts the deaths of the owners of one partition. The claim's lock guards it.

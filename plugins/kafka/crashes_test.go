@@ -424,7 +424,7 @@ func TestARecordThatKillsTheProcessBecomesADeadLetter(t *testing.T) {
 	require.Equal(t, crashLimit+2, deaths, "the first two name no record")
 	require.Len(t, letters, 1)
 	require.Equal(t, killing, string(letters[0].Payload))
-	require.Equal(t, ClassProcessDeath, letters[0].Metadata.Get(pipeline.MetaDeadClass))
+	require.Equal(t, classProcessDeath, letters[0].Metadata.Get(pipeline.MetaDeadClass))
 }
 
 // The default limit needs no setting of a route that keeps its dead letters.
@@ -469,7 +469,7 @@ func TestARecordAtTheLimitOfDeathsIsNotHandled(t *testing.T) {
 		require.EqualValues(t, 1, offsetOf(got[0]))
 		origin := pipeline.OriginFrom(got[0].Context())
 		require.EqualError(t, origin.Malformed, "5 processes died while they ran this record, so it is not run again; look in their logs for the cause")
-		require.Equal(t, ClassProcessDeath, pipeline.Class(origin.Malformed))
+		require.Equal(t, classProcessDeath, pipeline.Class(origin.Malformed))
 	})
 }
 

@@ -10,16 +10,16 @@ import (
 )
 
 var (
-	// ErrUnavailable is wrapped by the error of a start that ended before a broker answered. It is
+	// errUnavailable is wrapped by the error of a start that ended before a broker answered. It is
 	// a pipeline.ErrUnavailable, for which the program exits with the code of a missing server.
-	ErrUnavailable = fmt.Errorf("kafka: %w", pipeline.ErrUnavailable)
+	errUnavailable = fmt.Errorf("kafka: %w", pipeline.ErrUnavailable)
 	// ErrTopicMissing means that a topic does not exist. It is wrapped by the error of a Scan, and
 	// by that of a start when create_topics is off. It is a pipeline.ErrUnavailable too. An
 	// operator must create the topics.
 	ErrTopicMissing error = missingTopicsError{}
-	// ErrNotStarted is returned while the kafka service is not running. Open sources and publish
+	// errNotStarted is returned while the kafka service is not running. Open sources and publish
 	// only between its Start and its Stop.
-	ErrNotStarted = errors.New("the kafka service is not started")
+	errNotStarted = errors.New("the kafka service is not started")
 )
 
 // missingTopicsError is ErrTopicMissing. Its text does not call the brokers unavailable.
@@ -28,28 +28,28 @@ type missingTopicsError struct{}
 func (missingTopicsError) Error() string { return "kafka: topics are missing" }
 func (missingTopicsError) Unwrap() error { return pipeline.ErrUnavailable }
 
-// ClassInvalidRecord is the error class of a record that its topic refuses for a reason other than
+// classInvalidRecord is the error class of a record that its topic refuses for a reason other than
 // its size. An example is a record without a key on a compacted topic. It is permanent.
-const ClassInvalidRecord = "invalid_record"
+const classInvalidRecord = "invalid_record"
 
-// ClassProcessDeath is the error class of a record that was running at the deaths of several
+// classProcessDeath is the error class of a record that was running at the deaths of several
 // processes. Its handler is not called again, so it is permanent.
-const ClassProcessDeath = "process_death"
+const classProcessDeath = "process_death"
 
-// ClassInvalidTimestamp is the error class of a record whose time its topic refuses. The time is that
+// classInvalidTimestamp is the error class of a record whose time its topic refuses. The time is that
 // of the publishing instance, whose clock differs from the broker's. It is not permanent: the record
 // can be published once the clocks agree.
-const ClassInvalidTimestamp = "invalid_timestamp"
+const classInvalidTimestamp = "invalid_timestamp"
 
 func errorClasses() []pipeline.ErrorClass {
 	return []pipeline.ErrorClass{{
-		Name: ClassInvalidTimestamp, Cause: "the topic refuses the record's time, because it is too far from the broker's clock",
+		Name: classInvalidTimestamp, Cause: "the topic refuses the record's time, because it is too far from the broker's clock",
 		Action: "set the clocks of this instance and of the brokers right, or change the limits of the topic (`message.timestamp.*`); then replay",
 	}, {
-		Name: ClassProcessDeath, Cause: "several processes died while they ran the record",
+		Name: classProcessDeath, Cause: "several processes died while they ran the record",
 		Action: "find out in the logs of the instances why they died (memory, a fatal error); fix the cause, then replay",
 	}, {
-		Name: ClassInvalidRecord, Cause: "the topic refuses the record, for another reason than its size",
+		Name: classInvalidRecord, Cause: "the topic refuses the record, for another reason than its size",
 		Action: "read the broker's reason in the error; fix topic or producer, then replay",
 	}}
 }

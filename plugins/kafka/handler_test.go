@@ -141,7 +141,7 @@ func TestNewestIsTheEndWhenTheClaimBegan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			log := slog.New(slog.DiscardHandler)
-			s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, log, newMetrics())
+			s := newSubscription(defaultConfig(), "topic", "group", pipeline.Flow{}, log, newMetrics())
 			n := &newestOnly{commit: committed}
 			s.groupClient = &waitingClient{Client: n, owned: &s.owned, log: log}
 			_, err := s.groupClient.GetOffset("topic", 3, sarama.OffsetNewest)
@@ -175,7 +175,7 @@ func TestACommitThatCantBeReadEndsNoSession(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				log := slog.New(slog.DiscardHandler)
-				s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, log, newMetrics())
+				s := newSubscription(defaultConfig(), "topic", "group", pipeline.Flow{}, log, newMetrics())
 				n := &newestOnly{}
 				s.groupClient = &waitingClient{Client: n, owned: &s.owned, log: log}
 				s.groupClient.topics.Store(int32(3), topicID{1})
@@ -216,7 +216,7 @@ func TestAPartitionThatWaitsForItsCommitIsSeen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log, m := &pipelinetest.Buffer{}, newMetrics()
-		s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.NewTextHandler(log, nil)), m)
+		s := newSubscription(defaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.NewTextHandler(log, nil)), m)
 		s.groupClient = &waitingClient{owned: &s.owned, log: s.log}
 		m.add(s)
 		readable := make(chan struct{})

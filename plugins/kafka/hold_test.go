@@ -325,7 +325,7 @@ func TestADelayBeyondTheRetentionIsRefused(t *testing.T) {
 			require.ErrorContains(t, err, fmt.Sprintf("topic %s (source of orders; retry of orders): retention.ms is 3600000 (1h0m0s), and the retry delay of route orders is up to %s", topic, tt.refused), name)
 			require.NotErrorIs(t, err, pipeline.ErrUnavailable)
 			_, err = p.connected()
-			require.ErrorIs(t, err, ErrNotStarted, "the service is closed again")
+			require.ErrorIs(t, err, errNotStarted, "the service is closed again")
 
 			require.NoError(t, service{p}.Start(t.Context()))
 			_, err = p.Source(topic, topic).Open(t.Context(), pipeline.Flow{})

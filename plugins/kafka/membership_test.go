@@ -439,7 +439,7 @@ func TestStaticMembersNeedANameThatLasts(t *testing.T) {
 			p := New()
 			_, err := pipeline.NewRegistry(tt.env, p)
 			require.NoError(t, err)
-			c := DefaultConfig()
+			c := defaultConfig()
 			require.NoError(t, p.checkStatic(c), "dynamic members need none")
 			require.Empty(t, p.memberName(c, "topic", "group"))
 			c.StaticMembership = true

@@ -149,7 +149,7 @@ func (p *Plugin) checkTopics(ctx context.Context) error {
 			return fmt.Errorf("%w: %s; %s", ErrTopicMissing, strings.Join(missing, ", "), creatingCommand)
 		}
 		if !loop.Sleep(ctx, live.config.ReconnectBackoff.Delay(attempt)) {
-			return fmt.Errorf("%w: look for the topics of the routes: %w", ErrUnavailable, errors.Join(ctx.Err(), err))
+			return fmt.Errorf("%w: look for the topics of the routes: %w", errUnavailable, errors.Join(ctx.Err(), err))
 		}
 	}
 }

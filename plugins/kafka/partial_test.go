@@ -134,7 +134,7 @@ func TestARefusedTimeNamesTheClock(t *testing.T) {
 		}, 2*time.Minute, time.Millisecond)
 		require.ErrorIs(t, err, sarama.ErrInvalidTimestamp)
 		require.ErrorContains(t, err, "check the clock of this instance")
-		require.Equal(t, ClassInvalidTimestamp, pipeline.Class(err))
+		require.Equal(t, classInvalidTimestamp, pipeline.Class(err))
 		require.False(t, pipeline.IsPermanent(err), "it can be published once the clock is right")
 	})
 }
@@ -165,7 +165,7 @@ func TestAnInvalidRecordFailsAlone(t *testing.T) {
 		}
 		require.Len(t, dead.Messages(), 1)
 		require.Equal(t, string(msgs[3].Payload), string(dead.Messages()[0].Payload))
-		require.Equal(t, ClassInvalidRecord, dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))
+		require.Equal(t, classInvalidRecord, dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))
 		end, err := live.client.GetOffset(topic, 0, sarama.OffsetNewest)
 		require.NoError(t, err)
 		require.EqualValues(t, 15, end)

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Name is the plugin's name, and that of its service and health check.
-const Name = "kafka"
+// pluginName is the plugin's name, and that of its service and health check.
+const pluginName = "kafka"
 
 // Kind is the Kind of this plugin's endpoints and origins.
 const Kind = "kafka"
@@ -86,13 +86,13 @@ func (c *connection) close(ctx context.Context) error {
 // New returns the plugin with default settings. It opens nothing.
 func New() *Plugin {
 	return &Plugin{
-		config: DefaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler),
+		config: defaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler),
 		turn: make(chan struct{}, 1), longestHold: longestHold, deathLimit: deathLimit, ends: defaultEndTimes(),
 	}
 }
 
 // Name returns "kafka".
-func (p *Plugin) Name() string { return Name }
+func (p *Plugin) Name() string { return pluginName }
 
 // Kind implements deadletter.Transport.
 func (p *Plugin) Kind() string { return Kind }
@@ -107,9 +107,9 @@ func (p *Plugin) Config() Config { return p.config }
 // Register adds the service, the health check and the collectors. Where topics are not created, the
 // service's start fails with ErrTopicMissing when a topic of a registered route does not exist.
 func (p *Plugin) Register(r *pipeline.Registry) error {
-	p.log, p.routes = r.Env().Logger.With("component", Name), r
-	r.Service(Name, routesService{service{p}})
-	r.Health(Name, p.healthy)
+	p.log, p.routes = r.Env().Logger.With("component", pluginName), r
+	r.Service(pluginName, routesService{service{p}})
+	r.Health(pluginName, p.healthy)
 	r.Collect(p.metrics)
 	r.ErrorClasses(errorClasses()...)
 	return nil
@@ -165,7 +165,7 @@ func (p *Plugin) connected() (*connection, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.live == nil {
-		return nil, ErrNotStarted
+		return nil, errNotStarted
 	}
 	return p.live, nil
 }

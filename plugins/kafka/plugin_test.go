@@ -56,7 +56,7 @@ func TestConfigReportsEveryMistake(t *testing.T) {
 		"sasl.password":      func(c *Config) { c.SASL.Mechanism, c.SASL.User = "PLAIN", "u" },
 	} {
 		t.Run(path, func(t *testing.T) {
-			c := DefaultConfig()
+			c := defaultConfig()
 			require.NoError(t, c.Validate())
 			spoil(&c)
 			require.Contains(t, paths(c.Validate()), path)
@@ -88,12 +88,12 @@ func TestNothingWorksBeforeTheStart(t *testing.T) {
 	require.Equal(t, pipeline.Endpoint{Kind: "kafka", Name: "t"}, p.Broadcast("t").Describe())
 	require.Equal(t, pipeline.Endpoint{Kind: "kafka", Name: "t"}, p.Sink("t").Describe())
 	_, err := p.Source("t", "g").Open(t.Context(), pipeline.Flow{})
-	require.ErrorIs(t, err, ErrNotStarted)
+	require.ErrorIs(t, err, errNotStarted)
 	_, err = p.Broadcast("t").Open(t.Context(), pipeline.Flow{})
-	require.ErrorIs(t, err, ErrNotStarted)
-	require.ErrorIs(t, p.Sink("t").Publish(t.Context(), texts("x")...), ErrNotStarted)
-	require.ErrorIs(t, p.ensureTopics(t.Context(), "t"), ErrNotStarted)
-	require.ErrorIs(t, p.healthy(t.Context()), ErrNotStarted)
+	require.ErrorIs(t, err, errNotStarted)
+	require.ErrorIs(t, p.Sink("t").Publish(t.Context(), texts("x")...), errNotStarted)
+	require.ErrorIs(t, p.ensureTopics(t.Context(), "t"), errNotStarted)
+	require.ErrorIs(t, p.healthy(t.Context()), errNotStarted)
 }
 
 // freePort returns an address where no server listens.
@@ -140,7 +140,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 			}
 			defer cancel()
 			err := service{p}.Start(ctx)
-			require.ErrorIs(t, err, ErrUnavailable)
+			require.ErrorIs(t, err, errUnavailable)
 			require.ErrorIs(t, err, pipeline.ErrUnavailable)
 			require.ErrorContains(t, err, addr)
 			if addr == closed {
@@ -176,7 +176,7 @@ func TestAStartThatIsCutSaysWhyNoBrokerAnswered(t *testing.T) {
 	}()
 	err = <-started
 	require.NoError(t, l.Close())
-	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorIs(t, err, errUnavailable)
 	require.ErrorContains(t, err, "connection refused")
 }
 
@@ -199,7 +199,7 @@ func TestStartWaitsForTheBroker(t *testing.T) {
 	require.NoError(t, service{p}.Start(t.Context()), "again")
 	require.NoError(t, service{p}.Stop(t.Context()))
 	require.NoError(t, service{p}.Stop(t.Context()), "again")
-	require.ErrorIs(t, p.Sink("t").Publish(t.Context(), texts("x")...), ErrNotStarted)
+	require.ErrorIs(t, p.Sink("t").Publish(t.Context(), texts("x")...), errNotStarted)
 }
 
 func TestEnsureTopics(t *testing.T) {

@@ -170,12 +170,12 @@ func (p *publisher) failed(ctx context.Context, topic string, err error, alone b
 		err = fmt.Errorf("%w (%s)", err, creatingCommand)
 	case errors.Is(err, sarama.ErrInvalidTimestamp):
 		err = pipeline.WithClass(fmt.Errorf("%w: check the clock of this instance, which gave the record its time, against the broker's; "+
-			"the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms limit the difference", err), ClassInvalidTimestamp)
+			"the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms limit the difference", err), classInvalidTimestamp)
 	case !alone:
 	case errors.Is(err, sarama.ErrMessageSizeTooLarge): // the topic's own limit
 		err = tooLarge(err)
 	case errors.Is(err, sarama.ErrInvalidRecord):
-		err = pipeline.WithClass(pipeline.Permanent(err), ClassInvalidRecord)
+		err = pipeline.WithClass(pipeline.Permanent(err), classInvalidRecord)
 	}
 	return err
 }
@@ -223,7 +223,7 @@ func unreachable(err error) bool {
 	var conf sarama.ConfigurationError
 	return (!errors.As(err, &answer) || answer == sarama.ErrInvalidProducerEpoch) && !errors.As(err, &conf) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) &&
-		!errors.Is(err, ErrNotStarted) && !errors.Is(err, sarama.ErrShuttingDown) && !errors.Is(err, sarama.ErrClosedClient)
+		!errors.Is(err, errNotStarted) && !errors.Is(err, sarama.ErrShuttingDown) && !errors.Is(err, sarama.ErrClosedClient)
 }
 
 func tooLarge(err error) error {
@@ -238,7 +238,7 @@ func (p *publisher) feed(ctx context.Context, records []*outgoing, alone bool) e
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.closed {
-		return ErrNotStarted
+		return errNotStarted
 	}
 	for _, r := range records {
 		to := p.normal
@@ -250,7 +250,7 @@ func (p *publisher) feed(ctx context.Context, records []*outgoing, alone bool) e
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.closing:
-			return ErrNotStarted
+			return errNotStarted
 		}
 	}
 	return nil

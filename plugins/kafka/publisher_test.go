@@ -188,7 +188,7 @@ func TestSecureConnections(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			err = service{wrong}.Start(ctx)
-			require.ErrorIs(t, err, ErrUnavailable)
+			require.ErrorIs(t, err, errUnavailable)
 			require.NotContains(t, err.Error(), "guess")
 
 			c.TLS = setting.TLS{Enabled: true, CAFile: filepath.Join(t.TempDir(), "absent.pem")}

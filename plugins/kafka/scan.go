@@ -45,7 +45,7 @@ const (
 // Scan reads every record that is in topic now, from the beginning of each partition to its
 // present end, and calls each for it. It reads one partition after the other, in order of offset,
 // without aborted transactions. It belongs to no group and commits nothing. An error of each ends
-// it and is returned unchanged. The end of ctx and the service's stop (ErrNotStarted) end it too.
+// it and is returned unchanged. The end of ctx and the service's stop end it too.
 // So does a partition that became shorter than what was read of it (sarama.ErrOffsetOutOfRange).
 // Its memory does not depend on the topic's size.
 func (p *Plugin) Scan(ctx context.Context, topic string, each func(Scanned) error) (Scan, error) {
@@ -54,7 +54,7 @@ func (p *Plugin) Scan(ctx context.Context, topic string, each func(Scanned) erro
 		return Scan{}, fmt.Errorf("kafka: scan %s: %w", topic, err)
 	}
 	if !live.begin() {
-		return Scan{}, fmt.Errorf("kafka: scan %s: %w", topic, ErrNotStarted)
+		return Scan{}, fmt.Errorf("kafka: scan %s: %w", topic, errNotStarted)
 	}
 	defer live.work.Done()
 	ctx, cancel := context.WithCancel(ctx)
@@ -110,7 +110,7 @@ func scanPartitions(ctx context.Context, readers []partitionScan, each func(Scan
 func scanFailed(topic string, err error) error {
 	switch {
 	case unreachable(err):
-		return fmt.Errorf("%w: scan %s: %w", ErrUnavailable, topic, err)
+		return fmt.Errorf("%w: scan %s: %w", errUnavailable, topic, err)
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition):
 		return fmt.Errorf("%w: scan %s: %w", ErrTopicMissing, topic, err)
 	}
@@ -140,7 +140,7 @@ func (s *partitionScan) run(ctx context.Context) error {
 	for failed := 0; s.offset < s.end; {
 		if ctx.Err() != nil {
 			if s.live.ctx.Err() != nil {
-				return scanFailed(s.topic, ErrNotStarted)
+				return scanFailed(s.topic, errNotStarted)
 			}
 			return scanFailed(s.topic, ctx.Err())
 		}

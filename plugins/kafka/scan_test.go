@@ -112,7 +112,7 @@ func TestScanFailsWithAReason(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 	})
 	_, err := New().Scan(t.Context(), "any", nil)
-	require.ErrorIs(t, err, ErrNotStarted)
+	require.ErrorIs(t, err, errNotStarted)
 }
 
 // TestScanSaysWhatRetentionRemoved: what is gone can't be read, and the caller learns it.
@@ -192,7 +192,7 @@ func TestScanEndsWithTheService(t *testing.T) {
 			}
 			return nil
 		})
-		require.ErrorIs(t, err, ErrNotStarted)
+		require.ErrorIs(t, err, errNotStarted)
 		require.NoError(t, <-stopped)
 	})
 }

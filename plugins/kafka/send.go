@@ -100,7 +100,7 @@ func (s *sendCommand) run(cmd *cobra.Command, topic string, values []string) err
 		}
 	}
 	register := func(r *pipeline.Registry) error {
-		s.p.log = r.Env().Logger.With("component", Name)
+		s.p.log = r.Env().Logger.With("component", pluginName)
 		r.Service("kafka.send", service{s.p})
 		if audit != nil {
 			return audit.Register(r)

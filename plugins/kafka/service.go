@@ -23,7 +23,7 @@ const progressEvery = 5 * time.Second
 type service struct{ plugin *Plugin }
 
 // Start waits until a broker answers and opens the publisher. While it waits it logs the addresses
-// and the reason. When ctx ends first, the error wraps ErrUnavailable and names both.
+// and the reason. When ctx ends first, the error wraps pipeline.ErrUnavailable and names both.
 func (s service) Start(ctx context.Context) error {
 	p := s.plugin
 	p.mu.Lock()
@@ -84,7 +84,7 @@ func (s service) wait(ctx context.Context, config Config, conf *sarama.Config) (
 			s.plugin.log.Warn("waiting for kafka", slog.String("address", addresses), logs.Err(err))
 		}
 		if ctx.Err() != nil || !loop.Sleep(ctx, config.ReconnectBackoff.Delay(attempt)) {
-			return nil, fmt.Errorf("%w: no broker at %s answered: %w", ErrUnavailable, addresses, last)
+			return nil, fmt.Errorf("%w: no broker at %s answered: %w", errUnavailable, addresses, last)
 		}
 	}
 }

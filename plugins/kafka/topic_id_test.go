@@ -274,7 +274,7 @@ func TestWithoutTopicIDsCommitsNameNone(t *testing.T) {
 // of the former topic, whatever the leader says now.
 func TestAPositionWhoseCommitIsGoneIsNotUsed(t *testing.T) {
 	t.Parallel()
-	s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.DiscardHandler), newMetrics())
+	s := newSubscription(defaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.DiscardHandler), newMetrics())
 	n := &newestOnly{commit: 40}
 	s.groupClient = &waitingClient{Client: n, owned: &s.owned, log: s.log, topicID: func(string, int32) (topicID, error) { return topicID{2}, nil }}
 	_, err := s.groupClient.GetOffset("topic", 3, sarama.OffsetNewest)
@@ -291,7 +291,7 @@ func TestAPositionWhoseCommitIsGoneIsNotUsed(t *testing.T) {
 func TestACommitOfADeletedTopicIsLogged(t *testing.T) {
 	t.Parallel()
 	log := &pipelinetest.Buffer{}
-	s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.NewTextHandler(log, nil)), newMetrics())
+	s := newSubscription(defaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.NewTextHandler(log, nil)), newMetrics())
 	n := &newestOnly{commit: 900, ctx: t.Context()}
 	s.groupClient = &waitingClient{Client: n, owned: &s.owned, log: s.log, topicID: func(string, int32) (topicID, error) { return topicID{2}, nil }}
 	_, err := s.groupClient.GetOffset("topic", 3, sarama.OffsetNewest)

@@ -44,7 +44,7 @@ const partlyUsableAfter = 2 * time.Second
 // makeReady creates topic if it is missing and waits until it can be used.
 func (c *connection) makeReady(topic string) error {
 	if !c.begin() {
-		return ErrNotStarted
+		return errNotStarted
 	}
 	defer c.work.Done()
 	ctx, cancel := context.WithTimeout(c.ctx, c.config.PublishTimeout)
