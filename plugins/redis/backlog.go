@@ -155,11 +155,11 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 
 // addNotDue adds the entries of a retry topic that are not in the stream yet.
 func addNotDue(ctx context.Context, c goredis.UniversalClient, stream string, b *operate.Backlog) error {
-	next, err := c.ZRangeWithScores(ctx, DueKey(stream), 0, 0).Result()
+	next, err := c.ZRangeWithScores(ctx, dueKey(stream), 0, 0).Result()
 	if err != nil || len(next) == 0 {
 		return err
 	}
-	n, err := c.ZCard(ctx, DueKey(stream)).Result()
+	n, err := c.ZCard(ctx, dueKey(stream)).Result()
 	if err != nil {
 		return err
 	}

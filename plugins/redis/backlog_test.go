@@ -107,7 +107,7 @@ func TestBacklog(t *testing.T) {
 		p.cfg.Addrs = []string{s.Addr}
 		_, err := pipeline.NewRegistry(pipeline.Env{}, p, retrying{p, stream})
 		require.NoError(t, err)
-		t.Cleanup(func() { c.Del(context.Background(), DueKey(stream)) })
+		t.Cleanup(func() { c.Del(context.Background(), dueKey(stream)) })
 		read := func() operate.Backlog {
 			b, err := p.Source(stream, "g").(operate.Measured).Backlog(ctx)
 			require.NoError(t, err)
@@ -137,15 +137,15 @@ func TestBacklog(t *testing.T) {
 		require.Equal(t, time.UnixMilli(2000), b.Oldest)
 		require.EqualValues(t, 0, *b.NotDue)
 
-		require.NoError(t, c.ZAdd(ctx, DueKey(stream), goredis.Z{Score: 9000, Member: "later"}, goredis.Z{Score: 5000, Member: "next"}).Err())
+		require.NoError(t, c.ZAdd(ctx, dueKey(stream), goredis.Z{Score: 9000, Member: "later"}, goredis.Z{Score: 5000, Member: "next"}).Err())
 		b = read()
 		require.EqualValues(t, 2, *b.NotDue)
 		require.Equal(t, time.UnixMilli(5000), b.NextDue)
 
 		// Times of another program, in microseconds, or which are none. They can be written as JSON.
 		for score, next := range map[string]time.Time{"-inf": time.UnixMilli(0), "-7": time.UnixMilli(0), "1700000000000000": latest, "+inf": latest} {
-			require.NoError(t, c.Del(ctx, DueKey(stream)).Err())
-			require.NoError(t, c.Do(ctx, "ZADD", DueKey(stream), score, "odd").Err())
+			require.NoError(t, c.Del(ctx, dueKey(stream)).Err())
+			require.NoError(t, c.Do(ctx, "ZADD", dueKey(stream), score, "odd").Err())
 			require.Equal(t, next, read().NextDue, score)
 			_, err = read().NextDue.UTC().MarshalJSON()
 			require.NoError(t, err, score)

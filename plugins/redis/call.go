@@ -53,11 +53,11 @@ func (s *Script) Call(keys []string, args ...any) *Call {
 }
 
 // Command returns a call of a command whose first argument is its key: Command("GET", "key").
-func Command(args ...any) *Call { return CommandKey(1, args...) }
+func Command(args ...any) *Call { return commandKey(1, args...) }
 
-// CommandKey is Command with the key at another index of args, for example 3 in
-// CommandKey(3, "XREAD", "COUNT", ...).
-func CommandKey(at int, args ...any) *Call {
+// commandKey is Command with the key at another index of args, for example 3 in
+// commandKey(3, "XREAD", "COUNT", ...).
+func commandKey(at int, args ...any) *Call {
 	return &Call{name: fmt.Sprint(args[0]), key: fmt.Sprint(args[at]), keyAt: at, args: args, err: errNotSent}
 }
 

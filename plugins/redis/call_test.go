@@ -220,7 +220,7 @@ func TestASilentNodeFailsOnlyItsCalls(t *testing.T) {
 	script := testScript("return redis.call('INCR', KEYS[1])")
 	calls := func() (all []*Call) {
 		for i := range 20 {
-			all = append(all, script.Call([]string{fmt.Sprint("key:", i)}), CommandKey(2, "ZUNION", 1, fmt.Sprint("set:", i)))
+			all = append(all, script.Call([]string{fmt.Sprint("key:", i)}), commandKey(2, "ZUNION", 1, fmt.Sprint("set:", i)))
 		}
 		return all
 	}

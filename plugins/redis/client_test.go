@@ -8,6 +8,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
@@ -41,7 +42,7 @@ func TestEvictingServerIsRefused(t *testing.T) {
 		logged     string
 	}{
 		{name: "noeviction", info: "# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"},
-		{name: "allkeys-lru", info: "# Memory\r\nmaxmemory_policy:allkeys-lru\r\n", err: ErrEvicts},
+		{name: "allkeys-lru", info: "# Memory\r\nmaxmemory_policy:allkeys-lru\r\n", err: errEvicts},
 		{name: "unreadable", info: "# Memory\r\n", logged: "maxmemory-policy is unknown"},
 	}
 	for _, tt := range tests {
@@ -63,5 +64,15 @@ func TestEvictingServerIsRefused(t *testing.T) {
 			require.NoError(t, checkEviction(t.Context(), s.Client(t), slog.New(slog.NewTextHandler(&lines, nil))))
 			require.Empty(t, lines.String())
 		})
+	})
+}
+
+func TestStartDoesNotWaitForADatabaseThatDoesNotExist(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		c := DefaultClientConfig()
+		c.Addrs, c.DB = []string{s.Addr}, 1<<20
+		_, err := open(t.Context(), c, redistest.Logger(t), nil) // the context never ends
+		require.ErrorIs(t, err, pipeline.ErrUnavailable)
+		require.ErrorContains(t, err, "refuses us: ERR DB index is out of range")
 	})
 }

@@ -41,10 +41,10 @@ const (
 // dueBackoff is the wait after the n-th failed look in a row.
 var dueBackoff = pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second} //nolint:gochecknoglobals // a constant, but Go has none of this type
 
-// DueKey returns the sorted set of the entries that wait until they are added to a stream:
+// dueKey returns the sorted set of the entries that wait until they are added to a stream:
 // {stream}:due, or stream:due when the stream has a hash tag. Both keys have the same slot of a
 // Redis Cluster.
-func DueKey(stream string) string { return companion(stream, "due") }
+func dueKey(stream string) string { return companion(stream, "due") }
 
 // checkDelays returns why a stream can't be a retry topic: no companion would share its slot.
 func checkDelays(stream string) error {
@@ -139,7 +139,7 @@ func delayOf(m *message.Message, now time.Time) (millis int64) {
 
 // later has the entry added to the stream after a delay in milliseconds.
 func (d *delays) later(stream string, e entry.Entry, millis int64) *Call {
-	return d.delay.Call([]string{DueKey(stream)}, millis, packed(e))
+	return d.delay.Call([]string{dueKey(stream)}, millis, packed(e))
 }
 
 // packed returns the fields and values of an entry, each as <length>:<bytes>.
@@ -228,7 +228,7 @@ func (p *Plugin) startMover(stream string, wake func(), log *slog.Logger) (stop 
 // round moves the entries that are due, and returns the wait until the next round. An idle stream
 // has one round per interval, and a stream whose next entry is due before that one more.
 func (m *mover) round(ctx context.Context) time.Duration {
-	call := m.p.delays.due.Call([]string{m.stream, DueKey(m.stream)}, dueEntries, dueBytes)
+	call := m.p.delays.due.Call([]string{m.stream, dueKey(m.stream)}, dueEntries, dueBytes)
 	_ = m.p.Server(nil).Do(ctx, call) // the call has the error too
 	moved, waiting, next, err := dueReply(call)
 	if err != nil {
@@ -253,7 +253,7 @@ func (m *mover) round(ctx context.Context) time.Duration {
 // warn reports a failed round. The process cannot know whether another one retries into the stream:
 // its records would wait without anything that counts them.
 func (m *mover) warn(err error) {
-	attrs := []slog.Attr{slog.String(logs.Stream, m.stream), slog.String("key", DueKey(m.stream)), logs.Err(err)}
+	attrs := []slog.Attr{slog.String(logs.Stream, m.stream), slog.String("key", dueKey(m.stream)), logs.Err(err)}
 	if m.ours {
 		m.p.delays.sampler.Warn(m.log, "retry records that are due were not moved into their stream, tried again", attrs...)
 		return

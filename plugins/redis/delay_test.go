@@ -79,7 +79,7 @@ func TestARetryThatIsDueInAMinuteWaits(t *testing.T) {
 			redistest.Eventually(t, "the streams are read again", func() bool { return commands.Count("xreadgroup") >= reads+8 })
 			require.Empty(t, o.runs, "it came before its delay had passed")
 			require.Zero(t, c.XLen(t.Context(), retry).Val())
-			at := c.ZRangeWithScores(t.Context(), DueKey(retry), 0, -1).Val()
+			at := c.ZRangeWithScores(t.Context(), dueKey(retry), 0, -1).Val()
 			require.Len(t, at, 1)
 			now := c.Time(t.Context()).Val()
 			require.InDelta(t, now.Add(time.Minute).UnixMilli(), at[0].Score, 30_000, "by the clock of the server")
@@ -88,8 +88,8 @@ func TestARetryThatIsDueInAMinuteWaits(t *testing.T) {
 		require.Zero(t, testutil.ToFloat64(p.delays.waiting), "no longer read here")
 		t.Run("after", func(t *testing.T) {
 			if s.Mini == nil { // its clock can't be set
-				m := c.ZRange(t.Context(), DueKey(retry), 0, 0).Val()[0]
-				require.NoError(t, c.ZAdd(t.Context(), DueKey(retry), goredis.Z{Score: 1, Member: m}).Err())
+				m := c.ZRange(t.Context(), dueKey(retry), 0, 0).Val()[0]
+				require.NoError(t, c.ZAdd(t.Context(), dueKey(retry), goredis.Z{Score: 1, Member: m}).Err())
 			} else {
 				s.Mini.SetTime(time.Now().Add(time.Minute))
 			}
@@ -117,7 +117,7 @@ func TestAMovedEntryOutlivesItsProcess(t *testing.T) {
 		e := entry.Entry{Key: "k", UUID: "u", Message: []byte("\x00\xff:12:"), Headers: map[string]string{"a": "ü"}}
 		require.NoError(t, p.Server(nil).Do(t.Context(), p.delays.later(stream, e, 1)))
 		redistest.Eventually(t, "it is moved", func() bool { m.round(t.Context()); return c.XLen(t.Context(), stream).Val() == 1 })
-		require.Zero(t, c.Exists(t.Context(), DueKey(stream)).Val())
+		require.Zero(t, c.Exists(t.Context(), dueKey(stream)).Val())
 
 		require.NoError(t, c.XGroupCreate(t.Context(), stream, "g", "0").Err())
 		require.Len(t, take(t, c, stream, "g", 10), 1, "a process reads it and dies")
@@ -141,18 +141,18 @@ func TestAnEntryThatCanNotBeMovedStays(t *testing.T) {
 		stream := redistest.Stream(t, c)
 		p, m := opened(t, c, stream)
 		require.NoError(t, c.Set(t.Context(), stream, "no stream", 0).Err())
-		require.NoError(t, c.ZAdd(t.Context(), DueKey(stream), goredis.Z{Score: 7, Member: string(packed(entry.Entry{UUID: "u"}))}).Err())
+		require.NoError(t, c.ZAdd(t.Context(), dueKey(stream), goredis.Z{Score: 7, Member: string(packed(entry.Entry{UUID: "u"}))}).Err())
 		for range 3 {
-			call := p.delays.due.Call([]string{stream, DueKey(stream)}, dueEntries, dueBytes)
+			call := p.delays.due.Call([]string{stream, dueKey(stream)}, dueEntries, dueBytes)
 			require.ErrorContains(t, p.Server(nil).Do(t.Context(), call), "WRONGTYPE")
-			require.EqualValues(t, 7, c.ZRangeWithScores(t.Context(), DueKey(stream), 0, -1).Val()[0].Score)
+			require.EqualValues(t, 7, c.ZRangeWithScores(t.Context(), dueKey(stream), 0, -1).Val()[0].Score)
 		}
 		require.GreaterOrEqual(t, m.round(t.Context()), m.every, "no busy loop")
 		require.NoError(t, c.Del(t.Context(), stream).Err())
 		require.Equal(t, m.every, m.round(t.Context()))
 		require.EqualValues(t, 1, c.XLen(t.Context(), stream).Val())
 
-		require.NoError(t, c.ZAdd(t.Context(), DueKey(stream), goredis.Z{Score: 7, Member: "of another program"}).Err())
+		require.NoError(t, c.ZAdd(t.Context(), dueKey(stream), goredis.Z{Score: 7, Member: "of another program"}).Err())
 		m.round(t.Context())
 		all := c.XRange(t.Context(), stream, "-", "+").Val()
 		require.Len(t, all, 2)
@@ -169,7 +169,7 @@ func TestDueTimesThatNoDelayGives(t *testing.T) {
 		now := time.Now()
 		add := func(score any, name string) {
 			t.Helper()
-			require.NoError(t, c.Do(t.Context(), "ZADD", DueKey(stream), score, packed(entry.Entry{UUID: name})).Err())
+			require.NoError(t, c.Do(t.Context(), "ZADD", dueKey(stream), score, packed(entry.Entry{UUID: name})).Err())
 		}
 		add(-1, "negative")
 		add("-inf", "before all")
@@ -183,9 +183,9 @@ func TestDueTimesThatNoDelayGives(t *testing.T) {
 
 		// What can't be moved keeps its time.
 		require.NoError(t, c.Set(t.Context(), stream, "no stream", 0).Err())
-		before := c.ZRange(t.Context(), DueKey(stream), 0, -1).Val()
+		before := c.ZRange(t.Context(), dueKey(stream), 0, -1).Val()
 		require.Equal(t, m.every, m.round(t.Context()))
-		require.Equal(t, before, c.ZRange(t.Context(), DueKey(stream), 0, -1).Val())
+		require.Equal(t, before, c.ZRange(t.Context(), dueKey(stream), 0, -1).Val())
 		require.NoError(t, c.Del(t.Context(), stream).Err())
 
 		require.Equal(t, m.every, m.round(t.Context()))
@@ -194,12 +194,12 @@ func TestDueTimesThatNoDelayGives(t *testing.T) {
 			moved = append(moved, e.Values["uuid"])
 		}
 		require.ElementsMatch(t, []any{"before all", "negative", "fraction", "never", "no time", "nanoseconds", "microseconds"}, moved)
-		require.EqualValues(t, 2, c.ZCard(t.Context(), DueKey(stream)).Val(), "delays of programs stay")
+		require.EqualValues(t, 2, c.ZCard(t.Context(), dueKey(stream)).Val(), "delays of programs stay")
 
 		// A call that moves no more says that another one is due, and not when the others are.
 		add(now.UnixMicro(), "microseconds")
 		add(now.UnixNano(), "nanoseconds")
-		call := p.delays.due.Call([]string{stream, DueKey(stream)}, 1, dueBytes)
+		call := p.delays.due.Call([]string{stream, dueKey(stream)}, 1, dueBytes)
 		require.NoError(t, p.Server(nil).Do(t.Context(), call))
 		n, waiting, wait, err := dueReply(call)
 		require.NoError(t, err)
@@ -213,14 +213,14 @@ func TestAMoveThatFailsIsReported(t *testing.T) {
 		stream, log := redistest.Stream(t, c), &redistest.Lines{}
 		p, _ := opened(t, c, stream)
 		require.NoError(t, c.Set(t.Context(), stream, "no stream", 0).Err())
-		require.NoError(t, c.ZAdd(t.Context(), DueKey(stream), goredis.Z{Score: 7, Member: string(packed(entry.Entry{UUID: "u"}))}).Err())
+		require.NoError(t, c.ZAdd(t.Context(), dueKey(stream), goredis.Z{Score: 7, Member: string(packed(entry.Entry{UUID: "u"}))}).Err())
 		m := &mover{p: p, stream: stream, every: time.Minute, wake: func() {}, log: slog.New(slog.NewTextHandler(log, nil)), ours: false}
 		for range 3 {
 			m.round(t.Context())
 		}
 		require.Equal(t, 1, log.Count("retry records of other processes are not moved"), "sampled: %s", log)
 		require.Equal(t, 1, log.Count("stream="+stream))
-		require.Equal(t, 1, log.Count("key="+DueKey(stream)))
+		require.Equal(t, 1, log.Count("key="+dueKey(stream)))
 		require.Equal(t, 1, log.Count("WRONGTYPE"))
 		require.Equal(t, 1, log.Count("remedy="))
 	})
@@ -251,7 +251,7 @@ func TestTheNextLookForDueEntries(t *testing.T) {
 		require.Equal(t, 2, woken)
 		require.EqualValues(t, dueEntries+1, c.XLen(t.Context(), stream).Val())
 		require.EqualValues(t, 2, testutil.ToFloat64(p.delays.waiting))
-		require.NoError(t, c.ZRem(t.Context(), DueKey(stream), string(packed(entry.Entry{UUID: "in half a minute"}))).Err())
+		require.NoError(t, c.ZRem(t.Context(), dueKey(stream), string(packed(entry.Entry{UUID: "in half a minute"}))).Err())
 		require.Equal(t, m.every, m.round(t.Context()), "another process may retry sooner than in an hour")
 	})
 }
@@ -277,12 +277,12 @@ func TestDueEntriesAreMovedOnceAndInOrder(t *testing.T) {
 						w.at += hour
 					}
 					e := packed(entry.Entry{UUID: w.name, Message: []byte(strings.Repeat("x", rapid.IntRange(0, 50).Draw(rt, "size")))})
-					require.NoError(rt, c.ZAdd(ctx, DueKey(stream), goredis.Z{Score: float64(w.at), Member: string(e)}).Err())
+					require.NoError(rt, c.ZAdd(ctx, dueKey(stream), goredis.Z{Score: float64(w.at), Member: string(e)}).Err())
 					model = append(model, w)
 					continue
 				}
 				most := rapid.IntRange(1, 4).Draw(rt, "most")
-				call := p.delays.due.Call([]string{stream, DueKey(stream)}, most, dueBytes)
+				call := p.delays.due.Call([]string{stream, dueKey(stream)}, most, dueBytes)
 				require.NoError(rt, p.Server(nil).Do(ctx, call))
 				n, left, next, err := dueReply(call)
 				require.NoError(rt, err)
@@ -307,7 +307,7 @@ func TestDueEntriesAreMovedOnceAndInOrder(t *testing.T) {
 					moved = append(moved, got.UUID)
 				}
 			}
-			require.EqualValues(rt, len(model), c.ZCard(ctx, DueKey(stream)).Val())
+			require.EqualValues(rt, len(model), c.ZCard(ctx, dueKey(stream)).Val())
 		})
 	})
 }
@@ -323,7 +323,7 @@ func TestTheDueKeyHasTheSlotOfItsStream(t *testing.T) {
 			stream := fmt.Sprintf(name, i)
 			require.NoError(t, New().Sink(stream).(pipeline.Delayer).Delays(), stream)
 			first := onNode(t, c, stream, one.Addr)
-			require.Equal(t, first, onNode(t, c, DueKey(stream), one.Addr), stream)
+			require.Equal(t, first, onNode(t, c, dueKey(stream), one.Addr), stream)
 			nodes[first]++
 		}
 	}
@@ -379,12 +379,12 @@ func TestSomeMessagesOfAPublishAreDue(t *testing.T) {
 		msgs := []*message.Message{msg("a", ""), msg("b", hour), msg("c", past), msg("d", "next tuesday"), msg("e", "9999-01-01T00:00:00Z"), msg("f", time.Now().Add(math.MaxInt64).Format(time.RFC3339Nano))}
 		require.NoError(t, p.Sink(name+"-retry").Publish(t.Context(), msgs...))
 		require.EqualValues(t, 4, c.XLen(t.Context(), name+"-retry").Val(), "no delay is as long as that of e")
-		require.EqualValues(t, 2, c.ZCard(t.Context(), DueKey(name+"-retry")).Val())
+		require.EqualValues(t, 2, c.ZCard(t.Context(), dueKey(name+"-retry")).Val())
 		require.NoError(t, p.Sink(name).Publish(t.Context(), msgs...), "no retry topic: the header means nothing")
 		require.EqualValues(t, 6, c.XLen(t.Context(), name).Val())
 
-		require.NoError(t, c.Del(t.Context(), DueKey(name+"-retry")).Err())
-		require.NoError(t, c.Set(t.Context(), DueKey(name+"-retry"), "no set", 0).Err())
+		require.NoError(t, c.Del(t.Context(), dueKey(name+"-retry")).Err())
+		require.NoError(t, c.Set(t.Context(), dueKey(name+"-retry"), "no set", 0).Err())
 		err = p.Sink(name+"-retry").Publish(t.Context(), msgs...)
 		var partial *pipeline.PartialError
 		require.ErrorAs(t, err, &partial)

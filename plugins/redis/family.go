@@ -278,7 +278,7 @@ func (s *familySubscription) read(stream string) {
 
 // createGroup creates the group of a stream that exists.
 func (s *familySubscription) createGroup(stream string) *Call {
-	return CommandKey(2, "XGROUP", "CREATE", stream, s.options.Group, "0")
+	return commandKey(2, "XGROUP", "CREATE", stream, s.options.Group, "0")
 }
 
 func groupExists(err error) bool { return err == nil || strings.Contains(err.Error(), "BUSYGROUP") }

@@ -152,9 +152,9 @@ func pingAny(ctx context.Context, c goredis.UniversalClient) error {
 type service struct{ p *Plugin }
 
 // Start waits for the server, checks eviction, rights and domains, and acquires the instance's
-// name. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is missing, and
-// ErrDuplicate when another process has the name. It is an app.ExitError when a domain has other
-// shards or another group.
+// name, which fails when another live process has it. The error wraps pipeline.ErrUnavailable when ctx
+// ends first or a right is missing. It is an app.ExitError when a domain has other shards or another
+// group.
 func (s service) Start(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
@@ -163,12 +163,12 @@ func (s service) Start(ctx context.Context) error {
 	if running {
 		return errors.New("redis: started twice")
 	}
-	c, err := Open(ctx, p.cfg.ClientConfig, log, nil, append(probesOf(p.cfg.Domains), probeKey)...)
+	c, err := open(ctx, p.cfg.ClientConfig, log, nil, append(probesOf(p.cfg.Domains), probeKey)...)
 	if err != nil {
 		return err
 	}
 	for _, stream := range p.delays.topics() {
-		if err := CheckRights(ctx, c, []string{"zadd", "zcard", "zrange", "zrem"}, DueKey(stream)); err != nil {
+		if err := checkRights(ctx, c, []string{"zadd", "zcard", "zrange", "zrem"}, dueKey(stream)); err != nil {
 			return errors.Join(err, c.Close())
 		}
 	}

@@ -127,16 +127,6 @@ func TestStartDoesNotWaitForAWrongPasswordToBecomeRight(t *testing.T) {
 	require.Less(t, time.Since(begin), 30*time.Second)
 }
 
-func TestStartDoesNotWaitForADatabaseThatDoesNotExist(t *testing.T) {
-	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
-		c := redis.DefaultClientConfig()
-		c.Addrs, c.DB = []string{s.Addr}, 1<<20
-		_, err := redis.Open(t.Context(), c, redistest.Logger(t), nil) // the context never ends
-		require.ErrorIs(t, err, pipeline.ErrUnavailable)
-		require.ErrorContains(t, err, "refuses us: ERR DB index is out of range")
-	})
-}
-
 // onePlugin is a plugin of one route.
 type onePlugin struct{ route pipeline.Route }
 

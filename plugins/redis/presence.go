@@ -27,9 +27,9 @@ var (
 	markSource string
 )
 
-// ErrDuplicate is returned by Start when another live process has the same instance name. The two
+// errDuplicate is returned by Start when another live process has the same instance name. The two
 // would take each other's pending entries for their own: each needs its own instance_id.
-var ErrDuplicate = errors.New("instance name is in use")
+var errDuplicate = errors.New("instance name is in use")
 
 const presenceTTL = 15 * time.Second
 
@@ -118,7 +118,7 @@ type presence struct {
 }
 
 // acquire acquires the name. The presence of a killed predecessor expires within one time to live.
-// If it is renewed in that time, its process lives, and the error is ErrDuplicate.
+// If it is renewed in that time, its process lives, and the error is errDuplicate.
 func (p *presence) acquire(ctx context.Context) error {
 	p.token = watermill.NewULID()
 	waitUntil := time.Now().Add(p.ttl + p.ttl/10)
@@ -135,7 +135,7 @@ func (p *presence) acquire(ctx context.Context) error {
 			return p.loops.Start(ctx, p.keep)
 		}
 		if time.Now().After(waitUntil) {
-			return fmt.Errorf("instance %q runs already: %w; give every process its own instance_id", p.instance, ErrDuplicate)
+			return fmt.Errorf("instance %q runs already: %w; give every process its own instance_id", p.instance, errDuplicate)
 		}
 		if !waiting {
 			waiting = true
@@ -163,7 +163,7 @@ func (p *presence) keep(ctx context.Context) {
 		case err != nil:
 			p.log.Warn("presence not renewed, trying again", slog.String(logs.Instance, p.instance), logs.Err(err))
 		case !mine:
-			p.failed <- fmt.Errorf("another process has taken the name of instance %q: %w", p.instance, ErrDuplicate)
+			p.failed <- fmt.Errorf("another process has taken the name of instance %q: %w", p.instance, errDuplicate)
 			end()
 		}
 		return p.renew - time.Since(start)

@@ -49,7 +49,7 @@ func TestPresence(t *testing.T) {
 
 		begin := time.Now()
 		err = withTTL(t, c, name, ttl).acquire(t.Context())
-		require.ErrorIs(t, err, ErrDuplicate)
+		require.ErrorIs(t, err, errDuplicate)
 		require.ErrorContains(t, err, name)
 		require.GreaterOrEqual(t, time.Since(begin), ttl, "a dead predecessor must have had its time to expire")
 		require.True(t, alive(), "renewed meanwhile")
@@ -98,7 +98,7 @@ func TestPresenceAfterAWipe(t *testing.T) {
 		t.Cleanup(func() { c.Del(context.Background(), presenceKey(name)) })
 		select {
 		case err := <-p.failed:
-			require.ErrorIs(t, err, ErrDuplicate)
+			require.ErrorIs(t, err, errDuplicate)
 		case <-time.After(2 * time.Minute):
 			require.FailNow(t, "the loss of the name was not noticed")
 		}

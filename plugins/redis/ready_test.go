@@ -23,7 +23,7 @@ func TestReadinessOnAClusterWithADeadNode(t *testing.T) {
 			p := New()
 			p.cfg.Addrs, p.cfg.Cluster = []string{first.Addr, proxy.Addr()}, true
 			require.EqualError(t, p.check(t.Context()), "redis: not started")
-			c, err := Open(t.Context(), p.cfg.ClientConfig, slog.New(slog.DiscardHandler), nil)
+			c, err := open(t.Context(), p.cfg.ClientConfig, slog.New(slog.DiscardHandler), nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, c.Close()) })
 			p.client = c

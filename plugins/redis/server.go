@@ -19,9 +19,9 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// ErrEvicts means that the server may evict keys when its memory is full, so streams could vanish
+// errEvicts means that the server may evict keys when its memory is full, so streams could vanish
 // with unread entries. Set maxmemory-policy to noeviction.
-var ErrEvicts = errors.New("redis: maxmemory-policy must be noeviction")
+var errEvicts = errors.New("redis: maxmemory-policy must be noeviction")
 
 const (
 	waitStep   = 500 * time.Millisecond
@@ -29,10 +29,10 @@ const (
 	pingBound  = 2 * time.Second
 )
 
-// Open returns a client whose server answers, evicts nothing, and grants all rights on the keys.
+// open returns a client whose server answers, evicts nothing, and grants all rights on the keys.
 // The caller closes it. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is
-// missing, and ErrEvicts when the server may evict.
-func Open(ctx context.Context, cfg ClientConfig, log *slog.Logger, commands []string, keys ...string) (goredis.UniversalClient, error) {
+// missing, and errEvicts when the server may evict.
+func open(ctx context.Context, cfg ClientConfig, log *slog.Logger, commands []string, keys ...string) (goredis.UniversalClient, error) {
 	c, err := NewClient(cfg)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func Open(ctx context.Context, cfg ClientConfig, log *slog.Logger, commands []st
 		err = checkEviction(ctx, c, log)
 	}
 	if err == nil {
-		err = CheckRights(ctx, c, commands, keys...)
+		err = checkRights(ctx, c, commands, keys...)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -92,7 +92,7 @@ func refused(err error) bool {
 	return false
 }
 
-// checkEviction returns an error that wraps ErrEvicts when a server may evict keys. It uses INFO,
+// checkEviction returns an error that wraps errEvicts when a server may evict keys. It uses INFO,
 // because managed services block CONFIG. When INFO has no policy, it logs a warning.
 func checkEviction(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) error {
 	if cluster, ok := c.(*goredis.ClusterClient); ok {
@@ -108,7 +108,7 @@ func checkEviction(ctx context.Context, c goredis.UniversalClient, log *slog.Log
 	case !ok:
 		log.WarnContext(ctx, "maxmemory-policy is unknown, it must be noeviction")
 	case policy != "noeviction":
-		return fmt.Errorf("%w, got %s: streams would be evicted unread", ErrEvicts, policy)
+		return fmt.Errorf("%w, got %s: streams would be evicted unread", errEvicts, policy)
 	}
 	return nil
 }
@@ -128,10 +128,10 @@ var rightsSource string
 // probeKey is the key of the check of rights.
 const probeKey = "millrace:probe"
 
-// CheckRights checks that the user of c may run on each of the keys what all plugins use, and the
+// checkRights checks that the user of c may run on each of the keys what all plugins use, and the
 // commands. The keys do not exist before or after it. The error wraps pipeline.ErrUnavailable and
 // names the missing rights.
-func CheckRights(ctx context.Context, c goredis.UniversalClient, commands []string, keys ...string) error {
+func checkRights(ctx context.Context, c goredis.UniversalClient, commands []string, keys ...string) error {
 	script, waits := goredis.NewScript(rightsSource), slices.Contains(commands, "wait")
 	var more []any
 	for _, name := range commands {
@@ -200,9 +200,9 @@ func (s *Server) Start(ctx context.Context) error {
 		if shared == nil {
 			return errNotStarted
 		}
-		return CheckRights(ctx, shared, s.Commands, s.keys...)
+		return checkRights(ctx, shared, s.Commands, s.keys...)
 	}
-	c, err := Open(ctx, *s.own, s.log(), s.Commands, s.keys...)
+	c, err := open(ctx, *s.own, s.log(), s.Commands, s.keys...)
 	if err == nil {
 		s.opened.Store(&c)
 	}

@@ -14,7 +14,7 @@ import (
 
 // Sink publishes to a stream, which is created when it is missing. All sinks of the plugin share
 // pipelines. When the stream is the retry topic of a route, a message with pipeline.MetaDue first
-// waits in the sorted set DueKey. Once it is due, a Source of the stream moves it into the stream.
+// waits in a sorted set. Once it is due, a Source of the stream moves it into the stream.
 func (p *Plugin) Sink(stream string) pipeline.Sink {
 	return sink{p, pipeline.Endpoint{Kind: poll.Kind, Name: stream}}
 }

@@ -67,14 +67,14 @@ func EachOwn(t *testing.T, test func(t *testing.T, s *Own), options ...string) {
 			} else {
 				tier.Rest(t)
 			}
-			test(t, StartOwn(t, program, options...))
+			test(t, startOwn(t, program, options...))
 		})
 	}
 }
 
-// StartOwn starts a server, which ends with the test. The test is skipped when the program is not
+// startOwn starts a server, which ends with the test. The test is skipped when the program is not
 // installed.
-func StartOwn(t testing.TB, program string, options ...string) *Own {
+func startOwn(t testing.TB, program string, options ...string) *Own {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -107,7 +107,7 @@ func (o *Own) Replica() *Own {
 	require.NoError(o.t, err)
 	c := o.Client(o.t)
 	require.NoError(o.t, c.ConfigSet(o.t.Context(), "repl-diskless-sync-delay", "0").Err())
-	replica := StartOwn(o.t, o.Name, "--replicaof", "127.0.0.1 "+port)
+	replica := startOwn(o.t, o.Name, "--replicaof", "127.0.0.1 "+port)
 	Eventually(o.t, "the replica has the data", func() bool { return c.Wait(o.t.Context(), 1, time.Second).Val() == 1 })
 	return replica
 }
