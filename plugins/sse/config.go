@@ -21,8 +21,8 @@ const (
 	lateHeartbeat = 5 * time.Second
 )
 
-// DefaultConfig returns the defaults.
-func DefaultConfig() Config { return Config{Heartbeat: 15 * time.Second} }
+// defaultConfig returns the defaults.
+func defaultConfig() Config { return Config{Heartbeat: 15 * time.Second} }
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {

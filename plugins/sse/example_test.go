@@ -3,8 +3,10 @@ package sse_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/sse"
@@ -46,4 +48,16 @@ func Example() {
 	// 2 time one o'clock
 	// 2 closed {"reason":"done"}
 	// <nil>
+}
+
+// ExampleModule serves the module to pages that import it from an address of the server.
+func ExampleModule() {
+	w := httptest.NewRecorder()
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/javascript")
+		_, _ = io.WriteString(w, sse.Module())
+	})
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/stream.js", http.NoBody))
+	fmt.Println(strings.Contains(w.Body.String(), "export function follow("))
+	// Output: true
 }

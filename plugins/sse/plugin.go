@@ -32,7 +32,7 @@ type Plugin struct {
 // New returns the plugin without hubs.
 func New() *Plugin {
 	return &Plugin{
-		config: DefaultConfig(), metrics: newMetrics(), hubs: map[string]*Hub{}, window: defaultDrainWindow,
+		config: defaultConfig(), metrics: newMetrics(), hubs: map[string]*Hub{}, window: defaultDrainWindow,
 		log: slog.New(slog.DiscardHandler),
 	}
 }

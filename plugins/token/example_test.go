@@ -27,7 +27,10 @@ func Example() {
 	fmt.Println(claims.Job, err)
 	_, err = tokens.Verify("millrace-room:42", raw)
 	fmt.Println(errors.Is(err, token.ErrAudience))
+	_, err = tokens.Verify("millrace-jobs", raw+"x")
+	fmt.Println(errors.Is(err, token.ErrForged))
 	// Output:
 	// [scan/J1] <nil>
+	// true
 	// true
 }

@@ -111,18 +111,3 @@ func TestClientEndsWithItsContext(t *testing.T) {
 		require.ErrorIs(t, client.Run(ctx), context.DeadlineExceeded)
 	})
 }
-
-func TestOrderFindsHolesAndRepetitions(t *testing.T) {
-	t.Parallel()
-	var o ssetest.Order
-	for _, id := range []string{"1", "2", "chat/7:1", "3"} {
-		require.NoError(t, o.Add(id))
-	}
-	require.EqualError(t, o.Add("3"), `id "3" follows number 3`)
-	require.EqualError(t, o.Add("chat/7:3"), `id "chat/7:3" follows number 1`)
-	require.EqualError(t, o.Add("x"), `id "x" does not end in a number`)
-	o.Skip("chat/7:", 2)
-	o.Skip("chat/7:", 1)
-	require.NoError(t, o.Add("chat/7:3"))
-	require.Equal(t, int64(3), o.Last("chat/7:"))
-}
