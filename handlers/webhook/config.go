@@ -24,8 +24,8 @@ type Config struct {
 	Retry pipeline.Backoff `yaml:"retry"`
 }
 
-// DefaultConfig returns the defaults. URL and Secret have none.
-func DefaultConfig() Config {
+// defaultConfig returns the defaults. URL and Secret have none.
+func defaultConfig() Config {
 	return Config{
 		Topic: "webhook", Timeout: 5 * time.Second, MaxRetries: 8,
 		Retry: pipeline.Backoff{First: time.Second, Max: 5 * time.Minute},

@@ -37,7 +37,7 @@ type Plugin struct {
 func New(topics pipeline.Topics, dead pipeline.DeadLetters) *Plugin {
 	// A Transport of its own: whoever closes the idle connections of the default one can break a request.
 	client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return &Plugin{config: DefaultConfig(), topics: topics, dead: dead, client: client}
+	return &Plugin{config: defaultConfig(), topics: topics, dead: dead, client: client}
 }
 
 // Name is the plugin's name and the key of its settings.

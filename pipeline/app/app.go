@@ -196,11 +196,11 @@ func withSignals(parent context.Context, interrupted func()) (context.Context, f
 }
 
 // Groups of commands in the help, for cobra.Command.GroupID. A plugin's command without one is in
-// GroupOperate.
+// groupOperate.
 const (
-	GroupService = "service"
-	GroupOperate = "operate"
-	GroupDevelop = "develop"
+	groupService = "service"
+	groupOperate = "operate"
+	groupDevelop = "develop"
 )
 
 func (h *Host) root() *cobra.Command {
@@ -223,12 +223,12 @@ func (h *Host) root() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages ", fmt.Sprintf("FlagUsagesWrapped %d ", helpColumns)))
 	root.AddGroup(
-		&cobra.Group{ID: GroupService, Title: "The service:"},
-		&cobra.Group{ID: GroupOperate, Title: "Operating it:"},
-		&cobra.Group{ID: GroupDevelop, Title: "Developing it:"},
+		&cobra.Group{ID: groupService, Title: "The service:"},
+		&cobra.Group{ID: groupOperate, Title: "Operating it:"},
+		&cobra.Group{ID: groupDevelop, Title: "Developing it:"},
 	)
-	root.SetHelpCommandGroupID(GroupDevelop)
-	root.SetCompletionCommandGroupID(GroupDevelop)
+	root.SetHelpCommandGroupID(groupDevelop)
+	root.SetCompletionCommandGroupID(groupDevelop)
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			if c.GroupID == "" {
@@ -237,14 +237,14 @@ func (h *Host) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add(GroupService, h.runCommand(), h.migrateCommand(), h.validateCommand(), h.topologyCommand())
-	add(GroupOperate, h.tailCommand())
-	add(GroupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand())
+	add(groupService, h.runCommand(), h.migrateCommand(), h.validateCommand(), h.topologyCommand())
+	add(groupOperate, h.tailCommand())
+	add(groupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand())
 	for _, p := range h.o.Plugins {
 		if c, ok := p.(Commander); ok {
 			for _, cmd := range c.Commands(h) {
 				annotate(cmd, ofPlugin, p.Name())
-				add(GroupOperate, cmd)
+				add(groupOperate, cmd)
 			}
 		}
 	}

@@ -64,8 +64,8 @@ func RunDemo[R any](h *Host, cmd *cobra.Command, d Demo[R]) error {
 	off := h.withDependents(d.Off)
 	switchOff(settings, off)
 	return h.Run(cmd.Context(), cmd, RunOptions{Demo: true, Overrides: settings, Ready: func(ctx context.Context, _ *Running) error {
-		processes := h.Processes(dir, off...)
-		defer processes.Stop()
+		processes := h.processes(dir, off...)
+		defer processes.stop()
 		report, err := during(ctx, processes, d.Run)
 		if err != nil {
 			return err

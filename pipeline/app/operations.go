@@ -80,7 +80,7 @@ func (h *Host) addOperation(root *cobra.Command, plugin string, cmd *cobra.Comma
 	}
 	cmd.Use = words[last]
 	if parent == root { // below it they are inherited
-		cmd.GroupID = GroupOperate
+		cmd.GroupID = groupOperate
 		h.ServiceFlags(cmd)
 		if plugin != "" {
 			annotate(cmd, ofPlugin, plugin)

@@ -34,9 +34,9 @@ type Process struct {
 	killed atomic.Bool
 }
 
-// Processes returns no process so far. Their settings and logs will be in dir. They switch the
+// processes returns no process so far. Their settings and logs will be in dir. They switch the
 // plugins in off off.
-func (h *Host) Processes(dir string, off ...string) *Processes {
+func (h *Host) processes(dir string, off ...string) *Processes {
 	return &Processes{h: h, dir: dir, off: off, failed: make(chan error, 1)}
 }
 
@@ -112,8 +112,8 @@ func (p *Process) Kill() error {
 	return p.cmd.Process.Kill()
 }
 
-// Stop ends all processes in order. Those that hang are killed.
-func (p *Processes) Stop() {
+// stop ends all processes in order. Those that hang are killed.
+func (p *Processes) stop() {
 	p.stopping.Store(true)
 	for _, one := range p.list {
 		_ = one.cmd.Process.Signal(os.Interrupt) // an ended process takes none

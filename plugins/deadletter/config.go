@@ -31,8 +31,8 @@ type StoreConfig struct {
 	DSN setting.Secret `yaml:"dsn"`
 }
 
-// DefaultConfig returns the settings of the README.
-func DefaultConfig() Config {
+// defaultConfig returns the settings of the README.
+func defaultConfig() Config {
 	return Config{Interval: 500 * time.Millisecond, BatchSize: 100, PublishTimeout: 10 * time.Second, MaxBackoff: 30 * time.Second}
 }
 

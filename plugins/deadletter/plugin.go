@@ -56,7 +56,7 @@ type Plugin struct {
 // others that implements Streams has the dead-letter streams. Replays publish to topics and others.
 func New(topics Transport, others ...Transport) *Plugin {
 	p := &Plugin{
-		config:     DefaultConfig(),
+		config:     defaultConfig(),
 		topics:     topics,
 		transports: map[string]Transport{topics.Kind(): topics},
 		sinks:      map[string]bool{},

@@ -85,7 +85,7 @@ func (d *domain) claim(ctx context.Context, s Stream, from, start string, minIdl
 		Skip:     func(p goredis.XPendingExt) bool { return stuckHere(s, p) },
 		Take: func(got poll.Claimed) error {
 			rest -= len(got.Entries) + len(got.Deleted)
-			d.r.o.Metrics.observe(d.target.Domain(), s.Shard, got.Took)
+			d.r.o.metrics.observe(d.target.Domain(), s.Shard, got.Took)
 			d.lost(s, got.Deleted)
 			if err := d.adopt(ctx, s, got, why); err != nil {
 				return err
@@ -114,7 +114,7 @@ func (d *domain) removeReader(ctx context.Context, s Stream, consumer string, n 
 	if !removed {
 		return false, nil
 	}
-	d.r.o.Metrics.removed.WithLabelValues(d.target.Domain(), s.Shard).Inc()
+	d.r.o.metrics.removed.WithLabelValues(d.target.Domain(), s.Shard).Inc()
 	d.log.InfoContext(ctx, "reader of a dead instance removed", slog.String(logs.Stream, s.Name), slog.String("consumer", consumer), slog.Int("entries", n))
 	return true, nil
 }
@@ -133,12 +133,12 @@ func (d *domain) adopt(ctx context.Context, s Stream, got poll.Claimed, why stri
 	}
 	failpoint.Hit(failpoint.Reclaim)
 	n := float64(len(got.Entries))
-	d.r.o.Metrics.claims.WithLabelValues(d.target.Domain(), s.Shard, why).Add(n)
+	d.r.o.metrics.claims.WithLabelValues(d.target.Domain(), s.Shard, why).Add(n)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.r.call)
 	defer cancel()
-	acked := d.r.o.Metrics.messages.WithLabelValues(d.target.Domain(), s.Shard).Inc
+	acked := d.r.o.metrics.messages.WithLabelValues(d.target.Domain(), s.Shard).Inc
 	if err := s.Reader.Adopt(ctx, got.Entries, got.Delivered, acked); err != nil {
-		d.r.o.Metrics.refused.WithLabelValues(d.target.Domain(), s.Shard).Add(n)
+		d.r.o.metrics.refused.WithLabelValues(d.target.Domain(), s.Shard).Add(n)
 		return fmt.Errorf("give %d entries to the reader: %w", len(got.Entries), err)
 	}
 	return nil
@@ -150,7 +150,7 @@ func (d *domain) lost(s Stream, ids []string) {
 	if len(ids) == 0 {
 		return
 	}
-	d.r.o.Metrics.losses.WithLabelValues(d.target.Domain(), s.Shard).Add(float64(len(ids)))
+	d.r.o.metrics.losses.WithLabelValues(d.target.Domain(), s.Shard).Add(float64(len(ids)))
 	d.log.Error("pending entries are deleted from their stream", slog.String(logs.Stream, s.Name), slog.Int("entries", len(ids)), slog.Any("ids", ids))
 	d.r.o.Lost(s.Name, ids)
 }

@@ -181,7 +181,7 @@ type rig struct {
 func newRig(c Config, instance string, p *presence, targets ...Target) *rig {
 	r := &rig{log: &redistest.Lines{}, lost: map[string][]string{}}
 	r.Reclaimer = NewReclaimer(Options{
-		Config: c, Instance: instance, Targets: targets, Alive: p.read, Metrics: NewMetrics(),
+		Config: c, Instance: instance, Targets: targets, Alive: p.read, metrics: newMetrics(),
 		Logger: slog.New(slog.NewTextHandler(r.log, nil)),
 		Lost: func(stream string, ids []string) {
 			r.mu.Lock()

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts for all targets.
-type Metrics struct {
+// metrics counts for all targets.
+type metrics struct {
 	messages *prometheus.CounterVec
 	latency  *prometheus.HistogramVec
 	claims   *prometheus.CounterVec
@@ -17,13 +17,13 @@ type Metrics struct {
 	removed  *prometheus.CounterVec
 }
 
-// NewMetrics returns metrics that are not registered yet.
-func NewMetrics() *Metrics {
+// newMetrics returns metrics that are not registered yet.
+func newMetrics() *metrics {
 	labels := []string{"domain", "shard"}
 	counter := func(name, help string, more ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_reclaim_" + name, Help: help}, append(labels[:2:2], more...))
 	}
-	return &Metrics{
+	return &metrics{
 		messages: counter("messages_total", "Entries reclaimed here and acknowledged since."),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "millrace_reclaim_latency_seconds", Help: "Duration of one claim, a script.",
@@ -39,7 +39,7 @@ func NewMetrics() *Metrics {
 
 // initialize creates the series of a domain's shard, so that they are 0 at the first scrape. A
 // counter that appears at 1 is no increase to Prometheus.
-func (m *Metrics) initialize(domain, shard string) {
+func (m *metrics) initialize(domain, shard string) {
 	m.latency.WithLabelValues(domain, shard)
 	for _, c := range []*prometheus.CounterVec{m.messages, m.failures, m.losses, m.refused, m.removed} {
 		c.WithLabelValues(domain, shard)
@@ -50,10 +50,10 @@ func (m *Metrics) initialize(domain, shard string) {
 }
 
 // Collectors returns the metrics for the registry.
-func (m *Metrics) Collectors() []prometheus.Collector {
+func (m *metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.messages, m.latency, m.claims, m.failures, m.losses, m.refused, m.removed}
 }
 
-func (m *Metrics) observe(domain, shard string, d time.Duration) {
+func (m *metrics) observe(domain, shard string, d time.Duration) {
 	m.latency.WithLabelValues(domain, shard).Observe(d.Seconds())
 }

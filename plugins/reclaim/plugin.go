@@ -50,7 +50,7 @@ func (p *Plugin) Needs() []string { return []string{"redis"} }
 
 // Register adds the service and its metrics.
 func (p *Plugin) Register(r *pipeline.Registry) error {
-	metrics := NewMetrics()
+	metrics := newMetrics()
 	r.Collect(metrics.Collectors()...)
 	r.Service("reclaim", &service{p: p, registry: r, metrics: metrics})
 	return nil
@@ -60,7 +60,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 type service struct {
 	p        *Plugin
 	registry *pipeline.Registry
-	metrics  *Metrics
+	metrics  *metrics
 
 	mu sync.Mutex
 	r  *Reclaimer
@@ -88,7 +88,7 @@ func (s *service) Start(ctx context.Context) error {
 			return redis.Marks(ctx, s.p.redis.Client())
 		},
 		Logger:  env.Logger.With(slog.String(logs.Plugin, "reclaim")),
-		Metrics: s.metrics,
+		metrics: s.metrics,
 		Lost: func(stream string, ids []string) {
 			for _, f := range lost {
 				f(stream, ids)

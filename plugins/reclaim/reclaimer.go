@@ -25,7 +25,7 @@ const (
 	notice        = time.Minute            // the least time between two warnings with the same text
 )
 
-// Options is what a Reclaimer needs. Marks, Logger, Metrics and Lost may be nil.
+// Options is what a Reclaimer needs. Marks, Logger and Lost may be nil.
 type Options struct {
 	Config   Config
 	Instance string
@@ -38,7 +38,7 @@ type Options struct {
 	// reads all streams.
 	Marks   func(ctx context.Context) (map[string]int64, error)
 	Logger  *slog.Logger
-	Metrics *Metrics
+	metrics *metrics
 	// Lost is called for entries that were pending and are deleted. It must not block.
 	Lost func(stream string, ids []string)
 }
@@ -58,8 +58,8 @@ func NewReclaimer(o Options) *Reclaimer {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
+	if o.metrics == nil {
+		o.metrics = newMetrics()
 	}
 	if o.Lost == nil {
 		o.Lost = func(string, []string) {}
@@ -179,7 +179,7 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	for _, s := range streams {
 		if _, known := d.shards[s.Shard]; !known {
 			d.shards[s.Shard] = struct{}{}
-			d.r.o.Metrics.initialize(d.target.Domain(), s.Shard)
+			d.r.o.metrics.initialize(d.target.Domain(), s.Shard)
 		}
 	}
 	d.minIdle = max(d.r.o.Config.MinIdle, d.target.MinIdle())
@@ -280,7 +280,7 @@ func (d *domain) failed(s Stream, err error) {
 		return
 	}
 	d.failing[s.Name] = struct{}{}
-	d.r.o.Metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
+	d.r.o.metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
 	// The next round tries again; an alert says when a person must act. A stream that the server refuses
 	// is not hidden by many that got no answer.
 	text := "stream not reclaimed, the server did not answer"

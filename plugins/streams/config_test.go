@@ -73,8 +73,8 @@ func TestKind(t *testing.T) {
 	k := Kind{Type: "VOUCHER", StreamPrefix: "campaign-promotion-stream:VOUCHER:", GroupPrefix: "campaign-promotion-group:VOUCHER:"}
 	require.Equal(t, "campaign-promotion-stream:VOUCHER:12345", k.Stream(12345))
 	require.Equal(t, "campaign-promotion-group:VOUCHER:12345", k.Group(12345))
-	require.Equal(t, "campaign-promotion-stream", k.Domain())
-	id, ok := k.ID("campaign-promotion-stream:VOUCHER:12345")
+	require.Equal(t, "campaign-promotion-stream", k.domain())
+	id, ok := k.id("campaign-promotion-stream:VOUCHER:12345")
 	require.True(t, ok)
 	require.Equal(t, int64(12345), id)
 	for _, not := range []string{
@@ -82,7 +82,7 @@ func TestKind(t *testing.T) {
 		"campaign-promotion-stream:VOUCHER:0", "campaign-promotion-stream:VOUCHER:007", "campaign-promotion-stream:POINT:1",
 		"{campaign-promotion-stream:VOUCHER:12345}:meta", "campaign-promotion-stream:VOUCHER:99999999999999999999",
 	} {
-		_, ok := k.ID(not)
+		_, ok := k.id(not)
 		require.False(t, ok, not)
 	}
 }

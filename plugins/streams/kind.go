@@ -20,8 +20,8 @@ func (k Kind) Stream(id int64) string { return k.StreamPrefix + strconv.FormatIn
 // Group returns the consumer group of id.
 func (k Kind) Group(id int64) string { return k.GroupPrefix + strconv.FormatInt(id, 10) }
 
-// ID returns the id of a stream of this kind; ok is false for any other key.
-func (k Kind) ID(stream string) (id int64, ok bool) {
+// id returns the id of a stream of this kind; ok is false for any other key.
+func (k Kind) id(stream string) (id int64, ok bool) {
 	digits, ok := strings.CutPrefix(stream, k.StreamPrefix)
 	if !ok {
 		return 0, false
@@ -33,8 +33,8 @@ func (k Kind) ID(stream string) (id int64, ok bool) {
 	return id, true
 }
 
-// Domain is the text of the prefix before its first colon: the label of reclaim metrics.
-func (k Kind) Domain() string {
+// domain is the text of the prefix before its first colon: the label of reclaim metrics.
+func (k Kind) domain() string {
 	domain, _, _ := strings.Cut(k.StreamPrefix, ":")
 	return domain
 }

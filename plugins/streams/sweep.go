@@ -41,7 +41,7 @@ func (m *Manager) Sweep(ctx context.Context, grace time.Duration, found func(ctx
 	var present []int64
 	if err := m.scan(ctx, func(keys []string) {
 		for _, key := range keys {
-			if id, ok := m.o.Kind.ID(key); ok {
+			if id, ok := m.o.Kind.id(key); ok {
 				present = append(present, id)
 			}
 		}

@@ -15,7 +15,7 @@ func (m *Manager) ReclaimTarget() reclaim.Target { return target{m} }
 
 type target struct{ m *Manager }
 
-func (t target) Domain() string                { return t.m.o.Kind.Domain() }
+func (t target) Domain() string                { return t.m.o.Kind.domain() }
 func (t target) Client() redis.UniversalClient { return t.m.o.Client() }
 func (t target) MinIdle() time.Duration        { return t.m.o.Config().MinIdle }
 

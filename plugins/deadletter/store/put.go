@@ -19,7 +19,7 @@ import (
 const (
 	ActionReplay  = "replay"
 	ActionDiscard = "discard"
-	ActionReturn  = "return" // the message failed again
+	actionReturn  = "return" // the message failed again
 )
 
 const sqlInsert = `INSERT INTO dead_letters (id, lineage, state, generation, plugin, handler, subject, class, error, fingerprint,
@@ -130,7 +130,7 @@ func (s *Store) failedAgain(ctx context.Context, q querier, from *DeadLetter, ge
 		detail := clean(d.Class + ": " + d.Error)
 		n, err := s.exec(ctx, q, `INSERT INTO dead_letter_actions (letter, generation, action, who, why, at, outcome, detail, arrival)
 			VALUES ($1, $2, $3, '', '', $4, $5, $6, $7) ON CONFLICT (arrival) DO NOTHING`,
-			from.ID, generation, ActionReturn, now, string(state), detail, arrival)
+			from.ID, generation, actionReturn, now, string(state), detail, arrival)
 		if err != nil {
 			return err
 		}

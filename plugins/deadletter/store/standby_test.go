@@ -52,12 +52,12 @@ func TestAFailoverLosesNoStoredDeadLetter(t *testing.T) {
 				return found
 			}, 2*time.Minute, 10*time.Millisecond, query)
 		}
-		visible(func() { require.ErrorIs(t, put(first, lost), ErrUnavailable) }, `SELECT 1 FROM dead_letters WHERE id = '`+lost.ID+`'`)
+		visible(func() { require.ErrorIs(t, put(first, lost), errUnavailable) }, `SELECT 1 FROM dead_letters WHERE id = '`+lost.ID+`'`)
 		failedAgain := payoutDeadLetter("p", 2)
-		visible(func() { require.ErrorIs(t, put(first, failedAgain), ErrUnavailable) }, `SELECT 1 FROM dead_letters WHERE attempts = 2`)
+		visible(func() { require.ErrorIs(t, put(first, failedAgain), errUnavailable) }, `SELECT 1 FROM dead_letters WHERE attempts = 2`)
 		for _, s := range []*Store{first, other} {
 			for _, l := range []DeadLetter{lost, failedAgain, stored} {
-				require.ErrorIs(t, put(s, l), ErrUnavailable, "only this server has it, as far as anybody knows")
+				require.ErrorIs(t, put(s, l), errUnavailable, "only this server has it, as far as anybody knows")
 			}
 		}
 
@@ -74,7 +74,7 @@ func TestAFailoverLosesNoStoredDeadLetter(t *testing.T) {
 				return false
 			}
 		}, 2*time.Minute, 10*time.Millisecond)
-		require.ErrorIs(t, err, ErrUnavailable)
+		require.ErrorIs(t, err, errUnavailable)
 
 		p.Promote()
 		after := open(p.Standby())

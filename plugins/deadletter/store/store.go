@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	// ErrUnavailable says that the database is unreachable or was too busy: try again later.
-	ErrUnavailable = fmt.Errorf("dead letters: database: %w", pipeline.ErrUnavailable)
+	// errUnavailable says that the database is unreachable or was too busy: try again later.
+	errUnavailable = fmt.Errorf("dead letters: database: %w", pipeline.ErrUnavailable)
 	// ErrNotFound says that no dead letter has this id.
 	ErrNotFound = errors.New("no such dead letter")
 )
@@ -32,7 +32,7 @@ type Store struct {
 const connections = 4
 
 // Connect opens a database with the drivers, such as sqldb.Databases; other stores may use the same
-// database. It does not migrate. When the server is unreachable the error wraps ErrUnavailable; a
+// database. It does not migrate. When the server is unreachable the error wraps pipeline.ErrUnavailable; a
 // wrong password or database is another error. log may be nil.
 func Connect(ctx context.Context, drivers portable.Databases, dsn setting.Secret, log *slog.Logger) (*Store, error) {
 	if log == nil {
@@ -131,10 +131,10 @@ func (s *Store) forUpdate() string {
 	return ""
 }
 
-// wrap adds what was being done, and ErrUnavailable where it applies.
+// wrap adds what was being done, and errUnavailable where it applies.
 func (s *Store) wrap(what string, err error) error {
 	if s.drivers.Unreachable(err) || s.drivers.Contended(err) {
-		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
+		return fmt.Errorf("%w: %s: %w", errUnavailable, what, err)
 	}
 	if repair, ok := s.drivers.Repair(err); ok {
 		return fmt.Errorf("dead letters: %s: %w (repair: %s)", what, err, repair)

@@ -142,7 +142,7 @@ func TestADeadLetterWhoseReplayFailsIsParked(t *testing.T) {
 			require.Equal(t, c.first.Headers, orNone(got.Headers, c.first.Headers))
 			require.Len(t, actions, 2)
 			require.Equal(t, Action{1, ActionReplay, "ann", "fixed", actions[0].At, OutcomeReplayed, ""}, actions[0])
-			require.Equal(t, Action{1, ActionReturn, "", "", actions[1].At, string(Parked), "rejected: " + c.next.Error}, actions[1])
+			require.Equal(t, Action{1, actionReturn, "", "", actions[1].At, string(Parked), "rejected: " + c.next.Error}, actions[1])
 
 			_, err := s.Begin(t.Context(), c.first.ID, By{"ann", "again"}, false)
 			var state *StateError
