@@ -122,11 +122,11 @@ func chooseProfile(o Options, file, environ *node) (string, place, []*Error) {
 }
 
 // Enabled returns the key `enabled` of the plugin section at a dotted path. settings is the
-// plugin's configuration struct, with the default (EnabledByDefault). Decode skips that key.
+// plugin's configuration struct, which may have a method EnabledByDefault. Decode skips that key.
 func (d *Document) Enabled(path string, settings any) (bool, error) {
 	at := joinPath(path, enabledKey)
 	n, found := d.root.find(at)
-	on := EnabledByDefault(settings)
+	on := enabledByDefault(settings)
 	if found {
 		w := &walker{}
 		w.value(n, at, reflect.ValueOf(&on).Elem())
@@ -137,9 +137,9 @@ func (d *Document) Enabled(path string, settings any) (bool, error) {
 	return on, nil
 }
 
-// EnabledByDefault is the default of the key `enabled` of a plugin with these settings: true,
+// enabledByDefault is the default of the key `enabled` of a plugin with these settings: true,
 // unless settings has a method EnabledByDefault that returns false.
-func EnabledByDefault(settings any) bool {
+func enabledByDefault(settings any) bool {
 	s, has := settings.(interface{ EnabledByDefault() bool })
 	return !has || s.EnabledByDefault()
 }

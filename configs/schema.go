@@ -34,7 +34,7 @@ func Schema(name string, profiles []string, sections map[string]any) ([]byte, er
 		}
 		if isPlugin(path) {
 			at.properties()[enabledKey] = schema{
-				"description": "false: the plugin is not registered and opens no connection.", "type": []string{"boolean", "null"}, "default": EnabledByDefault(v.Interface()),
+				"description": "false: the plugin is not registered and opens no connection.", "type": []string{"boolean", "null"}, "default": enabledByDefault(v.Interface()),
 			}
 		}
 	}
