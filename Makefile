@@ -215,6 +215,12 @@ schema: ## Write the JSON Schema of the settings (configs/millrace.schema.json)
 reference: ## Write docs/settings.md and docs/metrics.md again, from the schema and the collectors
 	$(GO) test ./e2e/reference -run TestReferencePages -count=1 -update
 
+.PHONY: api
+api: ## Write docs/api.txt: what the main module exports, and a user of each name
+	@mkdir -p $(bin)
+	$(GO) run ./e2e/api > $(bin)/api.txt
+	mv $(bin)/api.txt docs/api.txt
+
 versions = $(GO) list -deps -f '{{with .Module}}{{.Path}} {{.Version}}{{end}}' ./... | sort -u
 
 .PHONY: drift
@@ -231,6 +237,8 @@ drift: ## Check that go.mod and all generated files are up to date
 		$(GO) run ./cmd/millrace schema | diff -u configs/millrace.schema.json -; \
 	fi
 	$(GO) test ./e2e/reference -run TestReferencePages -count=1
+	@echo "diff docs/api.txt (make api)"
+	@$(GO) run ./e2e/api | diff -U0 docs/api.txt -
 
 .PHONY: services
 services: tools ## Start Kafka, Redis, Valkey and PostgreSQL on loopback, data in .services, and install Chromium

@@ -118,6 +118,9 @@ require (
 	modernc.org/memory v1.12.1 // indirect
 )
 
-require github.com/millrace-io/millrace v0.0.0
+require (
+	github.com/millrace-io/millrace v0.0.0
+	golang.org/x/tools v0.52.0
+)
 
 replace github.com/millrace-io/millrace => ../
