@@ -24,7 +24,8 @@ type BatchHandler func(ctx context.Context, msgs []*message.Message) []BatchResu
 
 // BatchResult is the result for one message of a batch. The zero value acks the message.
 type BatchResult struct {
-	// Out are the messages for Route.To. One call publishes those of the whole batch.
+	// Out are the messages for Route.To and, made by SendTo, for Route.Outputs. One call per output
+	// publishes those of the whole batch.
 	Out []*message.Message
 	// Err fails this message alone. Out is then not published.
 	Err error

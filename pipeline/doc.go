@@ -20,7 +20,7 @@
 // The error of the handler decides what happens to a message, and the message is acked only when whatever
 // replaces it is durable:
 //
-//	From --> chain --> Handle --> nil                --> outputs to To, then the ack
+//	From --> chain --> Handle --> nil                --> messages to To and Outputs, then the ack
 //	                          --> Permanent          --> dead letter, then the ack
 //	                          --> RetryAfter, other  --> retry topic, then the ack; without one, a nack
 //
@@ -35,7 +35,10 @@
 //
 //   - The Router publishes a handler's outputs outside its middleware, so with a failing publisher one
 //     message runs tens of thousands of times per second and no middleware sees an error. Routes are
-//     therefore added without outputs, and the chain publishes to Route.To itself, before the ack.
+//     therefore added without outputs, and the chain publishes to Route.To and Route.Outputs itself,
+//     before the ack.
+//   - The outputs of a message are published one after the other and not in a transaction. When the second
+//     one fails, the retry publishes to the first one again, so readers of both see a message at least once.
 //   - The Router's Close cancels the contexts of messages in flight and drops their acks, so every deploy
 //     would run them again. Runtime.Stop therefore drains every Subscription first, with contexts that
 //     are not cancelled, and closes the Router when nothing is in flight.

@@ -203,3 +203,71 @@ func ExampleRoute_batch() {
 	// a parcel needs a label <nil>
 	// <nil>
 }
+
+// A route with two outputs: what the handler returns goes to To, and what SendTo has made goes to the
+// output that it names. Both are published before the ack.
+func ExampleSendTo() {
+	var topics pipelinetest.Topics // in a service: the plugin of Kafka
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, shop{{
+		Name: "parcels",
+		From: topics.Source("parcels", "shop"),
+		Handle: func(m *message.Message) ([]*message.Message, error) {
+			label := message.NewMessage(m.UUID, append([]byte("label for "), m.Payload...))
+			return []*message.Message{label, pipeline.SendTo(m, "audit")}, nil
+		},
+		To:      topics.Sink("labels"),
+		Outputs: map[string]pipeline.Sink{"audit": topics.Sink("parcels-audit")},
+		Policy:  pipeline.Policy{DeadLetter: topics.Sink("parcels-dead")},
+	}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, output := range reg.Routes()[0].AllOutputs() {
+		fmt.Printf("%q writes %s\n", output.Name, output.Describe())
+	}
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: middleware.New(reg, middleware.Options{}).Wrap})
+	ctx := context.Background()
+	if err := rt.Start(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	topics.Feed("parcels").SendPayloads("7")
+	for _, topic := range []string{"labels", "parcels-audit"} {
+		published, err := topics.Published(topic).Wait(ctx, 1)
+		fmt.Printf("%s: %s %v\n", topic, published[0].Payload, err)
+	}
+	fmt.Println(rt.Stop(ctx))
+	// Output:
+	// "" writes feed labels
+	// "audit" writes feed parcels-audit
+	// labels: label for 7 <nil>
+	// parcels-audit: 7 <nil>
+	// <nil>
+}
+
+// refusal is a value for the output refused of a route.
+type refusal struct {
+	Sale   int    `json:"sale"`
+	Reason string `json:"reason"`
+}
+
+// Output is the name of the output.
+func (refusal) Output() string { return "refused" }
+
+// With JSONTo, the type of a value says to which output it goes.
+func ExampleJSONTo_outputs() {
+	handle := pipeline.JSONTo(func(_ context.Context, s sale) ([]any, error) {
+		if s.Amount > 1000 {
+			return []any{refusal{s.ID, "too large"}}, nil
+		}
+		return []any{invoice{s.ID, s.Amount * 119 / 100}}, nil
+	})
+	for _, payload := range []string{`{"id":1,"amount":200}`, `{"id":2,"amount":2000}`} {
+		out, err := handle(message.NewMessage("1", []byte(payload)))
+		fmt.Printf("%q %s %v\n", pipeline.OutputOf(out[0]), out[0].Payload, err)
+	}
+	// Output:
+	// "" {"sale":1,"total":238} <nil>
+	// "refused" {"sale":2,"reason":"too large"} <nil>
+}

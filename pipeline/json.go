@@ -21,10 +21,12 @@ func JSON[T any](handle func(context.Context, T) error) message.HandlerFunc {
 	}
 }
 
-// JSONTo is JSON for a route with a To. Each value that handle returns becomes one message, encoded
+// JSONTo is JSON for a route with outputs. Each value that handle returns becomes one message, encoded
 // as JSON; no value publishes nothing. The key of a message is the result of Out's method
-// Key() string. Without that method it is the key of the message that was handled. A value that
-// can't be encoded is a permanent error.
+// Key() string. Without that method it is the key of the message that was handled. The result of the
+// method Output() string is the name of its output (SendTo), and without that method it goes to
+// Route.To. Out may be any, so that each output has a type of its own. A value that can't be encoded
+// is a permanent error.
 func JSONTo[In, Out any](handle func(context.Context, In) ([]Out, error)) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		var v In
@@ -48,6 +50,9 @@ func JSONTo[In, Out any](handle func(context.Context, In) ([]Out, error)) messag
 			}
 			if key != "" {
 				m.Metadata.Set(MetaKey, key)
+			}
+			if o, ok := any(value).(interface{ Output() string }); ok {
+				m = SendTo(m, o.Output())
 			}
 			out = append(out, m)
 		}

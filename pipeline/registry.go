@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -153,6 +154,14 @@ func (r *Registry) Route(route Route) {
 	if route.Policy.DeadLetter == nil {
 		r.fail("route %s: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them", route.Name)
 	}
+	for _, name := range slices.Sorted(maps.Keys(route.Outputs)) {
+		if !routeShape.MatchString(name) {
+			r.fail("route %s: the name of an output must be lower-case letters and digits, with . - or _ between them, got %q", route.Name, name)
+		}
+		if route.Outputs[name] == nil {
+			r.fail("route %s: Outputs[%q] is nil: set its sink", route.Name, name)
+		}
+	}
 	retry := &route.Policy.Retry
 	if retry.To == nil && (retry.TakesReplays || retry.From != nil) {
 		r.fail("route %s: Policy.Retry has From or TakesReplays, and no retry topic: set Retry.To", route.Name)
@@ -224,7 +233,8 @@ func (r *Registry) HTTP(pattern string, h http.Handler) {
 }
 
 // Endpoint adds an endpoint that the plugin uses outside of its routes. The command topology shows
-// it.
+// it. A Kafka topic is checked and created like the topics of routes, unless its name is a pattern,
+// which has a part in angle brackets such as <job_id>.
 func (r *Registry) Endpoint(use string, e Endpoint) {
 	r.endpoints = append(r.endpoints, PluginEndpoint{Plugin: r.plugin, Use: use, Endpoint: e})
 }

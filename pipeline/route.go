@@ -23,8 +23,14 @@ type Route struct {
 	HandleBatch BatchHandler
 	// Batch limits the batches of HandleBatch.
 	Batch Batch
-	// To receives the messages that the handler returned, before the ack. Nil: it returns none.
+	// To receives the messages that the handler returned, before the ack. Nil: it returns none, or
+	// only such for Outputs.
 	To Sink
+	// Outputs are further outputs by name. They receive the messages that SendTo made for them, while
+	// all others go to To. One output is published after the other, beginning with that of the first
+	// message, and each gets its messages in the order in which the handler returned them. When one
+	// fails, those after it are not published, and a retry publishes those before it again.
+	Outputs map[string]Sink
 	// Policy limits the time of a message and decides about failures. Its DeadLetter is required.
 	Policy Policy
 	// Flow limits the messages in flight and sets their order.
@@ -115,8 +121,8 @@ type Policy struct {
 	Timeout time.Duration
 	// LongestHold is the time after which a handler counts as stuck, and its message is no longer
 	// kept alive at the broker. It covers the middlewares and the publishing of the outputs too, so
-	// it must be longer than Timeout and the publish timeout of the process together. Zero: ten
-	// times the time limit, but at least a minute. Negative: no limit.
+	// it must be longer than Timeout and, for each output, the publish timeout of the process
+	// together. Zero: ten times the time limit, but at least a minute. Negative: no limit.
 	LongestHold time.Duration
 	// Retry is the retry topic of failed messages. The zero value nacks a failed message, and the
 	// transport delivers it again.

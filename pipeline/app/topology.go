@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -17,6 +18,7 @@ type flow struct {
 	Name       string             `json:"name"`
 	From       pipeline.Endpoint  `json:"from"`
 	To         *pipeline.Endpoint `json:"to,omitempty"`
+	Outputs    []output           `json:"outputs,omitempty"`
 	Retry      *pipeline.Endpoint `json:"retry,omitempty"`
 	MaxRetries int                `json:"max_retries,omitempty"`
 	DeadLetter *pipeline.Endpoint `json:"dead_letter,omitempty"`
@@ -24,6 +26,12 @@ type flow struct {
 	Window     int                `json:"window,omitempty"`
 	Timeout    string             `json:"timeout,omitempty"`
 	Chain      []string           `json:"chain"` // the outermost step first
+}
+
+// output is one of Route.Outputs, by its name.
+type output struct {
+	Output string `json:"output"`
+	pipeline.Endpoint
 }
 
 // topology is all that the plugins have registered. The endpoints are those outside of routes.
@@ -39,6 +47,11 @@ func newTopology(reg *pipeline.Registry) topology {
 			Name: r.Name, From: r.From.Describe(), To: endpoint(r.To), Retry: endpoint(r.Policy.Retry.To),
 			MaxRetries: r.Policy.Retry.Max, DeadLetter: endpoint(r.Policy.DeadLetter),
 			Order: r.Flow.Order.String(), Window: r.Flow.Window, Chain: chain(r),
+		}
+		for _, o := range r.AllOutputs() {
+			if o.Name != "" {
+				f.Outputs = append(f.Outputs, output{o.Name, o.Describe()})
+			}
 		}
 		if r.Policy.Timeout > 0 {
 			f.Timeout = r.Policy.Timeout.Round(time.Millisecond).String()
@@ -150,18 +163,23 @@ func writeBlocks(w io.Writer, t topology) error {
 			b.WriteByte('\n')
 		}
 		fmt.Fprintln(&b, f.Name)
-		for _, line := range []struct {
-			name string
-			at   *pipeline.Endpoint
-		}{{"from", &f.From}, {"to", f.To}, {"retry", f.Retry}, {"dead letter", f.DeadLetter}} {
-			if line.at == nil {
-				continue
+		line := func(name string, at *pipeline.Endpoint) {
+			if at == nil {
+				return
 			}
-			fmt.Fprintf(&b, "  %-12s %s %s\n", line.name, line.at.Kind, line.at.Name)
-			if line.at.Group != "" {
-				fmt.Fprintf(&b, "    %-10s %s\n", "group", line.at.Group)
+			fmt.Fprintf(&b, "  %-12s %s %s\n", name, at.Kind, at.Name)
+			if at.Group != "" {
+				fmt.Fprintf(&b, "    %-10s %s\n", "group", at.Group)
 			}
 		}
+		line("from", &f.From)
+		line("to", f.To)
+		for _, o := range f.Outputs {
+			line("output", &o.Endpoint)
+			fmt.Fprintf(&b, "    %-10s %s\n", "name", o.Output)
+		}
+		line("retry", f.Retry)
+		line("dead letter", f.DeadLetter)
 		fmt.Fprintf(&b, "  %-12s %s\n", "order", f.Order)
 		fmt.Fprintf(&b, "  %-12s %s\n", "chain", strings.Join(f.Chain, " "))
 	}
@@ -183,7 +201,7 @@ func writeTable(w io.Writer, t topology) error {
 	tab := Table(w)
 	fmt.Fprintln(tab, "ROUTE\tFROM\tTO\tRETRY\tDEAD LETTER\tORDER\tCHAIN")
 	for _, f := range t.Routes {
-		fmt.Fprintln(tab, strings.Join([]string{f.Name, f.From.String(), show(f.To), show(f.Retry), show(f.DeadLetter), f.Order, strings.Join(f.Chain, " ")}, "\t"))
+		fmt.Fprintln(tab, strings.Join([]string{f.Name, f.From.String(), f.outputs(), show(f.Retry), show(f.DeadLetter), f.Order, strings.Join(f.Chain, " ")}, "\t"))
 	}
 	if len(t.Endpoints) > 0 {
 		fmt.Fprintln(tab, "\nPLUGIN\tENDPOINT\tUSE")
@@ -203,6 +221,18 @@ func chain(r pipeline.Route) (names []string) {
 		names = append(names, s.String())
 	}
 	return names
+}
+
+// outputs returns where the messages of the handler go: To, and each of the others with its name.
+func (f flow) outputs() string {
+	var list []string
+	if f.To != nil {
+		list = append(list, f.To.String())
+	}
+	for _, o := range f.Outputs {
+		list = append(list, o.Output+": "+o.String())
+	}
+	return cmp.Or(strings.Join(list, ", "), "-")
 }
 
 func show(e *pipeline.Endpoint) string {
@@ -236,15 +266,18 @@ func writeMermaid(w io.Writer, t topology) error {
 		} else {
 			fmt.Fprintf(&b, "  %s --> %s\n", from, route)
 		}
-		for _, out := range []struct {
-			to   *pipeline.Endpoint
-			line string
-		}{{f.To, "-->"}, {f.Retry, "-.->|retry|"}, {f.DeadLetter, "-.->|dead letter|"}} {
-			if out.to != nil {
-				to := node(*out.to)
-				fmt.Fprintf(&b, "  %s %s %s\n", route, out.line, to)
+		arrow := func(line string, at *pipeline.Endpoint) {
+			if at != nil {
+				to := node(*at)
+				fmt.Fprintf(&b, "  %s %s %s\n", route, line, to)
 			}
 		}
+		arrow("-->", f.To)
+		for _, o := range f.Outputs {
+			arrow(`-->|"`+mermaidText(o.Output)+`"|`, &o.Endpoint)
+		}
+		arrow("-.->|retry|", f.Retry)
+		arrow("-.->|dead letter|", f.DeadLetter)
 	}
 	plugin, plugins := "", 0
 	for _, e := range t.Endpoints {

@@ -49,6 +49,7 @@ func (m mill) Register(r *pipeline.Registry) error {
 	}}})
 	r.Route(pipeline.Route{
 		Name: "grind", From: kafka("grain", "millers"), To: kafka("flour", ""), Handle: handle,
+		Outputs: map[string]pipeline.Sink{"husks": kafka("bran", ""), "dust": end{m.t, pipeline.Endpoint{Kind: "redis-stream", Name: "dust"}}},
 		Policy: pipeline.Policy{
 			Timeout: 1500 * time.Millisecond, DeadLetter: kafka("grain-dead", ""),
 			Retry: pipeline.Retry{To: kafka("grain-retry", ""), Max: 5},

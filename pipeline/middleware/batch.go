@@ -53,17 +53,17 @@ func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 	end := b.abandon
 	defer func() { end() }()
 	accepted := b.handleWatched()
-	records, of := b.outputs(accepted)
-	if len(records) == 0 {
+	all := b.outputs(accepted)
+	if len(all) == 0 {
 		b.succeed(accepted)
 		return nil, nil
 	}
 	publish := func() {
 		defer b.abandon()
-		b.at.Store(&of[0].origin)
+		b.at.Store(&all[0].of[0].origin)
 		returned := b.watched()
 		defer returned()
-		b.failUnpublished(of, b.publishRecords(b.ctx, records))
+		b.publishOutputs(all)
 		b.succeed(accepted)
 	}
 	end = func() { b.Go(publish) }
@@ -195,17 +195,44 @@ func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 	return results, err
 }
 
-// outputs returns the records of all messages that have not left, and the message of each record.
-func (b *batch) outputs(ds []*delivery) (records []*message.Message, of []*delivery) {
+// outputs returns the records of all messages that have not left, by output. It fails the messages
+// that have records for no output of the route.
+func (b *batch) outputs(ds []*delivery) (all []outbound) {
 	for _, d := range ds {
-		if !d.left {
-			records = b.records(records, d.passed.Message, d.out)
-			for len(of) < len(records) {
-				of = append(of, d)
-			}
+		if d.left {
+			continue
+		}
+		var err error
+		if all, err = b.addOutputs(all, d.passed.Message, d.out, d); err != nil {
+			b.fail(d, err)
 		}
 	}
-	return records, of
+	return all
+}
+
+// publishOutputs publishes to one output after the other. A message that fails is left out of those
+// that follow.
+func (b *batch) publishOutputs(all []outbound) {
+	for i, o := range all {
+		if i > 0 {
+			o = o.where(func(d *delivery) bool { return !d.left })
+		}
+		if len(o.records) > 0 {
+			b.at.Store(&o.of[0].origin)
+			b.failUnpublished(o, all[i:], b.publishTo(b.ctx, o))
+		}
+	}
+}
+
+// where returns those records of an output whose message is one that keep returns true for.
+func (o outbound) where(keep func(*delivery) bool) outbound {
+	some := outbound{name: o.name, sink: o.sink}
+	for i, d := range o.of {
+		if keep(d) {
+			some.records, some.of = append(some.records, o.records[i]), append(some.of, d)
+		}
+	}
+	return some
 }
 
 // succeed ends the messages that have not left.
@@ -219,25 +246,37 @@ func (b *batch) succeed(ds []*delivery) {
 	}
 }
 
-// failUnpublished fails the messages whose records were not published.
-func (b *batch) failUnpublished(of []*delivery, err error) {
+// failUnpublished fails the messages whose records for o were not published. rest are the records of
+// this output and of those that follow.
+func (b *batch) failUnpublished(o outbound, rest []outbound, err error) {
 	var partial *pipeline.PartialError
 	some := errors.As(err, &partial)
 	// Such an error would make a dead letter of each message. It may be the fault of one record.
-	each := len(of) > 1 && (pipeline.IsPermanent(err) || pipeline.Class(err) == pipeline.ClassPanic)
-	for i, d := range of {
+	each := len(o.of) > 1 && (pipeline.IsPermanent(err) || pipeline.Class(err) == pipeline.ClassPanic)
+	for i, d := range o.of {
 		switch {
 		case err == nil, d.left:
 		case some:
 			if reason := partial.Failed[i]; reason != nil {
-				b.fail(d, fmt.Errorf("publish to %s: %w", b.To.Describe(), reason))
+				b.fail(d, fmt.Errorf("publish to %s: %w", o.sink.Describe(), reason))
 			}
 		case each:
-			b.goOn(d, func() error { return b.publish(d.passed.Message, d.out) })
+			b.goOn(d, func() error { return b.publishOwn(d, rest) })
 		default:
 			b.fail(d, err)
 		}
 	}
+}
+
+// publishOwn publishes the records of one message by themselves.
+func (b *batch) publishOwn(d *delivery, all []outbound) error {
+	var own []outbound
+	for _, o := range all {
+		if o = o.where(func(of *delivery) bool { return of == d }); len(o.records) > 0 {
+			own = append(own, o)
+		}
+	}
+	return b.publishAll(d.passed.Context(), own)
 }
 
 func (b *batch) fail(d *delivery, err error) { b.goOn(d, func() error { return err }) }

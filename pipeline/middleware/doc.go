@@ -9,7 +9,7 @@
 //   - failure: decides about errors and panics by the route's Policy;
 //   - refuse: fails a message that was delivered too often, or that its transport can't decode;
 //   - hold: reports a message whose steps inside of it take longer than the longest hold;
-//   - publish: sends the outputs to Route.To, before the ack;
+//   - publish: sends the outputs to Route.To and Route.Outputs, before the ack;
 //   - correlation: gives the outputs the correlation id of their message;
 //   - recover: makes an error of a panic;
 //   - timeout: gives the handler's context the time limit.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -12,8 +15,8 @@ import (
 
 var errOutputWithoutSink = errors.New("the handler returned messages, but its route has no To")
 
-// publishing is the step publish: it sends what the handler returned to the route's sink, before the
-// ack. A failed publish fails the message. The Router would publish outside of all its middlewares.
+// publishing is the step publish: it sends what the handler returned to the outputs of the route, before
+// the ack. A failed publish fails the message. The Router would publish outside of all its middlewares.
 func (w *route) publishing(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	out, err := next(msg)
 	if err == nil && len(out) > 0 {
@@ -23,30 +26,85 @@ func (w *route) publishing(msg *message.Message, next message.HandlerFunc) ([]*m
 }
 
 func (w *route) publish(msg *message.Message, out []*message.Message) error {
-	return w.publishRecords(msg.Context(), w.records(nil, msg, out))
+	all, err := w.addOutputs(nil, msg, out, nil)
+	if err != nil {
+		return err
+	}
+	return w.publishAll(msg.Context(), all)
 }
 
-// records appends the records of a message's outputs.
-func (w *route) records(records []*message.Message, msg *message.Message, out []*message.Message) []*message.Message {
+// outbound are the records of one output.
+type outbound struct {
+	name    string // of the output; empty: To
+	sink    pipeline.Sink
+	records []*message.Message // in the order in which the handler returned them
+	of      []*delivery        // the message of each record; nil outside of a batch
+}
+
+// addOutputs adds the records of what the handler returned for a message, each to its output. An error
+// adds none of them.
+func (w *route) addOutputs(all []outbound, msg *message.Message, out []*message.Message, of *delivery) ([]outbound, error) {
 	for _, m := range out {
+		if _, err := w.sinkFor(m); err != nil {
+			return all, err
+		}
+	}
+	for _, m := range out {
+		name := pipeline.OutputOf(m)
+		i := slices.IndexFunc(all, func(o outbound) bool { return o.name == name })
+		if i < 0 {
+			sink, _ := w.sinkFor(m)
+			i, all = len(all), append(all, outbound{name: name, sink: sink})
+		}
 		record := withoutHistory(m)
 		pipeline.InjectTrace(msg.Context(), record.Metadata)
-		records = append(records, record)
+		all[i].records = append(all[i].records, record)
+		if of != nil {
+			all[i].of = append(all[i].of, of)
+		}
 	}
-	return records
+	return all, nil
 }
 
-func (w *route) publishRecords(ctx context.Context, records []*message.Message) (err error) {
+// sinkFor returns the output that a message of the handler is for.
+func (w *route) sinkFor(m *message.Message) (pipeline.Sink, error) {
+	name := pipeline.OutputOf(m)
+	if sink, has := w.Outputs[name]; has {
+		return sink, nil
+	}
+	switch {
+	case name == "" && w.To != nil:
+		return w.To, nil
+	case len(w.Outputs) == 0 && name == "":
+		return nil, pipeline.Permanent(errOutputWithoutSink)
+	case len(w.Outputs) == 0:
+		return nil, pipeline.Permanent(fmt.Errorf("the handler returned a message for the output %q, but its route has no Outputs", name))
+	}
+	names := strings.Join(slices.Sorted(maps.Keys(w.Outputs)), ", ")
+	if name == "" {
+		return nil, pipeline.Permanent(fmt.Errorf("%w: name one of its Outputs with SendTo: %s", errOutputWithoutSink, names))
+	}
+	return nil, pipeline.Permanent(fmt.Errorf("the handler returned a message for the output %q, but the Outputs of its route are %s", name, names))
+}
+
+// publishAll publishes to one output after the other, until one fails.
+func (w *route) publishAll(ctx context.Context, all []outbound) error {
+	for _, o := range all {
+		if err := w.publishTo(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *route) publishTo(ctx context.Context, o outbound) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // a sink may panic, too
 			err = panicked(p)
 		}
 	}()
-	if w.To == nil {
-		return pipeline.Permanent(errOutputWithoutSink)
-	}
-	if err := w.send(ctx, w.To, records...); err != nil {
-		return fmt.Errorf("publish to %s: %w", w.To.Describe(), err)
+	if err := w.send(ctx, o.sink, o.records...); err != nil {
+		return fmt.Errorf("publish to %s: %w", o.sink.Describe(), err)
 	}
 	return nil
 }

@@ -40,7 +40,11 @@ func Conformance(t *testing.T, fresh func() []pipeline.Plugin) {
 		for _, r := range reg.Routes() {
 			require.NotEmpty(t, r.From.Describe().Kind, "route %s: From.Describe", r.Name)
 			require.NotEmpty(t, r.From.Describe().Name, "route %s: From.Describe", r.Name)
-			for _, s := range []pipeline.Sink{r.To, r.Policy.DeadLetter, r.Policy.Retry.To} {
+			sinks := []pipeline.Sink{r.Policy.DeadLetter, r.Policy.Retry.To}
+			for _, o := range r.AllOutputs() {
+				sinks = append(sinks, o.Sink)
+			}
+			for _, s := range sinks {
 				if s != nil {
 					require.NotEmpty(t, s.Describe().Name, "route %s: Sink.Describe", r.Name)
 				}
