@@ -24,7 +24,7 @@ func (p *Plugin) Operations() operate.Operations {
 	return operate.Operations{
 		Reports: []operate.Report{{
 			About: operate.About{
-				Name: "topics", Short: "List the Kafka topics of all routes, and their problems",
+				Name: "topics", Short: "List the Kafka topics of all plugins, and their problems",
 				Examples: []string{"topics --config settings.yaml", "topics create --config settings.yaml"},
 				Register: register,
 			},
@@ -52,14 +52,14 @@ func (p *Plugin) Operations() operate.Operations {
 	}
 }
 
-// topics reports the topics that the routes need. Before that it calls create, unless it is nil, for
+// topics reports the topics that the routes and plugins need. Before that it calls create, unless it is nil, for
 // the missing ones.
 func (p *Plugin) topics(reg *pipeline.Registry, r topicsReport, create func(*connection, string) error) (operate.Answer, error) {
 	live, err := p.connected()
 	if err != nil {
 		return operate.Answer{}, err
 	}
-	needed := neededTopics(reg.Routes())
+	needed := neededTopics(reg)
 	if r.Topics, err = live.status(needed); err != nil {
 		return operate.Answer{}, answered(err)
 	}

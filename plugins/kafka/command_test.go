@@ -114,7 +114,7 @@ func TestTopicsByCommand(t *testing.T) {
 		require.Equal(t, app.ExitBad, code)
 		absent := []string{"the topic does not exist"}
 		require.Equal(t, map[string][]string{"orders": absent, "bills": absent, "retry": absent, "dead": absent}, problems(r))
-		require.Equal(t, []topicUse{{roleRetry, "shop.orders"}, {roleSource, "shop.again"}, {roleRetry, "shop.again"}}, r.Topics[2].Uses)
+		require.Equal(t, []topicUse{{Role: roleRetry, Route: "shop.orders"}, {Role: roleSource, Route: "shop.again"}, {Role: roleRetry, Route: "shop.again"}}, r.Topics[2].Uses)
 
 		code, table, errs := runShopWith(t, brokers, prefix, func(c *Config) { c.CreateTopics = true }, "topics")
 		require.Equal(t, app.ExitOK, code, errs)
@@ -240,7 +240,7 @@ func TestAMissingTopicEndsTheStart(t *testing.T) {
 		code, _, errs := runShop(t, brokers, prefix, "run")
 		require.Equal(t, app.ExitUnavailable, code, errs)
 		require.NotContains(t, errs, "unavailable", "the brokers answer")
-		require.Contains(t, errs, prefix+"bills (output of shop.orders); plugins.kafka.create_topics is off: the command \"topics create\" creates the topics of all routes\n")
+		require.Contains(t, errs, prefix+"bills (output of shop.orders); plugins.kafka.create_topics is off: the command \"topics create\" creates the topics of all routes and plugins\n")
 		require.NotContains(t, errs, prefix+"orders")
 
 		ctx, cancel := context.WithCancel(t.Context())

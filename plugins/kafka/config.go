@@ -85,8 +85,8 @@ type Config struct {
 	Compression string `yaml:"compression"`
 
 	// CreateTopics creates missing topics when a Source is opened or a Sink is used first. Off, a
-	// start fails with ErrTopicMissing when a topic of a route does not exist; the command `topics
-	// create` creates them.
+	// start fails with ErrTopicMissing when a topic of a route does not exist, or one that a plugin
+	// declares (Registry.Endpoint); the command `topics create` creates them.
 	CreateTopics bool `yaml:"create_topics"`
 	// Partitions and ReplicationFactor are those of created topics. With 3 replicas or more they
 	// have min.insync.replicas 2.

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
-// The roles that a topic can have in a route.
+// The roles that a topic can have in a route. One that a plugin declares with another use than
+// pipeline.UseWrites or UseFollows has that use as its role.
 const (
 	roleSource     = "source"
 	roleOutput     = "output"
@@ -21,7 +23,7 @@ const (
 	roleDeadLetter = "dead letter"
 )
 
-// neededTopic is a topic that routes use.
+// neededTopic is a topic that routes or plugins use.
 type neededTopic struct {
 	Name   string     `json:"name"`
 	Uses   []topicUse `json:"uses"`
@@ -30,10 +32,19 @@ type neededTopic struct {
 	isRead bool
 }
 
-// topicUse is what one route uses a topic for.
+// topicUse is what one route, or a plugin outside of its routes, uses a topic for.
 type topicUse struct {
-	Role  string `json:"role"`
-	Route string `json:"route"`
+	Role   string `json:"role"`
+	Route  string `json:"route,omitempty"`
+	Plugin string `json:"plugin,omitempty"`
+}
+
+// user returns the route, or the word plugin and the name of the plugin.
+func (u topicUse) user() string {
+	if u.Plugin != "" {
+		return "plugin " + u.Plugin
+	}
+	return u.Route
 }
 
 // roles returns the roles of the topic, each once.
@@ -46,46 +57,54 @@ func (n neededTopic) roles() (roles []string) {
 	return roles
 }
 
-// String returns "name (role of route, route; role of route)".
+// String returns "name (role of route, route; role of plugin name)".
 func (n neededTopic) String() string {
 	roles := n.roles()
 	for i, role := range roles {
-		var routes []string
+		var users []string
 		for _, u := range n.Uses {
 			if u.Role == role {
-				routes = append(routes, u.Route)
+				users = append(users, u.user())
 			}
 		}
-		roles[i] = role + " of " + strings.Join(routes, ", ")
+		roles[i] = role + " of " + strings.Join(users, ", ")
 	}
 	return n.Name + " (" + strings.Join(roles, "; ") + ")"
 }
 
-// neededTopics returns the Kafka topics of the routes, in the order of the routes.
-func neededTopics(routes []pipeline.Route) []neededTopic {
+// neededTopics returns the Kafka topics of the routes, in the order of the routes, and then those that
+// plugins declare outside of their routes.
+func neededTopics(reg *pipeline.Registry) []neededTopic {
 	var list []neededTopic
-	use := func(e pipeline.Endpoint, role, route string) *neededTopic {
+	add := func(e pipeline.Endpoint, use topicUse) *neededTopic {
 		i := slices.IndexFunc(list, func(n neededTopic) bool { return n.Name == e.Name })
 		if i < 0 {
 			i = len(list)
 			list = append(list, neededTopic{Name: e.Name})
 		}
-		list[i].Uses = append(list[i].Uses, topicUse{role, route})
+		if !slices.Contains(list[i].Uses, use) {
+			list[i].Uses = append(list[i].Uses, use)
+		}
 		return &list[i]
 	}
-	for _, r := range routes {
+	for _, r := range reg.Routes() {
 		from := r.From.Describe()
 		if from.Kind == Kind {
-			use(from, roleSource, r.Name).isRead = true
+			add(from, topicUse{Role: roleSource, Route: r.Name}).isRead = true
 		}
-		for _, sink := range []struct {
+		type end struct {
 			to   pipeline.Sink
 			role string
-		}{{r.To, roleOutput}, {r.Policy.Retry.To, roleRetry}, {r.Policy.DeadLetter, roleDeadLetter}} {
+		}
+		var ends []end
+		for _, o := range r.AllOutputs() {
+			ends = append(ends, end{o.Sink, roleOutput})
+		}
+		for _, sink := range append(ends, end{r.Policy.Retry.To, roleRetry}, end{r.Policy.DeadLetter, roleDeadLetter}) {
 			if sink.to == nil || sink.to.Describe().Kind != Kind {
 				continue
 			}
-			n := use(sink.to.Describe(), sink.role, r.Name)
+			n := add(sink.to.Describe(), topicUse{Role: sink.role, Route: r.Name})
 			if sink.role == roleRetry {
 				n.delays = append(n.delays, retryDelay{r.Name, longestDelay(r.Policy.Retry)})
 			}
@@ -94,18 +113,39 @@ func neededTopics(routes []pipeline.Route) []neededTopic {
 			}
 		}
 	}
+	roles := map[string]string{pipeline.UseWrites: roleOutput, pipeline.UseFollows: roleSource}
+	for _, e := range reg.Endpoints() {
+		if e.Kind == Kind && !isPattern(e.Name) {
+			add(e.Endpoint, topicUse{Role: cmp.Or(roles[e.Use], e.Use), Plugin: e.Plugin})
+		}
+	}
 	return list
 }
 
-// creatingCommand says how an operator creates a missing topic.
-const creatingCommand = `plugins.kafka.create_topics is off: the command "topics create" creates the topics of all routes`
+// isPattern reports whether the name of an endpoint stands for many topics, such as orders-<country>.
+func isPattern(name string) bool { return strings.Contains(name, "<") }
+
+// How an operator creates a missing topic: one that neededTopics has, or another one.
+const (
+	creatingCommand = `plugins.kafka.create_topics is off: the command "topics create" creates the topics of all routes and plugins`
+	creatingOther   = `plugins.kafka.create_topics is off, and the command "topics create" leaves this topic out, because no route and no plugin declares it: ` +
+		`create it yourself, or declare it in the program with To or Outputs of a Route, or with Registry.Endpoint`
+)
+
+// howToCreate says how an operator creates a topic that does not exist.
+func (p *Plugin) howToCreate(topic string) string {
+	if p.routes != nil && slices.ContainsFunc(neededTopics(p.routes), func(n neededTopic) bool { return n.Name == topic }) {
+		return creatingCommand
+	}
+	return creatingOther
+}
 
 // missingTopicAttempts is how often a start looks for topics before it reports them as missing. A
 // broker may learn of a new topic later than the broker that created it.
 const missingTopicAttempts = 3
 
 // routesService is the service of a process that may run routes. Where topics are not created, its
-// start ends with ErrTopicMissing when a route needs a topic that does not exist: the route could
+// start ends with ErrTopicMissing when a route or a plugin needs a topic that does not exist: it could
 // never work. It also ends when a route delays a retry for longer than the retry topic keeps it.
 type routesService struct{ service }
 
@@ -124,14 +164,14 @@ func (s routesService) Start(ctx context.Context) error {
 	return nil
 }
 
-// checkTopics returns ErrTopicMissing, with the topics and their routes, when topics are not
+// checkTopics returns ErrTopicMissing, with the topics and who uses them, when topics are not
 // created.
 func (p *Plugin) checkTopics(ctx context.Context) error {
 	live, err := p.connected()
 	if err != nil {
 		return err
 	}
-	needed := neededTopics(p.routes.Routes())
+	needed := neededTopics(p.routes)
 	if live.config.CreateTopics || len(needed) == 0 {
 		return nil
 	}

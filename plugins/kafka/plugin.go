@@ -105,7 +105,8 @@ func (p *Plugin) Settings() any { return &p.config }
 func (p *Plugin) Config() Config { return p.config }
 
 // Register adds the service, the health check and the collectors. Where topics are not created, the
-// service's start fails with ErrTopicMissing when a topic of a registered route does not exist.
+// service's start fails with ErrTopicMissing when a topic of a registered route or endpoint does not
+// exist.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log, p.routes = r.Env().Logger.With("component", pluginName), r
 	r.Service(pluginName, routesService{service{p}})

@@ -166,8 +166,6 @@ func (p *publisher) failed(ctx context.Context, topic string, err error, alone b
 	}
 	err = fmt.Errorf("kafka: publish to %s: %w", topic, err)
 	switch {
-	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && !p.config.CreateTopics:
-		err = fmt.Errorf("%w (%s)", err, creatingCommand)
 	case errors.Is(err, sarama.ErrInvalidTimestamp):
 		err = pipeline.WithClass(fmt.Errorf("%w: check the clock of this instance, which gave the record its time, against the broker's; "+
 			"the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms limit the difference", err), classInvalidTimestamp)

@@ -102,7 +102,7 @@ func (p *Plugin) checkRetention(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = live.checkRetention(ctx, neededTopics(p.routes.Routes()))
+	_, err = live.checkRetention(ctx, neededTopics(p.routes))
 	return err
 }
 
@@ -110,7 +110,7 @@ func (p *Plugin) checkRetention(ctx context.Context) error {
 // the time for which the topic keeps it, at most longest. The error is that of checkRetention, because
 // the topic may not have existed when the service started.
 func (p *Plugin) holdIn(ctx context.Context, live *connection, topic string, longest time.Duration) (time.Duration, error) {
-	needed := neededTopics(p.routes.Routes())
+	needed := neededTopics(p.routes)
 	needed = slices.DeleteFunc(needed, func(n neededTopic) bool { return n.Name != topic })
 	topics, err := live.checkRetention(ctx, needed)
 	if err != nil {

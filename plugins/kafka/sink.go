@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/IBM/sarama"
@@ -33,8 +34,17 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 		return err
 	}
 	errs := live.publisher.publish(ctx, s.topic, live.limit(s.topic), msgs)
-	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, sarama.ErrUnknownTopicOrPartition) }) {
+	isMissing := func(err error) bool { return errors.Is(err, sarama.ErrUnknownTopicOrPartition) }
+	if slices.ContainsFunc(errs, isMissing) {
 		live.drop(s.topic) // it was deleted, or never created
+		if !live.config.CreateTopics {
+			how := s.plugin.howToCreate(s.topic)
+			for i, err := range errs {
+				if isMissing(err) {
+					errs[i] = fmt.Errorf("%w (%s)", err, how)
+				}
+			}
+		}
 	}
 	return pipeline.PublishError(errs)
 }
