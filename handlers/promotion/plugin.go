@@ -100,7 +100,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	r.Service("promotion.outbox", p.dead.Relay(payout.OutboxName, payout.DeadLetters{Ledger: p.ledger}))
 	if c := p.config.Results; c.Enabled {
-		r.Service("promotion.results", &payout.Results{Ledger: p.ledger, To: redisstream.NewSink(p.redis, payout.ResultsStream), Redis: p.redis.Server(nil),
+		results := redisstream.NewSink(p.redis, payout.ResultsStream)
+		r.Endpoint(pipeline.UseWrites, results.Describe())
+		r.Service("promotion.results", &payout.Results{Ledger: p.ledger, To: results, Redis: p.redis.Server(nil),
 			Retention: c.Retention, RequiredGroups: c.RequiredGroups, Metrics: payoutMetrics,
 			Log: log.With(slog.String(logs.Component, "results"))})
 	}
