@@ -182,7 +182,7 @@ func (s sink) publishDue(ctx context.Context, msgs []*message.Message, entries [
 		}
 	}
 	if len(direct) > 0 {
-		err := s.p.publish.Publish(ctx, s.at.Name, direct)
+		err := s.p.publish.PublishEntries(ctx, s.at.Name, direct)
 		var partial *pipeline.PartialError
 		known := errors.As(err, &partial)
 		for n, i := range atOnce {

@@ -24,7 +24,7 @@ type Plugin struct {
 	cfg       Config
 	readers   *poll.Metrics
 	published *pubsub.Metrics
-	publish   *pubsub.Batcher
+	publish   *pubsub.Publisher
 	trim      *trimmer
 	shards    shardMetrics
 	delays    *delays
@@ -47,7 +47,7 @@ func New() *Plugin {
 		failed: make(chan error, 1), domains: map[string]*Domain{},
 	}
 	p.env.Logger = slog.New(slog.DiscardHandler)
-	p.publish = pubsub.NewBatcher(p.Client, pubsub.PublisherConfig{Metrics: p.published})
+	p.publish = pubsub.NewPublisherOf(p.Client, pubsub.PublisherConfig{Metrics: p.published})
 	p.trim = newTrimmer(&p.cfg)
 	return p
 }

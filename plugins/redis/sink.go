@@ -45,5 +45,5 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if slices.ContainsFunc(msgs, isDelayed) && s.p.delays.retries(s.at.Name) {
 		return s.publishDue(ctx, msgs, entries)
 	}
-	return s.p.publish.Publish(ctx, s.at.Name, entries)
+	return s.p.publish.PublishEntries(ctx, s.at.Name, entries)
 }

@@ -4,19 +4,25 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
 
-// A subscriber for plain Watermill: two messages at a time, none of them blocking a connection.
-func ExampleNewSubscriber() {
-	server, err := miniredis.Run()
-	if err != nil {
+// greet answers a name with a greeting.
+func greet(m *message.Message) ([]*message.Message, error) {
+	return message.Messages{message.NewMessage(m.UUID, append([]byte("hello "), m.Payload...))}, nil
+}
+
+// Example is a program on Watermill's own Router: one handler greets the names of a stream in another
+// stream, and a second one prints the greetings.
+func Example() {
+	server := miniredis.NewMiniRedis() // in a service: a real server
+	if err := server.Start(); err != nil {
 		panic(err)
 	}
 	defer server.Close()
@@ -33,23 +39,32 @@ func ExampleNewSubscriber() {
 		panic(err)
 	}
 	sub, err := pubsub.NewSubscriber(client, pubsub.SubscriberConfig{
-		Group:  "mill",
-		Config: poll.Config{Concurrency: 2},
+		Group:  "greeter",
+		Config: poll.Config{Concurrency: 2}, // messages in a handler at once
 	})
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = sub.Close() }()
 
-	messages, err := sub.Subscribe(context.Background(), "grain")
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
 		panic(err)
 	}
-	if err := pub.Publish("grain", message.NewMessage("1", []byte("rye"))); err != nil {
+	heard, ended := make(chan string), make(chan error, 1)
+	router.AddHandler("greet", "names", sub, "greetings", pub, greet)
+	router.AddConsumerHandler("tell", "greetings", sub, func(m *message.Message) error {
+		heard <- string(m.Payload)
+		return nil
+	})
+	go func() { ended <- router.Run(context.Background()) }()
+	<-router.Running()
+
+	if err := pub.Publish("names", message.NewMessage("1", []byte("Ada"))); err != nil {
 		panic(err)
 	}
-	m := <-messages
-	fmt.Println(string(m.Payload), "from", pipeline.OriginFrom(m.Context()).Source)
-	m.Ack()
-	// Output: rye from grain
+	fmt.Println(<-heard)
+	fmt.Println(router.Close(), <-ended) // Close also closes the subscriber, which finishes its messages
+	// Output:
+	// hello Ada
+	// <nil> <nil>
 }

@@ -26,49 +26,19 @@ type PublisherConfig struct {
 	Metrics *Metrics
 }
 
-// Publisher is a message.Publisher. The messages of one call stay in order and are one pipeline,
-// which many concurrent calls share (Batcher). It never trims, and never sets MAXLEN, which would
-// remove unread entries.
+// Publisher is a message.Publisher, and what the sinks of the plugin publish with. The messages of one
+// call stay in order. It never trims, and never sets MAXLEN, which would remove unread entries.
 //
 // Publishing is at least once. When the client re-sends a pipeline after a network error
 // (max_retries), entries may be in the stream twice. A message that failed may be in the stream.
-type Publisher struct{ b *Batcher }
-
-// NewPublisher returns a Publisher. The client stays the caller's: Close doesn't close it.
-func NewPublisher(c goredis.UniversalClient, cfg PublisherConfig) (*Publisher, error) {
-	if c == nil {
-		return nil, errors.New("redis: publisher: client is nil")
-	}
-	return &Publisher{NewBatcher(func() goredis.UniversalClient { return c }, cfg)}, nil
-}
-
-// Publish returns when all messages are in the stream topic, or with an error. The
-// context of the first message is that of Batcher.Publish.
-func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
-	if len(messages) == 0 {
-		return nil
-	}
-	entries := make([]entry.Entry, len(messages))
-	for i, m := range messages {
-		entries[i] = entry.New(m)
-	}
-	return p.b.Publish(messages[0].Context(), topic, entries)
-}
-
-// Close waits for the calls under way; later ones fail. Idempotent.
-func (p *Publisher) Close() error {
-	p.b.close()
-	return nil
-}
-
-// Batcher sends the entries of concurrent calls. It has no goroutine. Up to maxDirect calls send
-// their own entries at once: one XADD, or one pipeline. With more calls there are maxShared
-// pipelines at a time, and further calls wait. A sender that ends makes the first of them the next
-// sender, and it sends one pipeline for all that wait.
+//
+// Up to maxDirect calls send their own entries at once: one XADD, or one pipeline. With more calls
+// there are maxShared pipelines at a time, and further calls wait. A sender that ends makes the first
+// of them the next sender, and it sends one pipeline for all that wait. A Publisher has no goroutine.
 //
 // In a Cluster only calls for the same stream share pipelines. Otherwise a node that does not
 // answer would delay the streams of other nodes.
-type Batcher struct {
+type Publisher struct {
 	client  func() goredis.UniversalClient
 	timeout time.Duration
 	m       *Metrics
@@ -77,6 +47,48 @@ type Batcher struct {
 	queues map[string]*queue // by stream in a Cluster; otherwise only one, ""
 	closed bool
 	calls  sync.WaitGroup
+}
+
+// NewPublisher returns a Publisher. The client stays the caller's: Close doesn't close it.
+func NewPublisher(c goredis.UniversalClient, cfg PublisherConfig) (*Publisher, error) {
+	if c == nil {
+		return nil, errors.New("redis: publisher: client is nil")
+	}
+	return NewPublisherOf(func() goredis.UniversalClient { return c }, cfg), nil
+}
+
+// NewPublisherOf returns a Publisher with the client that client returns at each call. While it
+// returns nil, publishing fails.
+func NewPublisherOf(client func() goredis.UniversalClient, cfg PublisherConfig) *Publisher {
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics()
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = commandTimeout
+	}
+	return &Publisher{client: client, timeout: cfg.Timeout, m: cfg.Metrics, queues: map[string]*queue{}}
+}
+
+// Publish returns when all messages are in the stream topic, or with an error. The context of the
+// first message is that of PublishEntries.
+func (pub *Publisher) Publish(topic string, messages ...*message.Message) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	entries := make([]entry.Entry, len(messages))
+	for i, m := range messages {
+		entries[i] = entry.New(m)
+	}
+	return pub.PublishEntries(messages[0].Context(), topic, entries)
+}
+
+// Close waits for the calls under way; later ones fail. Idempotent.
+func (pub *Publisher) Close() error {
+	pub.mu.Lock()
+	pub.closed = true
+	pub.mu.Unlock()
+	pub.calls.Wait()
+	return nil
 }
 
 // queue has the calls that share pipelines. It exists while there are any.
@@ -113,77 +125,65 @@ const (
 
 const commandTimeout = 10 * time.Second // bounds a command with the client's own retries
 
-// NewBatcher returns a batcher for the client that client returns, which may be nil for now.
-func NewBatcher(client func() goredis.UniversalClient, cfg PublisherConfig) *Batcher {
-	if cfg.Metrics == nil {
-		cfg.Metrics = NewMetrics()
-	}
-	if cfg.Timeout <= 0 {
-		cfg.Timeout = commandTimeout
-	}
-	return &Batcher{client: client, timeout: cfg.Timeout, m: cfg.Metrics, queues: map[string]*queue{}}
-}
-
-// Publish returns when all entries are in the stream, or with a pipeline.PublishError. It ends at
-// the deadline of ctx. A cancellation ends it while another call sends its entries, which may
-// then be in the stream. A call that sends waits for the reply, for at most
-// PublisherConfig.Timeout.
-func (b *Batcher) Publish(ctx context.Context, stream string, entries []entry.Entry) error {
-	if err := b.publish(&publishing{ctx: ctx, stream: stream, entries: entries}); err != nil {
+// PublishEntries returns when all entries are in the stream, or with a pipeline.PublishError. It ends
+// at the deadline of ctx. A cancellation ends it while another call sends its entries, which may then
+// be in the stream. A call that sends waits for the reply, for at most PublisherConfig.Timeout.
+func (pub *Publisher) PublishEntries(ctx context.Context, stream string, entries []entry.Entry) error {
+	if err := pub.publish(&publishing{ctx: ctx, stream: stream, entries: entries}); err != nil {
 		return fmt.Errorf("publish to %s: %w", stream, err)
 	}
 	return nil
 }
 
-func (b *Batcher) publish(p *publishing) error {
+func (pub *Publisher) publish(p *publishing) error {
 	if err := p.ctx.Err(); err != nil {
 		return err
 	}
-	client := b.client()
+	client := pub.client()
 	if client == nil {
 		return errors.New("the redis client has not been started")
 	}
-	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
+	pub.mu.Lock()
+	if pub.closed {
+		pub.mu.Unlock()
 		return ErrPublisherClosed
 	}
-	b.calls.Add(1)
-	defer b.calls.Done()
-	q := b.queueFor(client, p.stream)
+	pub.calls.Add(1)
+	defer pub.calls.Done()
+	q := pub.queueFor(client, p.stream)
 	q.calls++
 	q.recent = max(q.recent, q.calls)
 	if q.mayStart() {
 		q.senders++
-		b.mu.Unlock()
-		b.lead(client, q, []*publishing{p})
+		pub.mu.Unlock()
+		pub.lead(client, q, []*publishing{p})
 		return p.err
 	}
 	p.wake = make(chan bool, 1)
 	q.waiting = append(q.waiting, p)
-	b.mu.Unlock()
+	pub.mu.Unlock()
 
 	select {
 	case sender := <-p.wake:
 		if sender {
-			b.lead(client, q, b.take(q, p))
+			pub.lead(client, q, pub.take(q, p))
 		}
 		return p.err
 	case <-p.ctx.Done():
-		b.leave(q, p)
+		pub.leave(q, p)
 		return p.ctx.Err()
 	}
 }
 
 // queueFor returns the queue of a stream; the mutex is held.
-func (b *Batcher) queueFor(client goredis.UniversalClient, stream string) *queue {
+func (pub *Publisher) queueFor(client goredis.UniversalClient, stream string) *queue {
 	if _, cluster := client.(*goredis.ClusterClient); !cluster {
 		stream = ""
 	}
-	q := b.queues[stream]
+	q := pub.queues[stream]
 	if q == nil {
 		q = &queue{name: stream}
-		b.queues[stream] = q
+		pub.queues[stream] = q
 	}
 	return q
 }
@@ -192,17 +192,17 @@ func (b *Batcher) queueFor(client goredis.UniversalClient, stream string) *queue
 func (q *queue) mayStart() bool { return q.recent <= maxDirect || q.senders < maxShared }
 
 // leave removes p from the queue. If p has become a sender, the next call does instead.
-func (b *Batcher) leave(q *queue, p *publishing) {
-	b.mu.Lock()
+func (pub *Publisher) leave(q *queue, p *publishing) {
+	pub.mu.Lock()
 	if i := slices.Index(q.waiting, p); i >= 0 {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 		q.calls--
 	}
-	b.mu.Unlock()
+	pub.mu.Unlock()
 	select {
 	case sender := <-p.wake:
 		if sender {
-			b.sent(q, []*publishing{p})
+			pub.sent(q, []*publishing{p})
 		}
 	default:
 	}
@@ -212,28 +212,28 @@ func (b *Batcher) leave(q *queue, p *publishing) {
 var errPanicked = errors.New("the client panicked")
 
 // lead sends a batch and ends its sender. A panic does not stop the other calls.
-func (b *Batcher) lead(client goredis.UniversalClient, q *queue, batch []*publishing) {
-	defer b.sent(q, batch)
+func (pub *Publisher) lead(client goredis.UniversalClient, q *queue, batch []*publishing) {
+	defer pub.sent(q, batch)
 	for _, p := range batch {
 		p.err = errPanicked
 	}
-	b.send(client, batch)
+	pub.send(client, batch)
 }
 
 // sent ends a sender and the calls of its batch, and makes the first call that waits the next
 // sender.
-func (b *Batcher) sent(q *queue, batch []*publishing) {
+func (pub *Publisher) sent(q *queue, batch []*publishing) {
 	for _, other := range batch[1:] {
 		other.wake <- false
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	pub.mu.Lock()
+	defer pub.mu.Unlock()
 	q.senders--
 	q.calls -= len(batch)
 	q.recent = max(q.recent-1, q.calls)
 	switch {
 	case q.calls == 0:
-		delete(b.queues, q.name)
+		delete(pub.queues, q.name)
 	case len(q.waiting) > 0 && q.mayStart():
 		q.senders++
 		next := q.waiting[0]
@@ -243,9 +243,9 @@ func (b *Batcher) sent(q *queue, batch []*publishing) {
 }
 
 // take returns p and the calls that wait, as many as one pipeline may have.
-func (b *Batcher) take(q *queue, p *publishing) []*publishing {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (pub *Publisher) take(q *queue, p *publishing) []*publishing {
+	pub.mu.Lock()
+	defer pub.mu.Unlock()
 	batch, entries, bytes := []*publishing{p}, len(p.entries), p.bytes()
 	for _, other := range q.waiting {
 		entries += len(other.entries)
@@ -267,8 +267,8 @@ func (p *publishing) bytes() (n int) {
 }
 
 // send sends the entries of a batch and sets the error of each call.
-func (b *Batcher) send(client goredis.UniversalClient, batch []*publishing) {
-	ctx := together(batch, b.timeout)
+func (pub *Publisher) send(client goredis.UniversalClient, batch []*publishing) {
+	ctx := together(batch, pub.timeout)
 	process, exec := client.Process, func() {}
 	if len(batch) > 1 || len(batch[0].entries) > 1 {
 		pipe := client.Pipeline()
@@ -285,7 +285,7 @@ func (b *Batcher) send(client goredis.UniversalClient, batch []*publishing) {
 		}
 	}
 	exec()
-	b.m.batches.Inc()
+	pub.m.batches.Inc()
 	published := 0
 	for i, p := range batch {
 		errs := make([]error, len(p.entries))
@@ -298,7 +298,7 @@ func (b *Batcher) send(client goredis.UniversalClient, batch []*publishing) {
 		}
 		p.err = pipeline.PublishError(errs)
 	}
-	b.m.published.Add(float64(published))
+	pub.m.published.Add(float64(published))
 }
 
 // together returns the context of a batch. It ends when all callers have ended, or after timeout.
@@ -329,12 +329,5 @@ type bounded struct {
 
 // Deadline implements context.Context.
 func (b bounded) Deadline() (time.Time, bool) { return b.deadline, true }
-
-func (b *Batcher) close() {
-	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
-	b.calls.Wait()
-}
 
 var _ message.Publisher = (*Publisher)(nil)
