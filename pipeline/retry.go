@@ -64,7 +64,8 @@ func DueTime(meta message.Metadata, now time.Time) time.Time {
 }
 
 // Topics opens topics by name. A transport plugin, such as that of Kafka, implements it. Topics
-// that can be retry topics have Sources and Sinks that are a Delayer.
+// that can be retry topics have Sources and Sinks that are a Delayer. pipelinetest.Transport checks an
+// implementation.
 type Topics interface {
 	Source(topic, group string) Source
 	Sink(topic string) Sink

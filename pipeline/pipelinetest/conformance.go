@@ -11,8 +11,8 @@ import (
 )
 
 // Conformance checks the rules for every plugin, without a server. fresh makes a new plugin per
-// call, after the plugins it depends on: downstream first, the plugin itself last. A transport
-// whose topics can be retry topics also calls RetryDelay, with a server.
+// call, after the plugins it depends on: downstream first, the plugin itself last. A transport also
+// calls Transport, with a server.
 func Conformance(t *testing.T, fresh func() []pipeline.Plugin) {
 	t.Helper()
 	last := func() pipeline.Plugin { p := fresh(); return p[len(p)-1] }

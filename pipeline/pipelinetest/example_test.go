@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -75,4 +76,47 @@ func ExampleRecorder() {
 	// no connection
 	// <nil>
 	// 1 label 7 <nil>
+}
+
+// The transport of example_directory_test.go reads a directory of files. It was written from the
+// documents of package pipeline, and its whole test is:
+//
+//	root := t.TempDir()
+//	pipelinetest.Transport(t, pipelinetest.TransportTest{
+//		New: func() (pipeline.Topics, []pipeline.Plugin) {
+//			d := &directory{root: root}
+//			return d, []pipeline.Plugin{d}
+//		},
+//		Topic:  func(testing.TB) string { return watermill.NewULID() },
+//		Bubble: true, // it needs no network
+//	})
+func ExampleTransport() {
+	root, err := os.MkdirTemp("", "topics")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = os.RemoveAll(root) }()
+	d, ctx := &directory{root: root}, context.Background()
+	if _, err := pipeline.NewRegistry(pipeline.Env{}, d); err != nil {
+		panic(err)
+	}
+	sub, err := d.Source("orders", "billing").Open(ctx, pipeline.Flow{})
+	if err != nil {
+		panic(err)
+	}
+	orders, err := sub.Subscribe(ctx, "")
+	if err != nil {
+		panic(err)
+	}
+	if err := d.Sink("orders").Publish(ctx, message.NewMessage("1", []byte("a bag of rye"))); err != nil {
+		panic(err)
+	}
+	m := <-orders
+	origin := pipeline.OriginFrom(m.Context())
+	fmt.Println(string(m.Payload), "from", origin.Source, "for", origin.Group)
+	m.Ack()
+	fmt.Println(sub.Drain(ctx))
+	// Output:
+	// a bag of rye from orders for billing
+	// <nil>
 }

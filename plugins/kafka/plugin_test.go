@@ -27,6 +27,26 @@ func TestConformance(t *testing.T) {
 	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{New()} })
 }
 
+func TestTransport(t *testing.T) {
+	onEach(t, func(t *testing.T, brokers []string) {
+		admin := start(t, brokers)
+		pipelinetest.Transport(t, pipelinetest.TransportTest{
+			New: func() (pipeline.Topics, []pipeline.Plugin) {
+				p := New()
+				quick(&p.config)
+				p.config.Brokers = brokers
+				return p, []pipeline.Plugin{p}
+			},
+			Topic: func(t testing.TB) string {
+				topic := topicFor(t, admin)
+				t.Cleanup(func() { deleteTopics(t, admin, topic+"-retry") })
+				require.NoError(t, admin.ensureTopics(context.Background(), topic, topic+"-retry"))
+				return topic
+			},
+		})
+	})
+}
+
 func TestConfigReportsEveryMistake(t *testing.T) {
 	t.Parallel()
 	for path, spoil := range map[string]func(*Config){

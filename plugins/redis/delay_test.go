@@ -33,13 +33,6 @@ func retryPlugin(t *testing.T, s redistest.Server) (p *Plugin, c goredis.Univers
 	return p, c, redistest.Prefix(t, c)
 }
 
-func TestARetryTopicKeepsItsDelay(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
-		p, _, name := retryPlugin(t, s)
-		pipelinetest.RetryDelay(t, p, name, p)
-	})
-}
-
 // orders is a route whose handler asks for a retry after a minute.
 type orders struct {
 	p    *Plugin

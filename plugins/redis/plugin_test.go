@@ -34,6 +34,24 @@ func TestConformance(t *testing.T) {
 	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{redis.New()} })
 }
 
+func TestTransport(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		t.Parallel()
+		c := s.Client(t)
+		pipelinetest.Transport(t, pipelinetest.TransportTest{
+			New: func() (pipeline.Topics, []pipeline.Plugin) {
+				p := redis.New()
+				cfg := p.Settings().(*redis.Config)
+				cfg.Addrs = []string{s.Addr}
+				cfg.PollInterval, cfg.InitialPollInterval = 20*time.Millisecond, time.Millisecond
+				cfg.MinIdle, cfg.ReclaimInterval = 3*time.Second, 100*time.Millisecond
+				return p, []pipeline.Plugin{p}
+			},
+			Topic: func(t testing.TB) string { return redistest.Prefix(t, c) },
+		})
+	})
+}
+
 // start starts the plugin alone and stops it at the end. The server has a minute to answer.
 func start(t *testing.T, addr, instance string, log *slog.Logger) (*redis.Plugin, pipeline.Service, error) {
 	t.Helper()

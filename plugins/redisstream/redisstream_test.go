@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 	"github.com/millrace-io/millrace/plugins/redisstream"
@@ -86,6 +87,29 @@ func TestTheLibraryReadsWhatTheSinkWrites(t *testing.T) {
 			}
 		}
 		require.NoError(t, sub.Close())
+	})
+}
+
+// topics are streams that a route writes with this package and reads with the plugin redis.
+type topics struct{ *redis.Plugin }
+
+func (t topics) Sink(stream string) pipeline.Sink { return redisstream.NewSink(t.Plugin, stream) }
+
+func TestTransport(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		t.Parallel()
+		c := s.Client(t)
+		pipelinetest.Transport(t, pipelinetest.TransportTest{
+			New: func() (pipeline.Topics, []pipeline.Plugin) {
+				p := redis.New()
+				cfg := p.Settings().(*redis.Config)
+				cfg.Addrs = []string{s.Addr}
+				cfg.PollInterval, cfg.InitialPollInterval = 20*time.Millisecond, time.Millisecond
+				cfg.MinIdle, cfg.ReclaimInterval = 3*time.Second, 100*time.Millisecond
+				return topics{p}, []pipeline.Plugin{p}
+			},
+			Topic: func(t testing.TB) string { return redistest.Prefix(t, c) },
+		})
 	})
 }
 

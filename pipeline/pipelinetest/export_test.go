@@ -1,0 +1,23 @@
+package pipelinetest
+
+import "testing"
+
+// CheckTransport runs the case of Transport with this name, for tests of transports that break it.
+func CheckTransport(t testing.TB, tt TransportTest, name string) error {
+	t.Helper()
+	for _, c := range transportCases() {
+		if c.name == name {
+			return tt.check(t, c)
+		}
+	}
+	t.Fatalf("there is no case %q", name)
+	return nil
+}
+
+// TransportCases returns the names of the cases of Transport.
+func TransportCases() (names []string) {
+	for _, c := range transportCases() {
+		names = append(names, c.name)
+	}
+	return names
+}

@@ -1,0 +1,268 @@
+package pipelinetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+)
+
+func directoryTest(t *testing.T, of func(*directory) pipeline.Topics) pipelinetest.TransportTest {
+	root := t.TempDir()
+	return pipelinetest.TransportTest{
+		New: func() (pipeline.Topics, []pipeline.Plugin) {
+			d := &directory{root: root}
+			return of(d), []pipeline.Plugin{d}
+		},
+		Topic:  func(testing.TB) string { return watermill.NewULID() },
+		Bubble: true,
+	}
+}
+
+func TestTransport(t *testing.T) {
+	t.Parallel()
+	pipelinetest.Transport(t, directoryTest(t, func(d *directory) pipeline.Topics { return d }))
+}
+
+func TestConformanceOfATransport(t *testing.T) {
+	t.Parallel()
+	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{&directory{root: t.TempDir()}} })
+}
+
+// fault is what a transport does wrong. The zero value does nothing wrong.
+type fault struct {
+	want    string                          // the error of the case
+	publish func(*message.Message)          // changes a message before it is written
+	origin  func(*pipeline.Origin)          // changes the origin of a message
+	group   func(group string) string       // returns the group that is read instead
+	early   bool                            // acks a message before it is delivered
+	settle  func(acked, draining bool) bool // returns whether the message is acked
+	drain   func(ctx context.Context) error // instead of a Drain
+}
+
+// A transport with a fault fails the case that is about it.
+func TestATransportThatBreaksARule(t *testing.T) {
+	t.Parallel()
+	position := func(change func(pipeline.Origin) string) func(*pipeline.Origin) {
+		return func(o *pipeline.Origin) { o.Position = change(*o) }
+	}
+	var members atomic.Int64
+	cases := map[string]map[string]fault{
+		"a message comes as it was published and with its origin": {
+			"payload is lost":      {want: `has the payload ""`, publish: func(m *message.Message) { m.Payload = nil }},
+			"metadata is lost":     {want: "has the metadata note=", publish: func(m *message.Message) { delete(m.Metadata, "note") }},
+			"other UUID":           {want: "no message with this UUID was published", publish: func(m *message.Message) { m.UUID = "1" }},
+			"no origin":            {want: "the source describes itself so", origin: func(o *pipeline.Origin) { *o = pipeline.Origin{} }},
+			"binary position":      {want: "must be printable", origin: position(func(o pipeline.Origin) string { return o.Position + "\x00" })},
+			"number as a position": {want: "must include the source", origin: position(func(pipeline.Origin) string { return "12" })},
+			"one position":         {want: "have the same position", origin: position(func(o pipeline.Origin) string { return o.Source })},
+			"no deliveries":        {want: "0 deliveries", origin: func(o *pipeline.Origin) { o.Delivered = 0 }},
+			"malformed":            {want: "could not decode what it has published: x", origin: func(o *pipeline.Origin) { o.Malformed = errors.New("x") }},
+		},
+		"a nacked message comes again": {
+			"a nack is an ack": {want: "no message came", settle: func(bool, bool) bool { return true }},
+			"other position":   {want: "had the position", origin: position(func(o pipeline.Origin) string { return fmt.Sprint(o.Position, o.Delivered) })},
+			"fewer deliveries": {want: "and after the nack 9", origin: func(o *pipeline.Origin) { o.Delivered = 11 - o.Delivered }},
+		},
+		"each group receives every message": {
+			"one group": {want: "of 5 messages are missing", group: func(string) string { return "common" }},
+		},
+		"the members of a group share its messages": {
+			"a group per member": {want: "the same message came to two members", group: func(group string) string { return fmt.Sprint(group, members.Add(1)) }},
+		},
+		"a message without an ack comes to another member": {
+			"acks before the handler": {want: "1 of 1 messages are missing", early: true, drain: func(ctx context.Context) error { return ctx.Err() }},
+			"claims to be drained":    {want: "Drain returned nil", drain: func(context.Context) error { return nil }},
+		},
+		"a drain finishes what has begun and leaves the rest": {
+			"does not wait":                {want: "Drain returned while a message was in flight", drain: func(context.Context) error { return nil }},
+			"goes on reading":              {want: "messages have begun after Drain was called", drain: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }},
+			"loses the last ack":           {want: "a message came again after its ack", settle: func(acked, draining bool) bool { return acked && !draining }},
+			"loses what it has read ahead": {want: "messages are missing", early: true},
+		},
+		"a retry comes no sooner than it is due": {
+			"no due time": {want: "retry 1 came after", publish: func(m *message.Message) { delete(m.Metadata, pipeline.MetaDue) }},
+		},
+	}
+	for _, name := range pipelinetest.TransportCases() {
+		require.NotEmpty(t, cases[name], "the case %q has no transport that fails it", name)
+		for what, f := range cases[name] {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				tt := directoryTest(t, func(d *directory) pipeline.Topics { return faulty{d, f} })
+				synctest.Test(t, func(t *testing.T) {
+					require.ErrorContains(t, pipelinetest.CheckTransport(t, tt, name), f.want)
+				})
+			})
+		}
+	}
+	t.Run("without a fault", func(t *testing.T) {
+		t.Parallel()
+		pipelinetest.Transport(t, directoryTest(t, func(d *directory) pipeline.Topics { return faulty{d, fault{}} }))
+	})
+}
+
+// faulty is a directory with a fault.
+type faulty struct {
+	*directory
+	fault
+}
+
+func (f faulty) Sink(topic string) pipeline.Sink { return faultySink{f.open(topic, ""), f.fault} }
+
+func (f faulty) Source(topic, group string) pipeline.Source {
+	read := group
+	if f.group != nil {
+		read = f.group(group)
+	}
+	return faultySource{f.open(topic, read), f.fault, group}
+}
+
+type faultySink struct {
+	folder
+	fault
+}
+
+func (s faultySink) Publish(ctx context.Context, msgs ...*message.Message) error {
+	for i, m := range msgs {
+		if s.publish != nil {
+			msgs[i] = m.Copy()
+			s.publish(msgs[i])
+		}
+	}
+	return s.folder.Publish(ctx, msgs...)
+}
+
+type faultySource struct {
+	folder
+	fault
+	group string
+}
+
+func (s faultySource) Describe() pipeline.Endpoint {
+	at := s.at
+	at.Group = s.group
+	return at
+}
+
+func (s faultySource) Open(ctx context.Context, flow pipeline.Flow) (pipeline.Subscription, error) {
+	inner, err := s.folder.Open(ctx, flow)
+	f := &faultySubscription{Subscription: inner, source: s}
+	f.draining, f.drained = context.WithCancel(context.Background())
+	f.closing, f.closed = context.WithCancel(context.Background())
+	return f, err
+}
+
+// faultySubscription passes the messages of a correct one on.
+type faultySubscription struct {
+	pipeline.Subscription
+	source            faultySource
+	draining, closing context.Context
+	drained, closed   context.CancelFunc
+	relayed           chan struct{} // closed when the channel is
+	inFlight          sync.WaitGroup
+}
+
+func (s *faultySubscription) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := s.Subscription.Subscribe(ctx, topic)
+	if s.source.early {
+		in = readAhead(in)
+	}
+	out := make(chan *message.Message)
+	s.relayed = make(chan struct{})
+	go func() {
+		defer close(s.relayed)
+		defer close(out)
+		for m := range in {
+			if s.source.early {
+				time.Sleep(time.Second) // in the bubble: until everything was read
+			}
+			s.relay(m, out)
+		}
+	}()
+	return out, err
+}
+
+// readAhead acks messages before they are delivered.
+func readAhead(in <-chan *message.Message) <-chan *message.Message {
+	queue := make(chan *message.Message, 100)
+	go func() {
+		defer close(queue)
+		for m := range in {
+			ahead := m.Copy()
+			ahead.SetContext(pipeline.WithOrigin(context.Background(), pipeline.OriginFrom(m.Context())))
+			queue <- ahead
+			m.Ack()
+		}
+	}()
+	return queue
+}
+
+func (s *faultySubscription) relay(m *message.Message, out chan<- *message.Message) {
+	o, passed := pipeline.OriginFrom(m.Context()), m.Copy()
+	o.Group = s.source.group
+	if s.source.origin != nil {
+		s.source.origin(&o)
+	}
+	passed.SetContext(pipeline.WithOrigin(m.Context(), o))
+	if s.draining.Err() != nil {
+		m.Nack() // it has not begun
+		return
+	}
+	select {
+	case out <- passed:
+	case <-s.draining.Done():
+		m.Nack()
+		return
+	}
+	s.inFlight.Go(func() {
+		acked := false
+		select {
+		case <-passed.Acked():
+			acked = true
+		case <-passed.Nacked():
+		case <-s.closing.Done():
+		}
+		if s.source.settle != nil {
+			acked = s.source.settle(acked, s.draining.Err() != nil)
+		}
+		if acked {
+			m.Ack()
+		} else {
+			m.Nack()
+		}
+	})
+}
+
+func (s *faultySubscription) Drain(ctx context.Context) error {
+	if s.source.drain != nil {
+		return s.source.drain(ctx)
+	}
+	s.drained()
+	err := s.Subscription.Drain(ctx)
+	if err == nil {
+		<-s.relayed
+		s.inFlight.Wait()
+	}
+	return err
+}
+
+func (s *faultySubscription) Close() error {
+	s.drained()
+	s.closed()
+	err := s.Subscription.Close()
+	<-s.relayed
+	s.inFlight.Wait()
+	return err
+}
