@@ -44,7 +44,7 @@ func Transport(t *testing.T, tt TransportTest) {
 		t.Run(c.name, func(t *testing.T) {
 			check := func(t *testing.T) {
 				err := tt.check(t, c)
-				if reason, skip := errors.AsType[notDelayed](err); skip {
+				if reason, skip := errors.AsType[notDelayedError](err); skip {
 					t.Skip(reason)
 				}
 				require.NoError(t, err)
@@ -76,8 +76,8 @@ func transportCases() []transportCase {
 	}
 }
 
-// notDelayed says why a transport has no retry topics.
-type notDelayed struct{ error }
+// notDelayedError says why a transport has no retry topics.
+type notDelayedError struct{ error }
 
 const (
 	transportPatience = 2 * time.Minute       // for each thing that must happen

@@ -298,7 +298,7 @@ func (r *transportRun) checkDrain() error {
 	defer first.Nack() // after an error; an ack stays an ack
 	select {
 	case err := <-drained:
-		return fmt.Errorf("%s: Drain returned while a message was in flight, with the error %v", in.at, err)
+		return errors.Join(fmt.Errorf("%s: Drain returned while a message was in flight", in.at), err)
 	case <-time.After(transportSettle):
 	}
 	if err := first.Context().Err(); err != nil {
@@ -377,10 +377,10 @@ func (r *transportRun) checkDue() error {
 	for _, end := range []any{topics.Sink(r.topic + "-retry"), topics.Source(r.topic+"-retry", r.topic+"-retry")} {
 		d, ok := end.(pipeline.Delayer)
 		if !ok {
-			return notDelayed{errors.New("the transport is no pipeline.Delayer, so it has no retry topics")}
+			return notDelayedError{errors.New("the transport is no pipeline.Delayer, so it has no retry topics")}
 		}
 		if err := d.Delays(); err != nil {
-			return notDelayed{fmt.Errorf("the topic can't be a retry topic: %w", err)}
+			return notDelayedError{fmt.Errorf("the topic can't be a retry topic: %w", err)}
 		}
 	}
 	runs := make(chan time.Time, 100)
