@@ -30,10 +30,13 @@ func parseEntry(id string) (e entry, ok bool) {
 
 // cursor is what a client has of a job: the numbers up to at. mark names the event with the highest
 // of these numbers that the client has received, so that a log with another event under that number
-// is recognised. Without a mark the number alone counts.
+// is recognised. The numbers above it were reported as missing, and without a mark all of them were,
+// because the client has received no event yet.
 type cursor struct {
 	at   int64
 	mark mark
+	// trusted says that the client has named the number alone, so that nothing is known of its events.
+	trusted bool
 	// ahead says that the log had lost the event of the mark when the client came. A number up to
 	// at that comes later, in a newer entry, belongs to another event.
 	ahead bool
@@ -41,16 +44,30 @@ type cursor struct {
 
 // cursorAt returns the cursor of a client that has just received an item.
 func cursorAt(it item) cursor {
-	return cursor{at: it.seq, mark: mark{seq: it.seq, entry: it.entry}}
+	return cursor{at: it.seq}.with(mark{seq: it.seq, entry: it.entry})
+}
+
+// with returns the cursor with a mark. An event whose entry is not known makes no mark.
+func (c cursor) with(m mark) cursor {
+	c.mark, c.trusted = m, false
+	if !c.marked() {
+		c.mark, c.trusted = mark{}, c.at > 0
+	}
+	return c
 }
 
 func (c cursor) marked() bool { return c.mark.entry != entry{} }
 
+// lacks reports whether a number was reported to the client as missing, after the last event that it
+// has received.
+func (c cursor) lacks(n int64) bool { return !c.trusted && c.mark.seq < n && n <= c.at }
+
 // String returns the cursor as it is in ids: NUMBER.ENTRY, or NUMBER.ENTRY.SEQ when the entry is
-// that of another number, because a gap followed it.
+// that of another number, because a gap followed it. After a gap in front of all events it is
+// NUMBER.0-0.0.
 func (c cursor) String() string {
 	text := strconv.FormatInt(c.at, 10)
-	if !c.marked() {
+	if c.trusted || c.at == 0 {
 		return text
 	}
 	text += "." + c.mark.entry.String()
@@ -67,19 +84,21 @@ func parseCursor(text string) (cursor, bool) {
 	if err != nil || at < 0 {
 		return cursor{}, false
 	}
-	c := cursor{at: at}
 	if !marked {
-		return c, true
+		return cursor{at: at, trusted: at > 0}, true
 	}
 	id, seq, other := strings.Cut(rest, ".")
 	e, ok := parseEntry(id)
-	c.mark = mark{seq: at, entry: e}
+	of := at
 	if other {
-		if c.mark.seq, err = strconv.ParseInt(seq, 10, 64); err != nil {
+		if of, err = strconv.ParseInt(seq, 10, 64); err != nil {
 			return cursor{}, false
 		}
 	}
-	return c, ok && c.mark.seq >= 1 && c.mark.seq <= at
+	if other && of == 0 && e == (entry{}) {
+		return cursor{at: at}, ok
+	}
+	return cursor{at: at}.with(mark{seq: of, entry: e}), ok && 1 <= of && of <= at
 }
 
 // cursors returns the cursors of a Last-Event-ID by the short name of the job. A cursor without a
@@ -109,6 +128,9 @@ const (
 
 // compare compares the mark with a page that was read after the number before it.
 func (c cursor) compare(p page) comparison {
+	if !c.marked() {
+		return same
+	}
 	for _, it := range p.items {
 		if it.seq == c.mark.seq && it.entry == c.mark.entry {
 			return same
@@ -122,14 +144,25 @@ func (c cursor) compare(p page) comparison {
 	return unknown
 }
 
+// firstLacked returns the lowest number of a page that was reported to the client as missing: it came
+// late, or was given again. It returns 0 when there is none.
+func (c cursor) firstLacked(p page) int64 {
+	for _, it := range p.items {
+		if c.lacks(it.seq) {
+			return it.seq
+		}
+	}
+	return 0
+}
+
 // hasEnd reports whether the client has received the terminal item of the log, which has the number
-// end. The mark was compared with the log. A client without a mark has received gaps only, and a gap
-// never has the terminal item, so with a higher number it knows another history.
+// end. The mark was compared with the log. A client that has received gaps only does not have it,
+// whatever its number, because a gap never has the terminal item.
 func (c cursor) hasEnd(end int64) bool {
 	if c.marked() {
 		return c.mark.seq == end
 	}
-	return c.at == end
+	return c.trusted && c.at == end
 }
 
 // lateEnd reports whether an item may be a terminal one that came late. It ends the log at its number,
@@ -137,9 +170,13 @@ func (c cursor) hasEnd(end int64) bool {
 // it, so a log that ends with it is another one than that of a client with higher numbers.
 func (it item) lateEnd() bool { return it.end != "" && it.seq > 1 }
 
-// givenAgain reports whether an item has a number that the client has for another event.
+// givenAgain reports whether an item has a number that the client has for another event, or that was
+// reported to it as missing.
 func (c cursor) givenAgain(it item) bool {
-	return c.ahead && !it.lateEnd() && it.seq > 0 && it.seq <= c.at && c.mark.entry.before(it.entry)
+	if it.lateEnd() || it.seq < 1 || it.seq > c.at {
+		return false
+	}
+	return c.lacks(it.seq) || c.ahead && c.mark.entry.before(it.entry)
 }
 
 // firstNewer looks in a page for the lowest number that is given again: its entry is newer than the

@@ -24,7 +24,8 @@ func TestACursorIsWrittenAndRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]cursor{
 		"0":                   {},
-		"37":                  {at: 37},
+		"37":                  {at: 37, trusted: true},
+		"37.0-0.0":            {at: 37},
 		"37.1732662934123-2":  {at: 37, mark: mark{seq: 37, entry: entry{1732662934123, 2}}},
 		"40.1732662934123-02": {at: 40, mark: mark{seq: 40, entry: entry{1732662934123, 2}}},
 		"40.9-1.37":           {at: 40, mark: mark{seq: 37, entry: entry{9, 1}}},
@@ -36,7 +37,7 @@ func TestACursorIsWrittenAndRead(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, got, again)
 	}
-	for _, text := range []string{"", "x", "-1", "1.", "1.5", "1.5-", "1.-5-1", "1.5-1.", "1.5-1.2", "1.5-1.0", "0.5-1", "1.5-1.1.1", "99999999999999999999"} {
+	for _, text := range []string{"", "x", "-1", "1.", "1.5", "1.5-", "1.-5-1", "1.5-1.", "1.5-1.2", "1.5-1.0", "0.5-1", "1.5-1.1.1", "1.5-1.0", "1.0-0.x", "99999999999999999999"} {
 		_, ok := parseCursor(text)
 		require.False(t, ok, text)
 	}
@@ -306,12 +307,12 @@ func (h *seenBy) take(e ssetest.Event) error {
 }
 
 // Redis loses its newest events several times, and the producer gives their numbers again. Clients
-// reconnect to two gateways all the time. In the end each has the events that the log has, or a gap.
+// reconnect to two gateways all the time. In the end each has the events that the log has, also those that
+// were missing when it came.
 func TestClientsThatReconnectHaveTheEventsOfTheLog(t *testing.T) {
 	s := redistest.Mini(t)
 	r := newRedis(t, s)
 	gateways := []*process{r.start("", nil), r.start("", nil)}
-	numbers := map[bool]int{} // of all clients, by whether they are missing
 	for seed := range uint64(15) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		id := fmt.Sprint("job-", seed)
@@ -350,14 +351,10 @@ func TestClientsThatReconnectHaveTheEventsOfTheLog(t *testing.T) {
 			h.client.URL = gateways[i%2].path(r.domain, id) + "/events"
 			require.ErrorIs(t, h.client.Run(t.Context()), errClosed, "seed %d: %v", seed, h.received())
 			for _, e := range events {
-				if h.view[e.Seq] != "gap" { // another client had received the one that was lost
-					require.Equal(t, e.StreamID, h.view[e.Seq], "seed %d, client %d, number %d: %v", seed, i, e.Seq, h.received())
-				}
-				numbers[h.view[e.Seq] == "gap"]++
+				require.Equal(t, e.StreamID, h.view[e.Seq], "seed %d, client %d, number %d: %v", seed, i, e.Seq, h.received())
 			}
 		}
 	}
-	require.Less(t, numbers[true], numbers[false]/10)
 }
 
 // visit connects some of the clients until each has the state of the job, or is attached.

@@ -38,8 +38,8 @@
 //
 // The id of a numbered event is its number and the id of its stream entry, such as
 // 37.1732662934123-0, which is the same at every gateway. The id of a gap is its last missing
-// number with the entry of the event before it, and the number of that event as a third part. In a
-// stream with several jobs, an id has the cursors of all: name:cursor, with commas between them.
+// number with the entry of the event before it, and the number of that event as a third part. In front
+// of all events that entry is 0-0 and its number 0, as in 5.0-0.0. In a stream with several jobs, an id has the cursors of all: name:cursor, with commas between them.
 // The name is the first 6 bytes of the SHA-256 of <domain>/<job_id>, in base64 for URLs. A client
 // may reconnect with other jobs. With 32 jobs, which is the limit, an id has at most 2 KiB.
 //
@@ -52,6 +52,10 @@
 // is not in the log yet receives this gap when a number that it has arrives in a newer entry. A
 // terminal event that alone is newer may be late, so it arrives without such a gap, unless its number is 1:
 // a job that ends with its first event has no numbers before it that a client could keep.
+//
+// A client that has received a gap and no event after it may come back when the log has a number of the gap,
+// because the event was late or because the number was given again. It then receives a second gap that takes
+// the first one back from this number on, and the events.
 //
 // A stream with several jobs stays open until all have ended. When an operator resets one that has ended,
 // its clients receive the gap of all numbers and the second run, and the stream waits for its end again.

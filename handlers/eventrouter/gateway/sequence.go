@@ -329,11 +329,7 @@ func take(c cursor, one step) (_ step, next cursor, send bool) {
 	switch one.kind {
 	case numbered:
 		// A terminal item always arrives, also when the cursor is higher than its number.
-		has := c.at == one.item.seq
-		if c.marked() {
-			has = c.mark.seq == one.item.seq
-		}
-		if send = c.at < one.item.seq || one.ends && !has; send {
+		if send = c.at < one.item.seq || one.ends && !c.hasEnd(one.item.seq); send {
 			next = cursorAt(one.item)
 			next.at = max(c.at, one.item.seq)
 		}
@@ -347,9 +343,8 @@ func take(c cursor, one step) (_ step, next cursor, send bool) {
 			return one, c, false
 		}
 		one.to = max(one.to, c.at)
-		next = cursor{at: one.from - 1}
-		if one.item.seq > 0 {
-			next.mark = mark{seq: one.item.seq, entry: one.item.entry}
+		if next.at = one.from - 1; !c.lacks(one.from) { // else the client keeps all its events
+			next = cursor{at: next.at}.with(mark{seq: one.item.seq, entry: one.item.entry})
 		}
 		return one, next, true
 	default:

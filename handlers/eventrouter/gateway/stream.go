@@ -54,7 +54,7 @@ type watcher struct {
 	losses  int // of the job, before the page was read
 	lives   int // of its sequence, before the cursor was compared; the same:
 	moves   int
-	unsure  bool   // the mark of the cursor must be compared with the page
+	unsure  bool   // the cursor must be compared with the page
 	taken   []step // take back what the client has of an earlier life, before the page
 }
 
@@ -86,7 +86,7 @@ func (s *stream) leave() {
 func (s *stream) first(ctx context.Context, now bool) error {
 	for _, w := range s.watchers {
 		if now && !w.resumed {
-			w.cursor.at = newest
+			w.cursor = cursor{at: newest, trusted: true}
 		}
 	}
 	if err := s.readPages(ctx); err != nil {
@@ -94,7 +94,7 @@ func (s *stream) first(ctx context.Context, now bool) error {
 	}
 	for _, w := range s.watchers {
 		if w.cursor.at == newest {
-			w.cursor = cursor{at: w.page.top}
+			w.cursor = cursor{at: w.page.top, trusted: w.page.top > 0}
 			if w.page.state != nil {
 				w.cursor = cursorAt(*w.page.state)
 			}
@@ -188,15 +188,15 @@ func (w *watcher) noteLife() {
 	d := w.job.domain
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w.unsure = w.cursor.marked()
+	w.unsure = w.cursor.marked() || w.cursor.lacks(w.cursor.at)
 	w.lives, w.moves = w.job.sequence.lives, w.job.sequence.moves
 }
 
 // outdated reports whether the numbers of the job began again since the cursor was compared, or numbers
-// arrived that a client ahead of the log would have to give back. The caller has the lock of the domain.
+// arrived that the client has for other events or has as missing. The caller has the lock of the domain.
 func (w *watcher) outdated() bool {
-	s := w.job.sequence
-	return w.lives != s.lives || w.cursor.ahead && w.moves != s.moves
+	s, c := w.job.sequence, w.cursor
+	return w.lives != s.lives || !w.ended && (c.ahead || c.lacks(c.at)) && w.moves != s.moves
 }
 
 // position returns where the next page begins. It must be called before the page is read. The page
@@ -209,32 +209,36 @@ func (w *watcher) position() position {
 	w.decided, w.losses = s.decided(w.cursor.at), w.job.losses
 	after := s.after(w.cursor.at)
 	if w.unsure {
-		after = min(after, w.cursor.mark.seq-1)
+		after = min(after, max(0, w.cursor.mark.seq-1))
 	}
 	return position{w.key, after}
 }
 
-// compare compares the mark of the cursor with the page. If the log has other events under numbers
-// that the client has, the cursor goes back to the first of them, and the page is read from there.
+// compare compares the cursor with the page. If the log has other events under numbers that the client
+// has, or has a number that was reported to it as missing, the cursor goes back to the first of them, and
+// the page is read from there.
 func (w *watcher) compare(ctx context.Context) error {
 	if !w.unsure {
 		return nil
 	}
 	w.unsure, w.cursor.ahead = false, false
 	found, state := w.cursor.compare(w.page), w.page.state
+	from, before := int64(0), mark{}
 	switch {
 	case found == same:
-		return nil
 	case found == unknown && (state == nil || !w.cursor.mark.entry.before(state.entry)):
 		w.cursor.ahead = true // the log has nothing that the client may not have
-		return nil
+	default:
+		var err error
+		if from, before, err = w.firstOther(ctx, found == other); err != nil {
+			return err
+		}
+		w.cursor.ahead = from == 0
 	}
-	from, before, err := w.firstOther(ctx, found == other)
-	switch {
-	case err != nil:
-		return err
-	case from == 0:
-		w.cursor.ahead = true
+	if from == 0 {
+		from = w.cursor.firstLacked(w.page)
+	}
+	if from == 0 {
 		return nil
 	}
 	steps := rewind(from, w.cursor.at, before, state)

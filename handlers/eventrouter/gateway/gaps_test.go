@@ -1,0 +1,102 @@
+package gateway
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// hasGap returns a client that has the first events of a job, which are kept, and a gap up to 5. Another
+// client has received the numbers of the gap, so nobody waits for them when Redis has lost them.
+func (r *redisRig) hasGap(p *process, id string, kept int) *watch {
+	r.t.Helper()
+	other := p.watch(r.domain, id, "")
+	redistest.Eventually(r.t, "attached", func() bool { return p.attached(r.domain, id) == 1 })
+	events := r.life(id, "old", 5, "step")
+	r.add(events...)
+	other.wait("5")
+	r.loses(id)
+	r.store(events[:kept]...)
+	w := p.readUntil(r.domain, id, fmt.Sprintf("gap %d-5", kept+1))
+	other.cancel()
+	<-other.done
+	return w
+}
+
+// A client was told that numbers are missing, and goes. They are given to other events, or come late. When
+// the client comes back, it receives them, and the end among them.
+func TestAClientThatComesBackReceivesWhatWasMissing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRedis(t, s)
+		first, second := r.start("", nil), r.start("", nil)
+		for kept, want := range [][]string{
+			0: {"gap 1-5", "1", "2", "3", "4", "5", "closed done"},
+			2: {"gap 3-5", "3", "4", "5", "closed done"},
+		} {
+			if want == nil {
+				continue
+			}
+			id := fmt.Sprint("kept-", kept)
+			w := r.hasGap(first, id, kept)
+			r.add(r.life(id, "new", 5, "done")...)
+			for _, p := range []*process{second, first} {
+				require.Equal(t, want, withoutStates(p.resume(r.domain, id, w).run().ends()), id)
+			}
+		}
+	})
+}
+
+// The same client comes back before the numbers do, to a gateway that does not know of them.
+func TestAClientThatIsBackReceivesWhatWasMissing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRedis(t, s)
+		first, second := r.start("", nil), r.start("", nil)
+		for kept, want := range [][]string{
+			0: {"gap 1-5", "1", "2", "3", "4", "5", "closed done"},
+			2: {"gap 3-5", "3", "4", "5", "closed done"},
+		} {
+			if want == nil {
+				continue
+			}
+			id := fmt.Sprint("kept-", kept)
+			w := r.hasGap(first, id, kept)
+			r.readsFeed(second)
+			back := second.resume(r.domain, id, w).run()
+			redistest.Eventually(t, "attached", func() bool { return second.attached(r.domain, id) == 1 })
+			r.add(r.life(id, "new", 5, "done")[kept:]...)
+			require.Equal(t, want, withoutStates(back.ends()), id)
+			require.NoError(t, back.client.Run(t.Context()), "204")
+		}
+	})
+}
+
+// A number comes between the read of the page and the attachment of a client that has it as missing.
+func TestAMissingNumberThatComesBeforeTheAttachment(t *testing.T) {
+	r := newRedis(t, redistest.Mini(t))
+	p := r.start("", nil)
+	s := p.newStream([]jobKey{{r.domain, "job"}}, "5.0-0.0")
+	defer s.leave()
+	require.NoError(t, s.first(t.Context(), false))
+	w := s.watchers[0]
+	require.Equal(t, cursor{at: 5}, w.cursor)
+	r.add(r.event("job", 1, "step"))
+	r.readsFeed(p)
+	require.False(t, s.attach())
+	require.NoError(t, s.readPages(t.Context()))
+	require.Equal(t, cursor{}, w.cursor)
+	require.Equal(t, []int64{1, 5}, []int64{w.taken[0].from, w.taken[0].to})
+}
+
+// A gap never has the end, so only a client that names the number alone is trusted to have it.
+func TestWhoHasTheEnd(t *testing.T) {
+	for text, want := range map[string]bool{"5": true, "5.9-1": true, "7.9-1.5": true, "5.0-0.0": false, "5.9-1.4": false, "7": false} {
+		c, ok := parseCursor(text)
+		require.True(t, ok)
+		require.Equal(t, want, c.hasEnd(5), text)
+		_, _, send := take(c, step{kind: numbered, item: item{seq: 5, end: "done"}, ends: true})
+		require.Equal(t, !want, send, text)
+	}
+}
