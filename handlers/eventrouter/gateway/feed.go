@@ -148,12 +148,30 @@ func (d *domain) reset(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if j := d.jobs[id]; j != nil {
-		j.out, j.size = nil, 0 // it is of the first run, so a watcher that comes now must not receive it
-		j.queue(j.sequence.reset(len(j.watchers) > 0))
-		j.deliver()
-		j.losses++
-		j.catchUp(readLost)
+		j.beginAgain()
 	}
+}
+
+// beginAgain takes the first run of a job back. The caller has the lock of the domain.
+func (j *job) beginAgain() {
+	j.out, j.size = nil, 0 // it is of the first run, so a watcher that comes now must not receive it
+	j.queue(j.sequence.reset(len(j.watchers) > 0))
+	j.deliver()
+	j.losses++
+	j.catchUp(readLost)
+}
+
+// follows begins the job again when a page of its log shows that it has. It returns false then, because
+// the log must be read again. Watchers that have the end keep what they have while the log has nothing
+// else. The caller has the lock of the domain.
+func (j *job) follows(p page) bool {
+	if !j.sequence.begunAgain(p) {
+		return true
+	}
+	if p.state != nil || len(j.watchers) == 0 {
+		j.beginAgain()
+	}
+	return false
 }
 
 // lost reads the logs of all jobs, because entries of a feed may have been missed.
@@ -227,6 +245,11 @@ func (j *job) caughtUp(p page, err error, reason string, begin time.Time, lives 
 		j.reading = false
 		j.failed++
 		j.later(reason, reread(j.failed))
+		return
+	}
+	if p.state != nil && !j.follows(p) {
+		j.reading = false
+		j.catchUp(reason)
 		return
 	}
 	before := j.sequence.at

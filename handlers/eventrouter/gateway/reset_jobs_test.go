@@ -198,3 +198,79 @@ func TestAResetOfAJobThatEndedInTheBacklog(t *testing.T) {
 	r.add(r.event("a", 1, "done"))
 	require.Equal(t, map[string][]string{"a": {"1", "2", "3", "gap 1-3", "1"}, "b": {"1", "2"}}, v.ends())
 }
+
+// A job that has ended runs again, and the gateway has not read of its reset. One client has the end and
+// watches another job, so the gateway still knows the first run. It decides nothing about the second one.
+func TestAJobThatRunsAgainBeforeTheNewsOfItsReset(t *testing.T) {
+	for name, empty := range map[string]bool{"the log has an event": false, "the log is empty": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRedis(t, redistest.Mini(t))
+			p := r.start("", nil)
+			has := p.watchJobs(r.domain, nil, "a", "b")
+			redistest.Eventually(t, "attached", func() bool { return p.attached(r.domain, "b") == 1 })
+			r.steps("a", 1, 2)
+			r.add(r.event("a", 3, "done"))
+			has.wait("a", "3")
+			r.loses("a")
+			if !empty {
+				r.store(r.event("a", 1, "step"))
+			}
+			reads := p.reads(readConnect)
+			second := p.watch(r.domain, "a", "")
+			if empty {
+				redistest.Eventually(t, "it has read the log", func() bool { return p.reads(readConnect) > reads+1 })
+				r.reset(p, "a")
+				r.steps("a", 1, 1)
+			}
+			second.wait("1")
+			redistest.Eventually(t, "attached", func() bool { return p.attached(r.domain, "a") == 2 })
+			r.add(r.event("a", 2, "step"), r.event("a", 3, "done"), r.event("b", 1, "done"))
+			require.Equal(t, []string{"1", "2", "3", "closed done"}, withoutStates(second.ends()))
+			require.Equal(t, map[string][]string{"a": {"1", "2", "3", "gap 1-3", "1", "2", "3"}, "b": {"1"}}, has.ends())
+		})
+	}
+}
+
+// The gateway has missed the news of a reset, and reads the logs again.
+func TestAResetThatTheFeedHasLost(t *testing.T) {
+	r := newRedis(t, redistest.Mini(t))
+	p := r.start("", nil)
+	v := p.watchJobs(r.domain, nil, "a", "b")
+	redistest.Eventually(t, "attached", func() bool { return p.attached(r.domain, "b") == 1 })
+	r.add(r.event("a", 1, "step"), r.event("a", 2, "done"))
+	v.wait("a", "2")
+	r.loses("a")
+	r.store(r.event("a", 1, "step"))
+	p.domain(r.domain).lost()
+	v.wait("a", "1")
+	r.add(r.event("a", 2, "step"), r.event("a", 3, "done"), r.event("b", 1, "done"))
+	require.Equal(t, map[string][]string{"a": {"1", "2", "gap 1-2", "1", "2", "3"}, "b": {"1"}}, v.ends())
+}
+
+// The end of a job may come again, and its log may lose what it had. Neither is a second run.
+func TestWhatBeginsAJobAgain(t *testing.T) {
+	t.Parallel()
+	end := item{seq: 2, end: "done", content: 7, entry: entry{10, 0}}
+	again, other := end, end
+	again.entry, other.entry, other.content = entry{11, 0}, entry{11, 0}, 8
+	first, next := item{seq: 1, entry: entry{9, 0}}, item{seq: 2, content: 7, entry: entry{11, 0}}
+	for name, tc := range map[string]struct {
+		page page
+		want bool
+	}{
+		"the same end":            {page{state: &end, end: 2}, false},
+		"the end in a new entry":  {page{state: &again, end: 2}, false},
+		"another end":             {page{state: &other, end: 2}, true},
+		"the end is lost":         {page{state: &first}, false},
+		"a number is given again": {page{state: &next}, true},
+		"no state":                {page{}, true},
+	} {
+		s := newSequence(time.Second)
+		require.True(t, s.attach(0, nil))
+		for _, it := range []item{first, end} {
+			require.False(t, s.begunAgain(tc.page), name)
+			s.feed(it, time.Unix(1e9, 0))
+		}
+		require.Equal(t, tc.want, s.begunAgain(tc.page), name)
+	}
+}

@@ -89,6 +89,17 @@ func (s *sequence) reset(watched bool) []step {
 	return out
 }
 
+// begunAgain reports whether a page is of a log that began after the end of the job: it was reset, and the
+// news of it have not arrived or were missed, or its state has expired. The end itself may come again.
+func (s *sequence) begunAgain(p page) bool {
+	if !s.over || p.state == nil {
+		return s.over
+	}
+	m := s.sent[p.state.seq%sentMost]
+	repeated := p.end == s.end && m.seq == p.end && m.content == p.state.content
+	return !repeated && s.newest.before(p.state.entry)
+}
+
 // renew forgets all but the position.
 func (s *sequence) renew(at int64) {
 	*s = sequence{

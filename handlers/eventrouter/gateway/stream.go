@@ -322,6 +322,9 @@ func (w *watcher) steps() []step {
 	if w.lives != w.job.sequence.lives {
 		return nil // the page is of an earlier life, so it is read again
 	}
+	if !w.job.follows(w.page) {
+		return nil
+	}
 	if w.job.sequence.doubts(w.page) {
 		w.decided = 0
 		w.job.search()
