@@ -171,9 +171,9 @@ func (c cursor) hasEnd(end int64) bool {
 func (it item) lateEnd() bool { return it.end != "" && it.seq > 1 }
 
 // givenAgain reports whether an item has a number that the client has for another event, or that was
-// reported to it as missing.
+// reported to it as missing. A terminal item under the number of the mark is no late one.
 func (c cursor) givenAgain(it item) bool {
-	if it.lateEnd() || it.seq < 1 || it.seq > c.at {
+	if it.lateEnd() && it.seq != c.mark.seq || it.seq < 1 || it.seq > c.at {
 		return false
 	}
 	return c.lacks(it.seq) || c.ahead && c.mark.entry.before(it.entry)

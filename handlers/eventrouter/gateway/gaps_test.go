@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -88,6 +89,61 @@ func TestAMissingNumberThatComesBeforeTheAttachment(t *testing.T) {
 	require.NoError(t, s.readPages(t.Context()))
 	require.Equal(t, cursor{}, w.cursor)
 	require.Equal(t, []int64{1, 5}, []int64{w.taken[0].from, w.taken[0].to})
+}
+
+// The feed of a gateway is behind, and brings numbers that Redis has lost before their client is attached.
+// They are given again, and the client is told.
+func TestAFeedThatIsBehindALoss(t *testing.T) {
+	r := newRedis(t, redistest.Mini(t))
+	first, second := r.start("", nil), r.start("", func(c *Config) { c.GapWait = time.Minute })
+	texts := r.store(r.life("job", "old", 5, "step")...)
+	w := first.readUntil(r.domain, "job", "5")
+	r.loses("job")
+	early := second.newStream([]jobKey{{r.domain, "job"}}, "")
+	defer early.leave()
+	r.publish(texts...)
+	r.readsFeed(second)
+	back := second.resume(r.domain, "job", w).run()
+	redistest.Eventually(t, "attached", func() bool { return second.attached(r.domain, "job") == 1 })
+	r.add(r.life("job", "new", 3, "done")...)
+	require.Equal(t, []string{"gap 1-5", "1", "2", "3", "closed done"}, withoutStates(back.ends()))
+}
+
+// A client has the last number of a job, Redis has lost it, and it is given to the end.
+func TestTheEndHasTheNumberThatAClientHas(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRedis(t, s)
+		first, p := r.start("", nil), r.start("", nil)
+		events := r.life("job", "old", 3, "step")
+		r.add(events...)
+		w := first.readUntil(r.domain, "job", "3")
+		r.readsFeed(p)
+		r.loses("job")
+		r.store(events[:2]...)
+		back := p.resume(r.domain, "job", w).run()
+		redistest.Eventually(t, "attached", func() bool { return p.attached(r.domain, "job") == 1 })
+		r.add(r.event("job", 3, "done"))
+		require.Equal(t, []string{"gap 3-3", "3", "closed done"}, withoutStates(back.ends()))
+	})
+}
+
+// The feed brings the end of an earlier history after the log has shown another event with its number.
+func TestAnEndThatTheFeedBringsTooLate(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	s := newSequence(time.Second)
+	require.True(t, s.attach(0, page{}))
+	for n := int64(1); n <= 3; n++ {
+		s.feed(item{seq: n, content: uint64(n), entry: entry{20 + n, 0}}, now)
+	}
+	for n := int64(2); n <= 3; n++ {
+		out, late := s.feed(item{seq: n, end: "done", content: 9, entry: entry{10 + n, 0}}, now)
+		require.Empty(t, out)
+		require.False(t, late)
+	}
+	out, _ := s.feed(item{seq: 4, end: "done", entry: entry{30, 0}}, now)
+	require.Len(t, out, 1)
+	require.True(t, s.over)
 }
 
 // A gap never has the end, so only a client that names the number alone is trusted to have it.

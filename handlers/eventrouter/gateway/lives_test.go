@@ -101,7 +101,7 @@ func TestAWatcherOfASecondLifeHasItsEvents(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 2))
 			l := &lives{t: t, rng: rng, seq: newSequence(time.Second), now: time.Unix(1e9, 0), log: map[int64]item{}, view: map[int64]uint64{}, gaps: map[int64]bool{}, keep: []int64{100, 300}[rng.IntN(2)], ms: 1}
-			require.True(t, l.seq.attach(0, nil))
+			require.True(t, l.seq.attach(0, page{}))
 			contents := 1 + rng.Uint64N(4)
 			late := int64(2 + rng.IntN(60))
 			for n := range []int64{3, 60, 70, 200}[rng.IntN(4)] {
@@ -159,9 +159,10 @@ func TestAFeedBehindTheLogGivesNoNumberAgain(t *testing.T) {
 	for _, cursor := range []int64{500, 1 << 40} { // at the end, and made up
 		s := newSequence(time.Second)
 		state := number(500)
-		_, next := s.read(0, 0, page{top: 500, state: &state, items: []item{number(1), number(2)}, more: true}, now)
+		read := page{top: 500, state: &state, items: []item{number(1), number(2)}, more: true}
+		_, next := s.read(0, 0, read, now)
 		require.EqualValues(t, 2, next)
-		require.True(t, s.attach(cursor, &state))
+		require.True(t, s.attach(cursor, read))
 		for n := int64(3); n <= 500; n++ {
 			out, _ := s.feed(number(n), now)
 			require.Empty(t, out)

@@ -18,9 +18,10 @@ import (
 func attached(t *testing.T, now time.Time) *sequence {
 	t.Helper()
 	s := newSequence(time.Second)
-	_, next := s.read(0, 0, page{top: 1, items: []item{{seq: 1}}}, now)
+	read := page{top: 1, items: []item{{seq: 1}}}
+	_, next := s.read(0, 0, read, now)
 	require.EqualValues(t, 1, next)
-	require.True(t, s.attach(next, nil))
+	require.True(t, s.attach(next, read))
 	return s
 }
 
@@ -55,7 +56,7 @@ func TestDecidedNumbersAreNotWaitedFor(t *testing.T) {
 	require.Len(t, out, 1)
 	steps, next := s.read(1, s.decided(1), page{top: 1}, now)
 	require.Equal(t, []step{{kind: missing, from: 2, to: 2}}, steps)
-	require.True(t, s.attach(next, nil))
+	require.True(t, s.attach(next, page{top: 1}))
 }
 
 func TestAReadThatFailsIsRepeated(t *testing.T) {

@@ -266,7 +266,7 @@ func TestWhatBeginsAJobAgain(t *testing.T) {
 		"no state":                {page{}, true},
 	} {
 		s := newSequence(time.Second)
-		require.True(t, s.attach(0, nil))
+		require.True(t, s.attach(0, page{}))
 		for _, it := range []item{first, end} {
 			require.False(t, s.begunAgain(tc.page), name)
 			s.feed(it, time.Unix(1e9, 0))

@@ -43,6 +43,13 @@ func (s *sequence) doubtful(it item) bool {
 	}
 }
 
+// superseded reports whether the feed brings an item too late: Redis had lost it, and another item with its
+// number was sent.
+func (s *sequence) superseded(it item) bool {
+	m := s.sent[it.seq%sentMost]
+	return it.seq > 0 && m.seq == it.seq && it.seq <= s.at && it.entry.before(m.entry)
+}
+
 // doubts reports whether a page shows that numbers may be given again, and begins the search for
 // them. Redis has lost them, or the log of the job has expired.
 func (s *sequence) doubts(p page) bool {

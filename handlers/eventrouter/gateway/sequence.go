@@ -125,7 +125,7 @@ func (s *sequence) next() int64 {
 // was reported as missing.
 func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 	switch {
-	case s.over:
+	case s.over || s.superseded(it):
 		return nil, false
 	case it.seq == 0:
 		return s.transient(it), false
@@ -301,20 +301,21 @@ func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []ste
 	return out, cursor
 }
 
-// attach begins the live part of a watcher at cursor, after a page with the state, which may be
-// nil. It returns false when the watcher must read the log first.
-func (s *sequence) attach(cursor int64, state *item) bool {
+// attach begins the live part of a watcher at cursor, after a page. It returns false when the watcher
+// must read the log first.
+func (s *sequence) attach(cursor int64, p page) bool {
 	if s.over {
 		return false
 	}
 	if s.at < 0 {
-		// A cursor can be higher than all numbers: from before a failover, or made up.
-		s.at = min(cursor, s.top)
+		// A cursor can be higher than all numbers: from before a failover, or made up. So can those of
+		// the feed, when Redis has lost them and the gateway reads of them later.
+		s.at = min(cursor, p.top)
 		s.base = s.at
 		// The feed may be behind the log, and other watchers may have read less: no number up to
 		// the state is given again.
-		if state != nil {
-			s.remember(*state)
+		if p.state != nil {
+			s.remember(*p.state)
 		}
 	}
 	return cursor >= s.at

@@ -157,7 +157,7 @@ func (w *world) backlog(v *viewer, limit int) {
 	}
 	out, _ := w.seq.read(v.cursor, decided, p, w.now)
 	v.receive(out)
-	if !v.ended && !p.more && w.seq.attach(v.cursor, p.state) {
+	if !v.ended && !p.more && w.seq.attach(v.cursor, p) {
 		v.attached = true
 		w.live = append(w.live, v)
 		w.dirty = w.dirty || w.seq.behind()
@@ -262,7 +262,7 @@ func history(t *testing.T, seed uint64) {
 func TestTransientEventsOlderThanTheLastOneAreNotSent(t *testing.T) {
 	t.Parallel()
 	s := newSequence(time.Second)
-	require.True(t, s.attach(0, nil))
+	require.True(t, s.attach(0, page{}))
 	token := func(n int64) item { return item{entry: entry{1, n}} }
 	var sent []int64
 	for _, it := range []item{

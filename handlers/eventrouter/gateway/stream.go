@@ -405,7 +405,7 @@ func (w *watcher) attachable() bool {
 		w.reopen()
 		return false
 	}
-	return w.ended || w.job.sequence.attach(w.cursor.at, w.page.state)
+	return w.ended || w.job.sequence.attach(w.cursor.at, w.page)
 }
 
 // id returns the id of an event for a watcher, which carries the cursors of all jobs.
