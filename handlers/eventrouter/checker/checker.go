@@ -184,8 +184,13 @@ func (w *Watcher) numbered(m watch.Message) {
 	w.events[e.Seq] = contentOf(e)
 }
 
-// takeBack forgets the events from a number on: the numbers are given to other events.
+// takeBack forgets the events and gaps from a number on: the numbers are given to other events, or missing
+// ones have arrived.
 func (w *Watcher) takeBack(from int64) {
+	for i := range w.gaps {
+		w.gaps[i][1] = min(w.gaps[i][1], from-1)
+	}
+	w.gaps = slices.DeleteFunc(w.gaps, func(g [2]int64) bool { return g[0] > g[1] })
 	w.order = slices.DeleteFunc(w.order, func(seq int64) bool { return seq >= from })
 	maps.DeleteFunc(w.events, func(seq int64, _ content) bool { return seq >= from })
 	w.takenBack++
@@ -217,7 +222,7 @@ type Report struct {
 	Transients int      `json:"transients"` // of all watchers
 	Reconnects int      `json:"reconnects"`
 	Gaps       int      `json:"gaps"`       // numbers that were shown as missing
-	TakenBack  int      `json:"taken_back"` // gaps that took numbers back, because other events have them
+	TakenBack  int      `json:"taken_back"` // gaps that took numbers back, because others have them or missing ones arrived
 	Lost       int      `json:"lost"`       // of them those that had been published
 	Problems   []string `json:"problems"`
 }

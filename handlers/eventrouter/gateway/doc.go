@@ -13,6 +13,10 @@
 // available, no number is reported as missing. The terminal event always arrives, and closed after
 // it.
 //
+// An event can arrive after its number was reported as missing, because a router was slower than gap_wait.
+// The gateway then goes back to this number: its watchers receive a gap that takes the numbers from there on
+// back, and the events of the log in their order. Numbers that are still missing are reported again at once.
+//
 // Transient events are sent in the order of the feed. While a number is missing, they wait behind
 // the numbered events that were before them in the feed. At most 64 per job wait, and further ones
 // are dropped. The id of the last numbered event stays the Last-Event-ID.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -155,4 +156,64 @@ func TestWhoHasTheEnd(t *testing.T) {
 		_, _, send := take(c, step{kind: numbered, item: item{seq: 5, end: "done"}, ends: true})
 		require.Equal(t, !want, send, text)
 	}
+}
+
+// Numbers come after they were reported as missing. Each is sent in its place, and nobody waits again for
+// those that are still missing.
+func TestLateNumbersAreSentInTheirPlaces(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	s := attached(t, now)
+	at := func(n int64) item { return item{seq: n, content: uint64(n), entry: entry{n, 0}} }
+	late := func(n int64) item { return item{seq: n, content: uint64(n), entry: entry{100 + n, 0}} }
+	var got []string
+	send := func(steps []step) {
+		for _, one := range steps {
+			switch one.kind {
+			case numbered:
+				got = append(got, fmt.Sprint(one.item.seq))
+			case missing, again:
+				got = append(got, fmt.Sprint(map[kind]string{missing: "gap ", again: "back "}[one.kind], one.from, "-", one.to))
+			case transient, latest:
+			}
+		}
+	}
+	log := []item{{seq: 1}}
+	read := func() {
+		p := page{after: s.next(), top: log[len(log)-1].seq, begun: now}
+		for _, it := range log {
+			if it.seq > p.after {
+				p.items = append(p.items, it)
+			}
+		}
+		p.state = &log[len(log)-1]
+		send(s.page(p, now))
+	}
+	add := func(i int, it item, want bool) {
+		log = slices.Insert(log, i, it)
+		out, isLate := s.feed(it, now)
+		require.Equal(t, want, isLate)
+		send(out)
+	}
+	add(1, at(6), false)
+	now = now.Add(time.Second)
+	read()
+	require.Equal(t, []string{"gap 2-5", "6"}, got)
+	got = nil
+	add(1, late(3), true)
+	for s.behind() {
+		read()
+	}
+	require.Equal(t, []string{"back 3-6", "3", "gap 4-5", "6"}, got)
+	got = nil
+	add(2, late(5), true)
+	add(1, late(2), true) // while the log is read for the other one
+	for s.behind() {
+		read()
+	}
+	require.Equal(t, []string{"back 2-6", "2", "3", "gap 4-4", "5", "6"}, got)
+	out, isLate := s.feed(late(2), now)
+	require.Empty(t, out)
+	require.False(t, isLate)
+	require.False(t, s.behind())
 }

@@ -178,12 +178,16 @@ func TestAMissingNumberIsReportedAfterGapWait(t *testing.T) {
 	r.add(r.event("job", 4, "step"))
 	w.wait("4")
 	require.Greater(t, time.Since(begin), 450*time.Millisecond)
-	r.steps("job", 3, 3) // too late
+	w.mu.Lock()
+	w.restarts = true
+	w.mu.Unlock()
+	r.steps("job", 3, 3) // late: the gap is taken back from there on
 	redistest.Eventually(t, "counted", func() bool { return testutil.ToFloat64(p.metrics.late.WithLabelValues(r.domain)) == 1 })
+	w.wait("3")
 	r.add(r.event("job", 5, "done"))
 	// The state is a latest value, so its place is not fixed.
 	got := slices.DeleteFunc(w.ends(), func(s string) bool { return s == "state 4" })
-	require.Equal(t, []string{"state 1", "1", "gap 2-3", "4", "5", "closed done"}, got)
+	require.Equal(t, []string{"state 1", "1", "gap 2-3", "4", "gap 3-4", "3", "4", "5", "closed done"}, got)
 }
 
 func TestWithoutGapWaitAMissingNumberIsReportedAtOnce(t *testing.T) {

@@ -57,29 +57,78 @@ func (s *sequence) doubts(p page) bool {
 		return s.searching
 	}
 	behind := p.top < s.at && s.newest != entry{} && s.newest.before(p.state.entry)
-	s.searching = s.searching || behind || s.doubtful(*p.state) || slices.ContainsFunc(p.items, s.doubtful)
+	if behind || s.doubtful(*p.state) || slices.ContainsFunc(p.items, s.doubtful) {
+		s.searchAll()
+	}
 	return s.searching
 }
 
-// search takes a page of the search for the lowest number of the log that is given again. Until its
-// end nothing is sent.
+// searchAll begins the search at the begin of the log.
+func (s *sequence) searchAll() {
+	if !s.searching || s.partly {
+		s.searching, s.partly, s.searched = true, false, mark{}
+	}
+}
+
+// search takes a page of the search for the lowest number of the log that is given again, or that came
+// after it was reported as missing. Until its end nothing is sent.
 func (s *sequence) search(p page) []step {
 	found, before, more := firstNewer(p, s.newest, s.at, s.searched)
+	late, beforeLate := s.firstLate(p)
 	switch {
+	case found != nil && s.partly: // it need not be the first one
+		s.searchAll()
+		return nil
+	case late > 0 && (found == nil || late < found.seq):
+		return s.resume(late, beforeLate, p.state)
 	case found != nil:
-		return s.restart(found.seq, before, *p.state)
+		return s.restart(found.seq, before, p.state)
 	case more:
 		s.searched = before
 		return nil
 	default:
-		s.searching, s.searched = false, mark{}
+		s.searching, s.partly, s.searched = false, false, mark{}
 		return s.note(nil, s.at)
 	}
 }
 
+// searchLate begins the search at a number that came late, in front of the number before it. A search that is
+// under way goes back to it.
+func (s *sequence) searchLate(n int64) {
+	if from := max(0, n-2); !s.searching || from < s.searched.seq {
+		s.searching, s.partly, s.searched = true, s.partly || !s.searching, mark{seq: from}
+	}
+}
+
+// firstLate returns the lowest number of a page that was reported as missing, and the item before it. It
+// returns 0 when there is none.
+func (s *sequence) firstLate(p page) (n int64, before mark) {
+	before = s.searched
+	for _, it := range p.items {
+		if it.seq <= s.at && it.end == "" && s.wasMissing(it.seq) {
+			return it.seq, before
+		}
+		before = mark{seq: it.seq, entry: it.entry}
+	}
+	return 0, mark{}
+}
+
+// resume goes back to a number that came late, in the same life of the job. The numbers above it are sent
+// again, and nobody waits a second time for those that are still missing.
+func (s *sequence) resume(n int64, before mark, state *item) []step {
+	out := rewind(n, s.at, before, state)
+	s.searching, s.partly, s.searched = false, false, mark{}
+	s.at, s.base = n-1, min(s.base, n-1)
+	for i := range s.gaps {
+		s.gaps[i].to = min(s.gaps[i].to, n-1) // one that is empty has no number
+	}
+	s.lives++
+	return out
+}
+
 // restart begins again at a number. before is the last one in front of it that the log has.
-func (s *sequence) restart(n int64, before mark, state item) []step {
-	out := rewind(n, s.at, before, &state)
+func (s *sequence) restart(n int64, before mark, state *item) []step {
+	out := rewind(n, s.at, before, state)
 	s.renew(n - 1)
 	return out
 }

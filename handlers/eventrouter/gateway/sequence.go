@@ -72,7 +72,8 @@ type sequence struct {
 	newest entry          // of the items that were sent
 	token  entry          // of the newest transient item that the feed has brought
 
-	searching bool // for the first number that is given again
+	searching bool // for the first number that is given again, or came late
+	partly    bool // the search began at a number that came late, and not at the begin of the log
 	searched  mark // the position of the search in the log
 
 	lives int // how often the search has found one: what was read before may be of an earlier life
@@ -122,7 +123,7 @@ func (s *sequence) next() int64 {
 }
 
 // feed takes an item of the feed. It returns what to send, and whether the item is late: its number
-// was reported as missing.
+// was reported as missing. The log is then read from there on, and the gap is taken back.
 func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 	switch {
 	case s.over || s.superseded(it):
@@ -131,7 +132,12 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 		return s.transient(it), false
 	}
 	s.moves++
-	s.searching = s.searching || s.doubtful(it)
+	if late = it.seq <= s.at && it.end == "" && s.wasMissing(it.seq); late {
+		s.searchLate(it.seq)
+	}
+	if s.doubtful(it) {
+		s.searchAll()
+	}
 	s.see(it.seq, now)
 	s.fed = max(s.fed, it.seq)
 	if it.end != "" && s.end == 0 {
@@ -139,12 +145,12 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 	}
 	switch {
 	case s.at < 0 || s.full || s.searching || s.end > 0 && it.seq > s.end:
-		return out, false
+		return out, late
 	case it.seq == s.at+1 || it.seq == s.end && it.seq <= s.at:
 		s.remember(it)
 		return s.note(append(out, step{kind: numbered, item: it, ends: it.seq == s.end}), max(s.at, it.seq)), false
 	default:
-		return out, it.seq <= s.at && s.wasMissing(it.seq)
+		return out, late
 	}
 }
 

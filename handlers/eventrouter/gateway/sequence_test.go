@@ -138,7 +138,7 @@ func (w *world) tail(upTo int) {
 }
 
 func (w *world) readJob(limit int) {
-	p := w.page(w.seq.after(w.seq.at), limit)
+	p := w.page(w.seq.next(), limit)
 	if w.rng.IntN(3) == 0 {
 		w.tail(len(w.feed)) // the feed comes between the read and its result
 	}
