@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os/exec"
@@ -68,8 +69,9 @@ type jobWatcher struct {
 	drained atomic.Bool  // a gateway has closed the stream because it ends
 
 	mu      sync.Mutex
-	gaps    []int64
-	longest time.Duration // from publishing to this watcher, while the run measures
+	gaps    []int64        // numbers that were shown as missing
+	lacks   map[int64]bool // those of them that have not arrived since
+	longest time.Duration  // from publishing to this watcher, while the run measures
 }
 
 // startJobsRun starts servers, processes, watchers and the producer. It returns under load.
@@ -233,7 +235,7 @@ func shardOf(jobID string) string { return fmt.Sprint("scan:events:", event.Shar
 // gateway. The others stay at one gateway while they can.
 func (r *jobsRun) watch(i int) *jobWatcher {
 	job := r.jobs[i/3%len(r.jobs)]
-	w := &jobWatcher{Watcher: r.check.Watch(fmt.Sprint("watcher ", i+1), "scan", job.id), job: job, at: r.steady[0]}
+	w := &jobWatcher{Watcher: r.check.Watch(fmt.Sprint("watcher ", i+1), "scan", job.id), job: job, at: r.steady[0], lacks: map[int64]bool{}}
 	restless := r.c.restless || !r.c.oneGateway && i%3 == 2
 	switch {
 	case restless:
@@ -280,6 +282,7 @@ func (r *jobsRun) message(w *jobWatcher, m jobwatch.Message) {
 	switch m.Name {
 	case jobwatch.NameEvent:
 		e, err := event.Decode(m.Data)
+		delete(w.lacks, e.Seq)
 		if err != nil || !r.measure.Load() {
 			return
 		}
@@ -287,8 +290,14 @@ func (r *jobsRun) message(w *jobWatcher, m jobwatch.Message) {
 			w.longest = max(w.longest, time.Since(at))
 		}
 	case jobwatch.NameGap:
-		for from, to := gapOf(m); from <= to; from++ {
+		from, to := gapOf(m)
+		if m.Number() < from { // it takes numbers back, and what is still missing is shown again
+			maps.DeleteFunc(w.lacks, func(n int64, _ bool) bool { return n >= from })
+			return
+		}
+		for ; from <= to; from++ {
 			w.gaps = append(w.gaps, from)
+			w.lacks[from] = true
 		}
 	case jobwatch.NameClosed:
 		w.drained.Store(w.drained.Load() || m.Reason() == "draining")
