@@ -217,3 +217,48 @@ func TestLateNumbersAreSentInTheirPlaces(t *testing.T) {
 	require.False(t, isLate)
 	require.False(t, s.behind())
 }
+
+// A router needs longer than gap_wait for an event, and later ones are in the log before it. The clients of all
+// gateways receive it in its place, and so does one that has changed the gateway after the gap.
+func TestALateEventReachesAllClients(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRedis(t, s)
+		first, second := r.start("", nil), r.start("", nil)
+		r.steps("job", 1, 1)
+		var clients []*watch
+		for _, p := range []*process{first, second, first} {
+			w := newWatch(t, p, p.path(r.domain, "job")+"/events")
+			w.restarts = true
+			clients = append(clients, w.run().wait("1"))
+		}
+		late := r.event("job", 2, "step")
+		r.steps("job", 3, 4)
+		for _, w := range clients {
+			w.wait("4")
+		}
+		moved := clients[2]
+		moved.cancel()
+		<-moved.done
+		clients[2] = second.resume(r.domain, "job", moved).run()
+		redistest.Eventually(t, "attached", func() bool {
+			return first.attached(r.domain, "job") == 1 && second.attached(r.domain, "job") == 2
+		})
+		r.add(late)
+		for i, w := range clients {
+			w.wait("2")
+			redistest.Eventually(t, "all are sent again", func() bool {
+				got := withoutStates(w.received())
+				return got[len(got)-1] == "4"
+			})
+			want := []string{"1", "gap 2-2", "3", "4", "gap 2-4", "2", "3", "4"}
+			if i == 2 {
+				want = want[4:]
+			}
+			require.Equal(t, want, withoutStates(w.received()))
+		}
+		r.add(r.event("job", 5, "done"))
+		for _, w := range clients {
+			w.ends()
+		}
+	})
+}
