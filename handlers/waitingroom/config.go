@@ -44,6 +44,9 @@ type Config struct {
 	PromoteBatch int `yaml:"promote_batch"`
 	// TokenTTL is the time of an admitted user, from the first notification.
 	TokenTTL time.Duration `yaml:"token_ttl"`
+	// MaxTurn is the most time of an admitted user whose turn the shop extends, from the first
+	// notification. Up to TokenTTL, no turn is extended.
+	MaxTurn time.Duration `yaml:"max_turn"`
 	// ReadyTTL is the time in which a promoted user must be notified.
 	ReadyTTL time.Duration `yaml:"ready_ttl"`
 	// Grace is how long the place of a waiting user without a connection is kept. One SeenInterval
@@ -84,7 +87,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Roles: []string{roleBroker, roleDispatcher}, Broker: broker.DefaultConfig(), Dispatcher: dispatcher.DefaultConfig(),
-		PromoteBatch: 200, TokenTTL: 5 * time.Minute, ReadyTTL: 2 * time.Minute, Grace: 2 * time.Minute, SeenInterval: 30 * time.Second,
+		PromoteBatch: 200, TokenTTL: 5 * time.Minute, MaxTurn: 15 * time.Minute, ReadyTTL: 2 * time.Minute, Grace: 2 * time.Minute, SeenInterval: 30 * time.Second,
 		Absent: absentKeep, UnknownEvents: unknownConfirm, MaxEvents: 1000, EventService: eventservice.DefaultConfig(),
 		ClearAfter: 24 * time.Hour, ReplicaWait: 100 * time.Millisecond,
 	}
@@ -98,7 +101,7 @@ func (c *Config) has(role string) bool { return slices.Contains(c.Roles, role) }
 // rooms returns the options of the rooms.
 func (c *Config) rooms() room.Options {
 	return room.Options{
-		PromoteInterval: c.Dispatcher.PromoteInterval, PromoteBatch: c.PromoteBatch, TokenTTL: c.TokenTTL, ReadyTTL: c.ReadyTTL,
+		PromoteInterval: c.Dispatcher.PromoteInterval, PromoteBatch: c.PromoteBatch, TokenTTL: c.TokenTTL, MaxTurn: c.MaxTurn, ReadyTTL: c.ReadyTTL,
 		Grace: c.Grace, SeenInterval: c.SeenInterval, ClearAfter: c.ClearAfter, Release: c.Absent == absentRelease, CloseSoldOut: c.CloseSoldOut, MaxEvents: c.MaxEvents,
 		Replicas: c.Replicas, ReplicaWait: c.ReplicaWait,
 	}
@@ -118,6 +121,7 @@ func (c *Config) Validate() error {
 	for key, d := range map[string]time.Duration{"token_ttl": c.TokenTTL, "ready_ttl": c.ReadyTTL, "grace": c.Grace, "seen_interval": c.SeenInterval} {
 		p.Check(d >= time.Second && d <= maxTTL, key, "must be from 1s to %s, got %s", maxTTL, d)
 	}
+	p.Check(c.MaxTurn >= 0 && c.MaxTurn <= maxTTL, "max_turn", "must be from 0s to %s, got %s", maxTTL, c.MaxTurn)
 	p.Check(c.SeenInterval <= c.Grace, "seen_interval", "must be at most grace (%s), got %s", c.Grace, c.SeenInterval)
 	p.Check(c.Absent == absentKeep || c.Absent == absentRelease, "absent", "must be keep or release, got %q", c.Absent)
 	p.Check(c.UnknownEvents == unknownConfirm || c.UnknownEvents == unknownRefuse, "unknown_events", "must be ask or refuse, got %q", c.UnknownEvents)

@@ -37,6 +37,7 @@ func TestMistakesInSettings(t *testing.T) {
 		"broadcast_interval: must be from 100ms to 3s, got 4s": func(c *Config) { c.Broker.BroadcastInterval = 4 * time.Second },
 		"promote_batch: must be from 1 to 500":                 func(c *Config) { c.PromoteBatch = 501 },
 		"token_ttl: must be from 1s":                           func(c *Config) { c.TokenTTL = 0 },
+		"max_turn: must be from 0s to 1h0m0s, got 2h0m0s":      func(c *Config) { c.MaxTurn = 2 * time.Hour },
 		"ready_ttl: must be from 1s":                           func(c *Config) { c.ReadyTTL = 2 * time.Hour },
 		"seen_interval: must be at most grace":                 func(c *Config) { c.Grace = 20 * time.Second },
 		"absent: must be":                                      func(c *Config) { c.Absent = "drop" },

@@ -35,7 +35,7 @@ func TestIDsThatAreNotValid(t *testing.T) {
 		} {
 			for _, request := range [][]string{
 				{"GET", "/tickets/waiting", asStream}, {"GET", "/tickets/waiting", "application/json"}, {"GET", "/tickets/waiting/status", ""},
-				{"DELETE", "/tickets/waiting", ""}, {"POST", "/entry/verify", ""}, {"POST", "/entry/finish", ""},
+				{"DELETE", "/tickets/waiting", ""}, {"POST", "/entry/verify", ""}, {"POST", "/entry/extend", ""}, {"POST", "/entry/finish", ""},
 			} {
 				a := w.send(request[0], event+request[1], "u", "Accept", request[2], "Authorization", "Bearer "+shopToken)
 				require.Equal(t, "400 bad_event", a.word(), "%.40s %s", event, request)
@@ -105,7 +105,7 @@ func TestAForeignPageDoesNothing(t *testing.T) {
 			for _, user := range []string{"own", "new"} {
 				for _, request := range [][]string{
 					{"GET", w.path(), asStream}, {"GET", w.path(), "application/json"}, {"GET", w.path() + "/status", ""}, {"DELETE", w.path(), ""},
-					{"POST", shop[1:] + "verify", ""}, {"POST", shop[1:] + "finish", ""},
+					{"POST", shop[1:] + "verify", ""}, {"POST", shop[1:] + "extend", ""}, {"POST", shop[1:] + "finish", ""},
 				} {
 					a := w.send(request[0], request[1], user, "Accept", request[2], "Origin", origin, "Sec-Fetch-Site", "cross-site")
 					require.Equal(t, "403 foreign_origin", a.word(), request)

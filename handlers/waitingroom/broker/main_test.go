@@ -85,7 +85,7 @@ func newWorld(t *testing.T, s redistest.Server, cluster ...string) *world {
 	w := &world{
 		t: t, server: s, admin: s.Client(t, func(o *goredis.Options) { o.DB = database }), event: "concert-1", key: t.TempDir() + "/key.pem", database: database, cluster: cluster,
 		options: room.Options{
-			PromoteInterval: 100 * time.Millisecond, PromoteBatch: 200, TokenTTL: 5 * time.Minute, ReadyTTL: 2 * time.Minute, Grace: 2 * time.Minute,
+			PromoteInterval: 100 * time.Millisecond, PromoteBatch: 200, TokenTTL: 5 * time.Minute, MaxTurn: 15 * time.Minute, ReadyTTL: 2 * time.Minute, Grace: 2 * time.Minute,
 			SeenInterval: 500 * time.Millisecond, ClearAfter: 24 * time.Hour, MaxEvents: 1000,
 		},
 	}

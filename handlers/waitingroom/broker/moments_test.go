@@ -20,11 +20,11 @@ import (
 )
 
 // shop sends a request of the shop to one of the brokers. It may run on any goroutine.
-func (w *world) shop(path string, body map[string]string) (reply, error) {
+func (w *world) shop(path string, body any) (reply, error) {
 	return w.shopOf(w.event, path, body)
 }
 
-func (w *world) shopOf(event, path string, body map[string]string) (reply, error) {
+func (w *world) shopOf(event, path string, body any) (reply, error) {
 	text, _ := json.Marshal(body)
 	r, err := http.NewRequest(http.MethodPost, "http://room/events/"+event+"/entry/"+path, bytes.NewReader(text))
 	if err != nil {
@@ -40,7 +40,7 @@ func (w *world) shopOf(event, path string, body map[string]string) (reply, error
 	return reply{answer.StatusCode, answer.Header, string(got)}, err
 }
 
-func (w *world) mustShop(path string, body map[string]string) reply {
+func (w *world) mustShop(path string, body any) reply {
 	w.t.Helper()
 	a, err := w.shop(path, body)
 	require.NoError(w.t, err)

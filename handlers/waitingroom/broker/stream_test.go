@@ -2,12 +2,15 @@ package broker_test
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -113,6 +116,40 @@ func TestAnOutageMovesTheEndOfALease(t *testing.T) {
 		last := func() ticket { return g.ticket(g.count("promoted") - 1) }
 		w.tick("a token with a later end", func() bool { return last().Until > g.ticket(first).Until })
 		require.Equal(t, g.ticket(first).JTI, last().JTI)
+	})
+}
+
+// The shop gives a turn more time. All tabs, also on another broker, and clients that poll learn the
+// new end, with a token that is as long valid.
+func TestAShopExtendsATurn(t *testing.T) {
+	each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		p := w.start("broker", "broker", "dispatcher")
+		w.open(10, 10)
+		here := w.guest("u").run().wait("promoted")
+		w.start("another", "broker")
+		there := w.guest("u").run().wait("promoted")
+		first := here.ticket(0)
+		until := first.Until + (6 * time.Minute).Milliseconds()
+		extend := func(by string) reply {
+			return w.mustShop("extend", map[string]any{"token": first.Token, "by": by, "until": until})
+		}
+		require.Equal(t, "409 not_verified", extend("session").word())
+		require.Equal(t, http.StatusOK, w.mustShop("verify", map[string]string{"token": first.Token, "by": "session"}).status)
+		require.Equal(t, "409 used", extend("another").word())
+		require.Equal(t, first.Until, w.send("GET", w.path()+"/status", "u").place(t).Until)
+		for range 2 {
+			require.Contains(t, extend("session").body, fmt.Sprintf(`"until":%d`, until))
+		}
+		require.Equal(t, until, w.send("GET", w.path()+"/status", "u").place(t).Until)
+		for _, g := range []*guest{here, there} {
+			last := func() ticket { return g.ticket(g.count("promoted") - 1) }
+			redistest.Eventually(t, "the new end", func() bool { return last().Until == until })
+			require.Equal(t, first.JTI, last().JTI)
+			c, err := p.tokens.Verify(broker.EntryAudience(w.event), last().Token)
+			require.NoError(t, err)
+			require.Equal(t, until/1000, c.Expires.Unix())
+		}
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Errors of Check, Verify and Finish. The middleware answers with the status of each.
+// Errors of Check, Verify, Extend and Finish. The middleware answers with the status of each.
 var (
 	// ErrNoEntry means that the token is absent, forged or expired (401). Send the user to the
 	// waiting room.
@@ -24,6 +24,8 @@ var (
 	ErrOtherEvent = errors.New("gate: the entry token is for another event")
 	// ErrUsed means that another session uses the token, or that the sale can't be stored (409).
 	ErrUsed = errors.New("gate: the entry is used")
+	// ErrNotVerified means that Extend was called before Verify (409). Verify the token first.
+	ErrNotVerified = errors.New("gate: no session has verified the entry token")
 	// ErrEnded means that the entry was left, finished or expired (410).
 	ErrEnded = errors.New("gate: the entry has ended")
 	// ErrUnavailable means that the waiting room did not answer (503). Try again.
@@ -34,7 +36,7 @@ var (
 type Options struct {
 	// URL is the address of the waiting room's brokers, such as https://rooms.example.
 	URL string
-	// ShopToken is one of plugins.waitingroom.shop_tokens, for Verify and Finish.
+	// ShopToken is one of plugins.waitingroom.shop_tokens, for Verify, Extend and Finish.
 	ShopToken string
 	// Event returns the event of a request.
 	Event func(*http.Request) string
@@ -165,13 +167,33 @@ func refuse(w http.ResponseWriter, err error) {
 // it before the sale: a valid signature does not show that the lease was left, kicked or finished.
 // The same session may verify again.
 func (g *Gate) Verify(ctx context.Context, event, raw, session string) (Entry, error) {
-	var answer struct {
-		UserID string `json:"userId"`
-		JTI    string `json:"jti"`
-		Until  int64  `json:"until"`
-	}
-	err := g.call(ctx, event, "verify", map[string]string{"token": raw, "by": session}, &answer)
-	return Entry{Event: event, UserID: answer.UserID, JTI: answer.JTI, Until: time.UnixMilli(answer.Until)}, err
+	var answer answered
+	err := g.call(ctx, event, "verify", map[string]any{"token": raw, "by": session}, &answer)
+	return answer.entry(event), err
+}
+
+// Extend asks for a later end of an entry that the same session has verified, for instance when the
+// payment begins: Entry.Until of Verify, and as much time as the payment may take. The entry that it
+// returns has the end that counts, which is earlier than requested when the waiting room allows no
+// longer turn (plugins.waitingroom.max_turn). The end never moves back, so the call may be repeated.
+//
+// The token of the user keeps its first end, which only the waiting room overrules. After it, Check
+// and a middleware without Options.Session refuse the token.
+func (g *Gate) Extend(ctx context.Context, event, raw, session string, until time.Time) (Entry, error) {
+	var answer answered
+	err := g.call(ctx, event, "extend", map[string]any{"token": raw, "by": session, "until": until.UnixMilli()}, &answer)
+	return answer.entry(event), err
+}
+
+// answered is the answer to Verify and Extend.
+type answered struct {
+	UserID string `json:"userId"`
+	JTI    string `json:"jti"`
+	Until  int64  `json:"until"` // ms of the waiting room's clock
+}
+
+func (a answered) entry(event string) Entry {
+	return Entry{Event: event, UserID: a.UserID, JTI: a.JTI, Until: time.UnixMilli(a.Until)}
 }
 
 // Finish ends the entry: the seat is sold, or the user has abandoned the purchase. A repeated call
@@ -181,10 +203,10 @@ func (g *Gate) Finish(ctx context.Context, event, raw string, sold bool) error {
 	if sold {
 		result = "sold"
 	}
-	return g.call(ctx, event, "finish", map[string]string{"token": raw, "result": result}, nil)
+	return g.call(ctx, event, "finish", map[string]any{"token": raw, "result": result}, nil)
 }
 
-func (g *Gate) call(ctx context.Context, event, verb string, body map[string]string, answer any) error {
+func (g *Gate) call(ctx context.Context, event, verb string, body map[string]any, answer any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -214,8 +236,11 @@ func (g *Gate) call(ctx context.Context, event, verb string, body map[string]str
 		http.StatusUnauthorized: ErrNoEntry, http.StatusForbidden: ErrOtherEvent, http.StatusNotFound: ErrEnded,
 		http.StatusConflict: ErrUsed, http.StatusGone: ErrEnded,
 	}[status]
-	if cause == nil || refused.Error == "no_shop" {
+	switch {
+	case cause == nil || refused.Error == "no_shop":
 		cause = ErrUnavailable
+	case refused.Error == "not_verified":
+		cause = ErrNotVerified
 	}
 	return fmt.Errorf("%w: %s: status %d: %s", cause, verb, status, refused.Message)
 }

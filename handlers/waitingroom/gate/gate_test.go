@@ -48,15 +48,23 @@ func newRoom(t *testing.T) *room {
 			fmt.Fprint(w, `{"error":"no_shop","message":"not a shop"}`)
 			return
 		}
-		var body struct{ Token, By, Result string }
+		var body struct {
+			Token, By, Result string
+			Until             int64
+		}
 		assert.NoError(t, json.NewDecoder(q.Body).Decode(&body))
 		switch {
 		case r.ended:
 			w.WriteHeader(http.StatusGone)
 		case q.PathValue("verb") == "finish":
 			r.ended = true
+		case q.PathValue("verb") == "extend" && r.by == "":
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"error":"not_verified","message":"verify first"}`)
 		case r.by != "" && r.by != body.By:
 			w.WriteHeader(http.StatusConflict)
+		case q.PathValue("verb") == "extend":
+			fmt.Fprintf(w, `{"userId":"ann","jti":"7-x","until":%d}`, min(body.Until, 2000000000000+60_000))
 		default:
 			r.by = body.By
 			fmt.Fprint(w, `{"userId":"ann","jti":"7-x","until":2000000000000}`)
@@ -167,6 +175,29 @@ func TestAReplayedTokenIsRefused(t *testing.T) {
 	require.Equal(t, http.StatusGone, shop(t, g, "42", raw))
 	_, err := g.Check(t.Context(), "42", raw)
 	require.NoError(t, err, "offline, nothing has changed")
+}
+
+// The waiting room decides how long a turn may be.
+func TestASessionExtendsItsEntry(t *testing.T) {
+	t.Parallel()
+	r := newRoom(t)
+	g := newGate(t, r, nil)
+	raw := sign(t, r.private, jose.EdDSA, "k1", valid())
+	_, err := g.Extend(t.Context(), "42", raw, "s1", time.Now())
+	require.ErrorIs(t, err, ErrNotVerified)
+	before, err := g.Verify(t.Context(), "42", raw, "s1")
+	require.NoError(t, err)
+	_, err = g.Extend(t.Context(), "42", raw, "s2", before.Until)
+	require.ErrorIs(t, err, ErrUsed)
+	require.NotErrorIs(t, err, ErrNotVerified)
+	for asked, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Hour: time.Minute} {
+		after, err := g.Extend(t.Context(), "42", raw, "s1", before.Until.Add(asked))
+		require.NoError(t, err)
+		require.Equal(t, Entry{Event: "42", UserID: "ann", JTI: "7-x", Until: before.Until.Add(want)}, after)
+	}
+	require.NoError(t, g.Finish(t.Context(), "42", raw, true))
+	_, err = g.Extend(t.Context(), "42", raw, "s1", before.Until)
+	require.ErrorIs(t, err, ErrEnded)
 }
 
 // HEAD binds the entry to no session: a program that makes a preview of a link has another one.

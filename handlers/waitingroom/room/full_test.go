@@ -30,6 +30,8 @@ func TestAFullServerRemovesNobody(t *testing.T) {
 		require.ErrorContains(t, err, "OOM")
 		_, err = r.rooms.Verify(r.ctx, r.event, "buyer", lease.JTI, "session")
 		require.NoError(t, err, "a shop goes on")
+		_, err = r.rooms.Extend(r.ctx, r.event, "buyer", lease.JTI, "session", lease.Until)
+		require.NoError(t, err)
 		_, err = r.finish("buyer", lease.JTI, true)
 		require.NoError(t, err)
 		require.Equal(t, "left", r.leave("leaver").Reason)

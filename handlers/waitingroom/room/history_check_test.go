@@ -192,6 +192,11 @@ func (h *history) compare() {
 			h.fault("%s waits at %d, and has ended at %d", u, w.index, h.truth.over[u])
 		}
 	}
+	for u, l := range d.leases {
+		if l.until < h.truth.until[l.jti] {
+			h.fault("the lease of %s ends at %d, and its shop was told %d", u, l.until, h.truth.until[l.jti])
+		}
+	}
 	sold := int64(0)
 	for _, state := range h.truth.result {
 		if state == Sold {

@@ -27,7 +27,7 @@ func (d *data) lines() (list []string) {
 		list = append(list, fmt.Sprintf("%s waits at %d, seen at %d", u, w.index, w.seen))
 	}
 	for u, l := range d.leases {
-		list = append(list, fmt.Sprintf("%s is %s at %d until %d as %s for shop %q", u, l.state, l.index, l.until, l.jti, l.by))
+		list = append(list, fmt.Sprintf("%s is %s at %d until %d as %s for shop %q, extended from %d", u, l.state, l.index, l.until, l.jti, l.by, l.from))
 	}
 	for jti, s := range d.ended {
 		list = append(list, fmt.Sprintf("%s ended %s", jti, s))
@@ -120,16 +120,17 @@ func (h *history) load() *data {
 	}
 	for u, text := range records.Val() {
 		var r struct {
-			JTI   string
-			Idx   int64
-			State State
-			Until int64
-			By    string
+			JTI     string
+			Idx     int64
+			State   State
+			Until   int64
+			Started int64
+			By      string
 		}
 		if err := json.Unmarshal([]byte(text), &r); err != nil {
 			fault("ENTRY_RECORD of %s is %s: %v", u, text, err)
 		}
-		d.leases[u] = lease{jti: r.JTI, index: r.Idx, state: r.State, until: ends[u], by: r.By}
+		d.leases[u] = lease{jti: r.JTI, index: r.Idx, state: r.State, until: ends[u], by: r.By, from: r.Started}
 		if ends[u] == 0 || ends[u] != r.Until {
 			fault("the lease of %s ends at %d, its record is %s", u, ends[u], text)
 		}

@@ -78,14 +78,15 @@ type truth struct {
 	tried   map[string]int64  // the same without an answer
 	result  map[string]State  // what was answered to a shop, by lease
 	session map[string]string // the session for which a lease was verified
+	until   map[string]int64  // the latest end that was answered to a shop, by lease, in the time of the room
 }
 
 func newTruth() truth {
-	return truth{map[string]int64{}, map[string]int64{}, map[string]State{}, map[string]string{}}
+	return truth{map[string]int64{}, map[string]int64{}, map[string]State{}, map[string]string{}, map[string]int64{}}
 }
 
 func (o truth) clone() truth {
-	return truth{maps.Clone(o.over), maps.Clone(o.tried), maps.Clone(o.result), maps.Clone(o.session)}
+	return truth{maps.Clone(o.over), maps.Clone(o.tried), maps.Clone(o.result), maps.Clone(o.session), maps.Clone(o.until)}
 }
 
 // end ends all places of a user up to an index.
@@ -109,7 +110,7 @@ func (h *history) failover() {
 	before := h.truth
 	h.restore()
 	if h.o.Replicas > 0 { // no promise is lost
-		h.truth.over, h.truth.result, h.truth.session = before.over, before.result, before.session
+		h.truth.over, h.truth.result, h.truth.session, h.truth.until = before.over, before.result, before.session, before.until
 		h.acks.left = -1
 	}
 	// The replica has at most the excess that the server had before.

@@ -279,6 +279,21 @@ func TestHistoriesThatFailed(t *testing.T) {
 			h.look()
 			require.Equal(t, Admitted, h.m.leases["u1"].state)
 		}},
+		{"a failover that lost an extended lease keeps its end", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.advance(sec)
+			h.tick()
+			h.look()
+			h.verify(0, "shop")
+			h.extend(0, "shop", 30)
+			h.signs(a, false, "u1")
+			end := h.m.leases["u1"].until
+			require.Greater(t, end-h.m.ms(), h.o.TokenTTL.Milliseconds())
+			h.failover()
+			require.Empty(t, h.m.leases)
+			h.signs(a, false, "u1")
+			require.Equal(t, end, h.m.leases["u1"].until)
+		}},
 		{"a failover that lost the claim keeps the lease", false, func(t *testing.T, h *history, a, b, c *broker) {
 			h.enter("u1", a, 0)
 			h.advance(sec)

@@ -19,7 +19,7 @@ type step struct {
 
 var kinds = weighted(map[string]int{
 	"enter": 10, "return": 6, "close a tab": 3, "leave": 2, "kick": 1, "signs": 3, "late claim": 2, "answers arrive": 3,
-	"verify": 3, "sell": 4, "abandon": 2, "tick": 6, "pass": 14, "no ticks": 2, "no server": 3, "restart": 1,
+	"verify": 4, "extend": 3, "sell": 4, "abandon": 2, "tick": 6, "pass": 14, "no ticks": 2, "no server": 3, "restart": 1,
 	"replicate": 4, "failover": 2, "replica stops": 2, "replica returns": 3, "cut off": 2, "heal": 3, "crash": 2,
 	"capacity": 2, "concurrency": 1, "per minute": 1, "mode": 1, "hold": 1, "resume": 2, "open": 3, "drain": 1, "close": 1, "schedule": 1,
 	"pre-queue": 2, "plan a draw": 2, "draw a part": 8, "draw": 2, "dispatcher crashes": 1,
@@ -78,6 +78,8 @@ func (h *history) take(s step) {
 		b.claims = nil
 	case "verify":
 		h.verify(s.n, b.name)
+	case "extend":
+		h.extend(s.n, b.name, int64(10*(s.user-1)))
 	case "sell", "abandon":
 		h.finish(s.n, s.kind == "sell")
 	case "tick":
@@ -332,6 +334,37 @@ func (h *history) verify(n int, by string) {
 	h.truth.session[k.jti] = by
 }
 
+// extend asks for an end that is some seconds after the one that the lease has. The shop may repeat
+// it.
+func (h *history) extend(n int, by string, seconds int64) {
+	if len(h.tokens) == 0 {
+		return
+	}
+	k := h.tokens[len(h.tokens)-1-n%len(h.tokens)]
+	until := h.now/1000 + seconds*1000
+	if l := h.m.leases[k.user]; l != nil && l.jti == k.jti {
+		until += l.until - h.m.ms()
+	}
+	for range 1 + n%2 {
+		got, err := h.rooms.Extend(h.ctx, h.event, k.user, k.jti, by, until)
+		h.logf("shop %s extends %s to %d: %s %v", by, k.jti, until, shown(got), err)
+		want := h.m.extend(k.user, k.jti, by, until)
+		if want == nil && !h.answered(err) {
+			continue
+		}
+		h.sameError(err, want)
+		if want != nil || err != nil {
+			continue
+		}
+		h.same(got, h.m.place(k.user, ""))
+		end := got.Until - h.m.late()
+		if end-h.m.ms() > h.o.MaxTurn.Milliseconds() {
+			h.fault("%s ends in %d ms, more than a turn may take", k.jti, end-h.m.ms())
+		}
+		h.truth.until[k.jti] = max(h.truth.until[k.jti], end)
+	}
+}
+
 func (h *history) finish(n int, sold bool) {
 	if len(h.tokens) == 0 {
 		return
@@ -429,6 +462,6 @@ func (h *history) look() {
 }
 
 var historyOptions = Options{
-	PromoteInterval: time.Second, PromoteBatch: 2, TokenTTL: 30 * time.Second, ReadyTTL: 20 * time.Second, Grace: 4 * time.Second,
+	PromoteInterval: time.Second, PromoteBatch: 2, TokenTTL: 30 * time.Second, MaxTurn: 70 * time.Second, ReadyTTL: 20 * time.Second, Grace: 4 * time.Second,
 	SeenInterval: 12 * time.Second, ClearAfter: time.Hour, MaxEvents: 1 << 20,
 }

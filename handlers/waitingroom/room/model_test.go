@@ -41,6 +41,7 @@ type lease struct {
 	state State
 	until int64
 	by    string // the shop session that it was verified for
+	from  int64  // its claim, once it was extended
 	gone  int64  // its last connection closed then; 0: it has one
 }
 
@@ -202,7 +203,7 @@ func (m *model) seen(s Sign) Place {
 	if m.ms() < m.quiet { // brokers have the end from before the gap
 		until += m.gap
 	}
-	until = min(until, m.ms()+m.o.TokenTTL.Milliseconds())
+	until = min(until, m.ms()+max(m.o.TokenTTL, m.o.MaxTurn).Milliseconds())
 	lost := false
 	if l := m.leases[s.User]; l != nil && l.state == Ready && l.jti == s.JTI {
 		l.state, l.until = Admitted, until
@@ -277,6 +278,24 @@ func (m *model) verify(user, jti, by string) error {
 		l.state, l.until = Admitted, m.ms()+m.o.TokenTTL.Milliseconds()
 	}
 	l.by, l.gone = by, 0
+	return nil
+}
+
+// extend moves the end of a lease to a time of the server, within the limit.
+func (m *model) extend(user, jti, by string, until int64) error {
+	l := m.leases[user]
+	switch {
+	case l == nil || l.jti != jti:
+		return ErrEnded
+	case l.by == "":
+		return ErrUnverified
+	case l.by != by:
+		return ErrUsed
+	}
+	if l.from == 0 {
+		l.from = min(m.ms(), l.until-m.o.TokenTTL.Milliseconds())
+	}
+	l.until = max(l.until, min(until-m.late(), l.from+m.o.MaxTurn.Milliseconds()))
 	return nil
 }
 

@@ -62,6 +62,8 @@ var (
 	ErrUsed = errors.New("another session has the lease")
 	// ErrEnded means that the lease is over. The reason of the place says why.
 	ErrEnded = errors.New("the lease has ended")
+	// ErrUnverified means that no session of the shop has the lease. The caller verifies it first.
+	ErrUnverified = errors.New("no session of the shop has the lease")
 	// ErrVerified means that a shop has verified the lease, so the user can not end it. The caller
 	// says so to the user: the purchase is finished or cancelled in the shop.
 	ErrVerified = errors.New("the shop has verified the lease")
@@ -82,6 +84,8 @@ func answer(code string) error {
 		return ErrUsed
 	case "ENDED":
 		return ErrEnded
+	case "UNVERIFIED":
+		return ErrUnverified
 	case "VERIFIED":
 		return ErrVerified
 	case "CONFLICT":

@@ -41,6 +41,10 @@ func TestAnswersWaitForReplicas(t *testing.T) {
 				_, err := rooms.Verify(r.ctx, r.event, "user-1", leases[1].JTI, "session")
 				return err
 			},
+			"extend": func(rooms *Rooms) error {
+				_, err := rooms.Extend(r.ctx, r.event, "user-1", leases[1].JTI, "session", leases[1].Until)
+				return err
+			},
 			"sold": func(rooms *Rooms) error {
 				_, err := rooms.Finish(r.ctx, r.event, "user-1", leases[1].JTI, true)
 				return err
@@ -68,7 +72,7 @@ func TestAnswersWaitForReplicas(t *testing.T) {
 				return err == nil
 			}, 2*time.Minute, time.Millisecond, name)
 		}
-		for _, name := range []string{"tick", "claim", "verify", "sold", "abandoned", "leave", "kick"} {
+		for _, name := range []string{"tick", "claim", "verify", "extend", "sold", "abandoned", "leave", "kick"} {
 			replica.SetPaused(true)
 			require.ErrorIs(t, calls[name](r.rooms), redis.ErrNotReplicated, name)
 			if name != "tick" { // on a connection that has changed nothing

@@ -24,7 +24,10 @@ type Options struct {
 	PromoteInterval time.Duration // time between two ticks
 	PromoteBatch    int           // most promotions of one call of Tick
 	TokenTTL        time.Duration // length of a claimed lease
-	ReadyTTL        time.Duration // time in which a lease is claimed
+	// MaxTurn is the most time of a lease from its claim, with all extensions by a shop. At most
+	// TokenTTL: no lease is extended.
+	MaxTurn  time.Duration
+	ReadyTTL time.Duration // time in which a lease is claimed
 	// Grace is the time without a sign of life after which a waiting user is removed. It gets
 	// longer by SeenInterval, the time between two signs.
 	Grace, SeenInterval time.Duration
@@ -77,7 +80,7 @@ func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
 		return redis.NewScript(slices.Concat(front, parts)...)
 	}
 	common := read("common")
-	for _, name := range []string{"enter", "status", "claim", "tick", "seen", "leave", "verify", "finish", "control", "capacity", "draw"} {
+	for _, name := range []string{"enter", "status", "claim", "tick", "seen", "leave", "verify", "extend", "finish", "control", "capacity", "draw"} {
 		r.scripts[name] = script(common, read(name))
 	}
 	r.create = script(read("create"))
@@ -147,7 +150,7 @@ func (r *Rooms) read(ctx context.Context, name, event string, c *redis.Call, lat
 
 // waits reports whether the answer of a script waits for replicas.
 func waits(name string) bool {
-	return slices.Contains([]string{"tick", "claim", "verify", "finish", "leave"}, name)
+	return slices.Contains([]string{"tick", "claim", "verify", "extend", "finish", "leave"}, name)
 }
 
 const (
@@ -211,7 +214,7 @@ func (r *Rooms) Seen(ctx context.Context, event, instance string, signs []Sign) 
 	return r.each(ctx, "seen", event, len(signs), func(i int) []any {
 		s := signs[i]
 		return []any{s.User, s.Index, s.JTI, s.Until, flag(s.Gone)}
-	}, instance)
+	}, instance, max(r.o.TokenTTL, r.o.MaxTurn).Milliseconds())
 }
 
 // Leave ends the place or lease of a user. The reason is left or kicked. A lease that a shop has
@@ -225,6 +228,15 @@ func (r *Rooms) Leave(ctx context.Context, event, user, reason string) (Place, e
 // and ErrEnded, besides ErrUnknown and those of the server.
 func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place, error) {
 	return r.one(ctx, "verify", event, user, jti, by)
+}
+
+// Extend gives a lease that the same session has verified a later end, which is a time of the
+// server's clock in ms. The lease gets the requested end, or the latest one that Options.MaxTurn
+// allows: Until of the place is what counts. The end never moves back, so a repeated call changes
+// nothing. The errors are ErrUnverified, ErrUsed and ErrEnded, besides ErrUnknown and those of the
+// server.
+func (r *Rooms) Extend(ctx context.Context, event, user, jti, by string, until int64) (Place, error) {
+	return r.one(ctx, "extend", event, user, jti, by, until, r.o.MaxTurn.Milliseconds())
 }
 
 // Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end

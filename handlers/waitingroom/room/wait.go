@@ -103,38 +103,45 @@ func (t *Table) rates() (list [parts]float64) {
 
 // curve lets the leases end at the rates that were seen, times a factor, or else at the end of their
 // time. The next user follows in each free slot. unseen is how many more ends count in each part of
-// the time: much where few leases have been seen, and next to nothing elsewhere.
+// the time: much where few leases have been seen, and next to nothing elsewhere. An extended lease, of
+// which more than the usual time is left, ends early as often as one that has just begun.
 func (t *Table) curve(factor, unseen float64) curve {
 	c := curve{step: float64(t.TokenTime) / 1000 / cells}
-	var leases, ends [cells]float64 // by the time that is left
+	var ends [cells]float64 // by the time that is left
 	for i, rate := range t.rates() {
 		rate = rate*factor + unseen/(t.Flow[parts+i]+belief)
 		for k := range cells / parts {
 			ends[cells-1-i*cells/parts-k] = 1 - math.Exp(-rate*c.step)
 		}
 	}
+	cell := func(left int64) int64 { return min(lives*cells, max(0, (left-1)*cells/t.TokenTime)) }
+	longest := int64(cells - 1) // of an extended lease, it is more
+	for _, left := range t.Ends {
+		longest = max(longest, cell(left))
+	}
+	leases := make([]float64, longest+1) // by the time that is left
 	weight := float64(t.Ready+t.Admitted) / max(1, float64(len(t.Ends)))
 	fresh := float64(t.Ready)
 	for _, left := range slices.Backward(t.Ends) {
 		if fresh > 0 && left <= t.ReadyTime && left > t.ReadyTime-3000 { // it is claimed next
 			left, fresh = t.TokenTime, fresh-weight
 		}
-		leases[min(cells-1, max(0, (left-1)*cells/t.TokenTime))] += weight
+		leases[cell(left)] += weight
 	}
 	sum, first := 0.0, 0 // the cell with the least time left moves, instead of the leases
 	for range lives * cells {
 		freed := 0.0
-		for left := range cells {
-			cell := &leases[(first+left)%cells]
-			gone := *cell
+		for left := range leases {
+			lease := &leases[(first+left)%len(leases)]
+			gone := *lease
 			if left > 0 {
-				gone *= ends[left]
+				gone *= ends[min(left, cells-1)]
 			}
-			*cell -= gone
+			*lease -= gone
 			freed += gone
 		}
-		first = (first + 1) % cells
-		leases[(first+cells-1)%cells] += freed
+		first = (first + 1) % len(leases)
+		leases[(first+cells-1)%len(leases)] += freed
 		sum += freed
 		c.freed = append(c.freed, sum)
 	}

@@ -196,6 +196,14 @@ func TestTheExpectedWaitFollowsTheEndsOfLeases(t *testing.T) {
 		require.GreaterOrEqual(t, wait[1], want)
 		require.LessOrEqual(t, wait[1]-wait[0], 5+want/4)
 	}
+	extended := table // by a shop
+	extended.Ends = []int64{60_000, 500_000}
+	for ahead, want := range []int64{60, 360, 500, 660} {
+		wait := extended.WaitSeconds(int64(ahead))
+		require.LessOrEqual(t, wait[0], want)
+		require.GreaterOrEqual(t, wait[1], want)
+		require.LessOrEqual(t, wait[1]-wait[0], 5+want/4)
+	}
 	claimed := table // when their broker has claimed them, leases have all the time of a token
 	claimed.Admitted, claimed.Ready, claimed.Ends = 0, 2, []int64{119_000, 120_000}
 	require.Greater(t, claimed.WaitSeconds(0)[0], int64(240))

@@ -44,8 +44,11 @@ const warnEvery = 10 * time.Second
 // The requests of a shop.
 const (
 	verify = "verify"
+	extend = "extend"
 	finish = "finish"
 )
+
+func requests() []string { return []string{verify, extend, finish} }
 
 // New returns the shop's side of rooms. Each of the credentials opens it; without one it refuses
 // all requests. The process collects the metrics of the labels.
@@ -57,13 +60,13 @@ func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credent
 		rooms: rooms, tokens: tokens, log: log, sampled: logs.NewThrottle(warnEvery), labels: events,
 		late: counter("late_finish_total",
 			"Sales that were reported after the end of their lease, by event (the 50 largest, else other) and answer: sold, conflict.", "event", "answer"),
-		requests: counter("shop_requests_total", "Requests of shops, by request (verify, finish) and answer: ok, or the word of the refusal.", "request", "answer"),
+		requests: counter("shop_requests_total", "Requests of shops, by request (verify, extend, finish) and answer: ok, or the word of the refusal.", "request", "answer"),
 	}
 	events.Add(s.late, "sold", "conflict")
 	for _, c := range credentials {
 		s.credentials = append(s.credentials, sha256.Sum256([]byte(c.Reveal())))
 	}
-	for _, request := range []string{verify, finish} {
+	for _, request := range requests() {
 		for _, answer := range []string{"ok", "no_shop", "unavailable"} {
 			s.requests.WithLabelValues(request, answer)
 		}
@@ -74,19 +77,20 @@ func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credent
 // Register adds the metrics, and the addresses to the server.
 func (s *Shop) Register(r *pipeline.Registry, server *web.Plugin) {
 	r.Collect(s.late, s.requests)
-	for _, request := range []string{verify, finish} {
+	for _, request := range requests() {
 		server.Handle("POST /events/{id}/entry/"+request, s.handler(request))
 	}
 }
 
-// request is the body of both requests.
+// request is the body of all requests.
 type request struct {
 	Token  string `json:"token"`
-	By     string `json:"by"`     // verify: the session of the shop
+	By     string `json:"by"`     // verify, extend: the session of the shop
+	Until  int64  `json:"until"`  // extend: requested end in ms of the server's clock
 	Result string `json:"result"` // finish: sold or abandoned
 }
 
-// Entry is the answer to both requests.
+// Entry is the answer to all requests.
 type Entry struct {
 	UserID string     `json:"userId"`
 	JTI    string     `json:"jti"`
@@ -100,10 +104,9 @@ func refusal(status int, word, message string) web.Refusal {
 
 // handler checks the credential, the body and the entry token of a request before it answers.
 func (s *Shop) handler(name string) http.HandlerFunc {
-	answer := s.verify
-	if name == finish {
-		answer = s.finish
-	}
+	answer := map[string]func(context.Context, string, token.Claims, request) (room.Place, error){
+		verify: s.verify, extend: s.extend, finish: s.finish,
+	}[name]
 	refuse := func(w http.ResponseWriter, r *http.Request, refusal web.Refusal) {
 		s.requests.WithLabelValues(name, refusal.Word).Inc()
 		web.Refuse(w, r, refusal)
@@ -120,7 +123,7 @@ func (s *Shop) handler(name string) http.HandlerFunc {
 		}
 		var q request
 		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
-			refuse(w, r, refusal(http.StatusBadRequest, "bad_body", "the body is not a JSON object with texts"))
+			refuse(w, r, refusal(http.StatusBadRequest, "bad_body", "the body is not a JSON object, or a field has another type"))
 			return
 		}
 		// The lease decides, so the end of the token does not matter here.
@@ -158,16 +161,19 @@ func (s *Shop) isShop(r *http.Request) bool {
 
 var (
 	errSession = errors.New("by must name the session of the shop: 1 to 128 printable characters")
+	errUntil   = errors.New("until must be the requested end of the turn in ms, counted from the until of the last answer")
 	errResult  = errors.New("result must be sold or abandoned")
 )
 
 // refusal returns the answer to a request that failed.
 func (s *Shop) refusal(err error) web.Refusal {
 	switch {
-	case errors.Is(err, errSession), errors.Is(err, errResult):
+	case errors.Is(err, errSession), errors.Is(err, errUntil), errors.Is(err, errResult):
 		return refusal(http.StatusBadRequest, "bad_body", err.Error())
 	case errors.Is(err, room.ErrUsed):
 		return refusal(http.StatusConflict, "used", "another session uses the entry token")
+	case errors.Is(err, room.ErrUnverified):
+		return refusal(http.StatusConflict, "not_verified", "no session has verified the entry token: send verify first")
 	case errors.Is(err, room.ErrConflict):
 		return refusal(http.StatusConflict, "conflict", "the lease has ended in another way, or no slot is free")
 	case errors.Is(err, room.ErrEnded):
@@ -184,6 +190,16 @@ func (s *Shop) verify(ctx context.Context, event string, c token.Claims, q reque
 		return room.Place{}, errSession
 	}
 	return s.rooms.Verify(ctx, event, c.Subject, c.ID, q.By)
+}
+
+func (s *Shop) extend(ctx context.Context, event string, c token.Claims, q request) (room.Place, error) {
+	switch {
+	case !room.ValidUser(q.By):
+		return room.Place{}, errSession
+	case q.Until <= 0:
+		return room.Place{}, errUntil
+	}
+	return s.rooms.Extend(ctx, event, c.Subject, c.ID, q.By, q.Until)
 }
 
 func (s *Shop) finish(ctx context.Context, event string, c token.Claims, q request) (room.Place, error) {

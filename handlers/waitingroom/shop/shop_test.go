@@ -42,6 +42,7 @@ type rig struct {
 	labels *labels.Labels
 	http   *http.ServeMux
 	server *redis.Server
+	answer Entry // the last one
 }
 
 func newRig(t *testing.T) *rig {
@@ -60,6 +61,7 @@ func newRig(t *testing.T) *rig {
 	r.labels = labels.New()
 	r.shop = New(r.rooms, r.tokens, r.labels, []setting.Secret{setting.NewSecret("another credential"), setting.NewSecret(credential)}, slog.New(slog.DiscardHandler))
 	r.http.Handle("POST /events/{id}/entry/verify", r.shop.handler(verify))
+	r.http.Handle("POST /events/{id}/entry/extend", r.shop.handler(extend))
 	r.http.Handle("POST /events/{id}/entry/finish", r.shop.handler(finish))
 	require.NoError(t, r.rooms.Create(t.Context(), "42"))
 	require.NoError(t, r.rooms.SetCapacity(t.Context(), "42", 1))
@@ -68,7 +70,7 @@ func newRig(t *testing.T) *rig {
 
 func options(tokenTTL time.Duration) room.Options {
 	return room.Options{
-		PromoteInterval: 10 * time.Millisecond, PromoteBatch: 10, TokenTTL: tokenTTL, ReadyTTL: time.Hour,
+		PromoteInterval: 10 * time.Millisecond, PromoteBatch: 10, TokenTTL: tokenTTL, MaxTurn: 3 * tokenTTL, ReadyTTL: time.Hour,
 		Grace: time.Hour, SeenInterval: time.Minute, ClearAfter: time.Hour, MaxEvents: 10,
 	}
 }
@@ -117,6 +119,7 @@ func (r *rig) post(path, body string, header ...string) (int, string) {
 	text, err := io.ReadAll(w.Body)
 	require.NoError(r.t, err)
 	require.NoError(r.t, json.Unmarshal(text, &answer), "%s", text)
+	require.NoError(r.t, json.Unmarshal(text, &r.answer), "%s", text)
 	return w.Code, answer.Error + answer.State
 }
 
@@ -157,14 +160,17 @@ millrace_room_ended_total{event="42",state="EXPIRED"} 0
 millrace_room_ended_total{event="42",state="SOLD"} 1
 `, r.labels.Collectors()[0])
 	r.counts(`
-# HELP millrace_room_shop_requests_total Requests of shops, by request (verify, finish) and answer: ok, or the word of the refusal.
+# HELP millrace_room_shop_requests_total Requests of shops, by request (verify, extend, finish) and answer: ok, or the word of the refusal.
 # TYPE millrace_room_shop_requests_total counter
 millrace_room_shop_requests_total{answer="conflict",request="finish"} 1
 millrace_room_shop_requests_total{answer="ended",request="verify"} 1
+millrace_room_shop_requests_total{answer="no_shop",request="extend"} 0
 millrace_room_shop_requests_total{answer="no_shop",request="finish"} 0
 millrace_room_shop_requests_total{answer="no_shop",request="verify"} 0
+millrace_room_shop_requests_total{answer="ok",request="extend"} 0
 millrace_room_shop_requests_total{answer="ok",request="finish"} 2
 millrace_room_shop_requests_total{answer="ok",request="verify"} 2
+millrace_room_shop_requests_total{answer="unavailable",request="extend"} 0
 millrace_room_shop_requests_total{answer="unavailable",request="finish"} 0
 millrace_room_shop_requests_total{answer="unavailable",request="verify"} 0
 millrace_room_shop_requests_total{answer="used",request="verify"} 1
@@ -180,6 +186,35 @@ func (r *rig) counts(want string, c prometheus.Collector) {
 func (r *rig) is(want int, state string) {
 	r.t.Helper()
 	require.EqualValues(r.t, want, testutil.ToFloat64(r.labels.Collectors()[0].(*prometheus.CounterVec).WithLabelValues("42", state)))
+}
+
+// The answer to a shop has the end that counts. Each request and refusal is counted.
+func TestASessionExtendsTheTurn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	raw := r.admit("ann")
+	place, err := r.rooms.Status(t.Context(), "42", "ann")
+	require.NoError(t, err)
+	extends := func(by string, until int64) (int, string) {
+		t.Helper()
+		return r.post("/events/42/entry/extend", `{"token":"`+raw+`","by":"`+by+`","until":`+strconv.FormatInt(until, 10)+`}`)
+	}
+	limit := place.Until + (2 * time.Hour).Milliseconds() // of three
+	r.want(409, "not_verified")(extends("session-1", limit))
+	r.want(200, "ADMITTED")(r.verify(raw, "session-1"))
+	r.want(409, "used")(extends("session-2", limit))
+	for until, want := range map[int64]int64{place.Until + 1000: place.Until + 1000, limit + 1000: limit} {
+		r.want(200, "ADMITTED")(extends("session-1", until))
+		require.GreaterOrEqual(t, r.answer.Until, want)
+		require.LessOrEqual(t, r.answer.Until, limit)
+	}
+	require.Equal(t, "ann", r.answer.UserID)
+	_, err = r.rooms.Control(t.Context(), "42", room.Change{Verb: room.Kick, User: "ann"})
+	require.NoError(t, err)
+	r.want(410, "ended")(extends("session-1", limit))
+	for answer, want := range map[string]int{"ok": 2, "not_verified": 1, "used": 1, "ended": 1, "no_shop": 0} {
+		require.EqualValues(t, want, testutil.ToFloat64(r.shop.requests.WithLabelValues("extend", answer)), answer)
+	}
 }
 
 // The lease decides, not the token: a token that has not expired is refused after the end, and one
@@ -240,7 +275,7 @@ func TestOnlyAShopMayUseIt(t *testing.T) {
 	r := newRig(t)
 	raw := r.admit("ann")
 	body := `{"token":"` + raw + `","by":"s","result":"sold"}`
-	for _, verb := range []string{"verify", "finish"} {
+	for _, verb := range requests() {
 		for _, header := range []string{"", "Bearer", "Bearer ", "Bearer the credential of a sho", "Basic " + credential, "Bearer " + raw, credential} {
 			r.want(401, "no_shop")(r.post("/events/42/entry/"+verb, body, header))
 		}
@@ -269,6 +304,10 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		"a number as token":  {"/events/42/entry/verify", `{"token":1}`, 400, "bad_body"},
 		"no session":         {"/events/42/entry/verify", `{"token":"` + raw + `"}`, 400, "bad_body"},
 		"a session of lines": {"/events/42/entry/verify", `{"token":"` + raw + `","by":"a\nb"}`, 400, "bad_body"},
+		"no end":             {"/events/42/entry/extend", `{"token":"` + raw + `","by":"s"}`, 400, "bad_body"},
+		"an end in text":     {"/events/42/entry/extend", `{"token":"` + raw + `","by":"s","until":"1"}`, 400, "bad_body"},
+		"an end of nobody":   {"/events/42/entry/extend", `{"token":"` + raw + `","until":1}`, 400, "bad_body"},
+		"no session before":  {"/events/42/entry/extend", `{"token":"` + raw + `","by":"s","until":1}`, 409, "not_verified"},
 		"no result":          {"/events/42/entry/finish", `{"token":"` + raw + `"}`, 400, "bad_body"},
 		"another result":     {"/events/42/entry/finish", `{"token":"` + raw + `","result":"SOLD"}`, 400, "bad_body"},
 		"an event of braces": {"/events/%7B42%7D/entry/verify", `{}`, 400, "bad_event"},

@@ -197,9 +197,11 @@ local function restore(user, m, index, instance)
   queue(user, index, instance)
 end
 
+-- leaseText returns the record of a lease. since is its promotion by the server's time. started is when it was claimed, in
+-- the time of the room, and 0 while it was not extended.
 local function leaseText(l)
-  return string.format('{"jti":%s,"idx":%s,"state":"%s","until":%s,"since":%s,"instanceId":%s,"by":%s}',
-    cjson.encode(l.jti), num(l.idx), l.state, num(l['until']), num(l.since or 0), quote(l.instanceId or ''), quote(l.by or ''))
+  return string.format('{"jti":%s,"idx":%s,"state":"%s","until":%s,"since":%s,"started":%s,"instanceId":%s,"by":%s}',
+    cjson.encode(l.jti), num(l.idx), l.state, num(l['until']), num(l.since or 0), num(l.started or 0), quote(l.instanceId or ''), quote(l.by or ''))
 end
 
 local function grant(user, l)

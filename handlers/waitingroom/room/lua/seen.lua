@@ -1,15 +1,15 @@
 -- seen.lua: takes the signs of life of users. A user that is missing gets its index and its lease back.
--- ARGV[8] instance   ARGV[9…] at most 250 signs: user, index, id of its lease, end of it (server time in ms), 1: disconnected
+-- ARGV[8] instance   ARGV[9] most time of a lease in ms   ARGV[10…] at most 250 signs: user, index, id of its lease, end of it (server time in ms), 1: disconnected
 -- Reply: a place per sign, or only its index if the user waits and nothing was restored
 -- Complexity: O(signs · log N)
-local instance = ARGV[8]
+local instance, longest = ARGV[8], tonumber(ARGV[9])
 
 -- In the hold, the ends that brokers have are from before the gap.
 local base, shift = tonumber(room.stopped), now < tonumber(room.hold_until) and tonumber(room.gap or 0) or 0
-local function finishAt(ends) return math.min(now + tokenTime, ends - base + shift) end
+local function finishAt(ends) return math.min(now + longest, ends - base + shift) end
 
 local users, members, done = {}, {}, {}
-for i = 9, #ARGV, 5 do
+for i = 10, #ARGV, 5 do
   users[#users + 1], members[#members + 1] = ARGV[i], member(ARGV[i])
 end
 local leases, indexes = redis.call('HMGET', LEASE, unpack(users)), redis.call('ZMSCORE', WAITING, unpack(members))
@@ -77,7 +77,7 @@ end
 
 local reply = answer('OK')
 for i, user in ipairs(users) do
-  local at = 4 + 5 * i
+  local at = 5 + 5 * i
   reply[#reply + 1] = sign(i, user, tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3]), ARGV[at + 4] == '1')
   done[user] = true
 end
