@@ -240,7 +240,7 @@ func roomTroubles() []roomTrouble {
 				w.token = w.admitted("ann", 0)
 				w.visitor("ben", 0)
 			},
-			step: func(w *roomWatch) { require.NoError(w.t, w.gate(0).Finish(w.t.Context(), w.event, w.token, true)) },
+			step: func(w *roomWatch) { require.NoError(w.t, w.gate(0).Finish(w.t.Context(), w.event, w.token, "", true)) },
 			end: func(w *roomWatch) {
 				require.Regexp(w.t, `open, sold out`, w.run(0, "status"))
 				w.run(0, "set", w.event, "--capacity", "2", "--why", "returned")
@@ -272,7 +272,7 @@ func roomTroubles() []roomTrouble {
 			// Once, at a broker without users of the event.
 			step: func(w *roomWatch) {
 				if w.token != "" {
-					require.ErrorIs(w.t, w.gate(1).Finish(w.t.Context(), w.event, w.token, true), gate.ErrUsed)
+					require.ErrorIs(w.t, w.gate(1).Finish(w.t.Context(), w.event, w.token, "", true), gate.ErrUsed)
 					w.token = ""
 				}
 			},

@@ -265,7 +265,7 @@ func pageNamesTheEnd(t *testing.T, b *browser, rooms *roomsOf, shared *roomProce
 	}
 	rooms.change(event, room.Change{Verb: room.Set, Concurrency: &none})
 	for user, sold := range map[string]bool{"buys": true, "cancels": false} {
-		_, err := rooms.rooms.Finish(t.Context(), event, user, rooms.place(event, user).JTI, sold)
+		_, err := rooms.rooms.Finish(t.Context(), event, user, rooms.place(event, user).JTI, "", sold)
 		require.NoError(t, err)
 	}
 	ends("buys", "Your purchase is complete.")

@@ -135,7 +135,7 @@ func theLastTicketIsSold(t *testing.T, b *browser, rooms *roomsOf, shared *roomP
 	}
 	bob.says("All tickets are sold or held by users in the shop.")
 	unknown()
-	_, err := rooms.rooms.Finish(t.Context(), event, "ann", rooms.place(event, "ann").JTI, true)
+	_, err := rooms.rooms.Finish(t.Context(), event, "ann", rooms.place(event, "ann").JTI, "", true)
 	require.NoError(t, err)
 	bob.says("All tickets are sold. Your place is kept in case more become available.")
 	unknown()

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -74,7 +75,7 @@ func pageLeavesASilentConnection(t *testing.T, b *browser, rooms *roomsOf) {
 		now := rooms.place(event, user)
 		require.Equal(t, []any{places[i].Index, places[i].JTI, places[i].Until}, []any{now.Index, now.JTI, now.Until})
 	}
-	_, err := rooms.rooms.Finish(t.Context(), event, "ann", places[0].JTI, true)
+	_, err := rooms.rooms.Finish(t.Context(), event, "ann", places[0].JTI, "", true)
 	require.NoError(t, err)
 	ann.says("Your purchase is complete.")
 	bob.says("It is your turn.")
@@ -219,6 +220,19 @@ func tabsTakeOverFromOneThatHangs(t *testing.T, b *browser, rooms *roomsOf) {
 	require.Eventually(t, func() bool { return s.connections("room") == 1 }, 2*time.Minute, glance)
 }
 
+// session waits until the shop has verified the turn of a user, and returns the session for which it did.
+func (r *roomsOf) session(event, user string) string {
+	r.t.Helper()
+	redis := goredis.NewClient(&goredis.Options{Addr: r.addr})
+	defer func() { require.NoError(r.t, redis.Close()) }()
+	var lease struct{ By string }
+	require.Eventually(r.t, func() bool {
+		record, err := redis.HGet(r.t.Context(), "ENTRY_RECORD:{"+event+"}", user).Result()
+		return err == nil && json.Unmarshal([]byte(record), &lease) == nil && lease.By != ""
+	}, 2*time.Minute, glance, "the shop has not verified the token")
+	return lease.By
+}
+
 // With absent: release, the user goes to the shop by the link of the page, which stays connected. The
 // shop verifies the token. Then the user ends the turn on the page, and closes the page. The sale is
 // stored in time.
@@ -233,12 +247,11 @@ func aTurnInTheShopGoesOn(t *testing.T, b *browser, rooms *roomsOf) {
 	entry := value[string](v.tab, `new URL(document.getElementById("shop").href).searchParams.get("token")`)
 	lease := rooms.place(event, "ann")
 	v.click("shop")
-	redis := goredis.NewClient(&goredis.Options{Addr: rooms.addr})
-	t.Cleanup(func() { require.NoError(t, redis.Close()) })
-	require.Eventually(t, func() bool {
-		record := redis.HGet(t.Context(), "ENTRY_RECORD:{"+event+"}", "ann").Val()
-		return record != "" && !strings.Contains(record, `"by":""`)
-	}, 2*time.Minute, glance, "the shop has not verified the token")
+	session := rooms.session(event, "ann")
+	longer, err := g.Extend(t.Context(), event, entry, session, time.UnixMilli(lease.Until).Add(5*time.Minute))
+	require.NoError(t, err)
+	require.Equal(t, lease.Until+(5*time.Minute).Milliseconds(), longer.Until.UnixMilli())
+	v.says("It is your turn. You have more time now.")
 	v.matches("location.pathname", "^/rooms/"+event+"$")
 	v.click("leave")
 	v.click("leave-now")
@@ -252,7 +265,7 @@ func aTurnInTheShopGoesOn(t *testing.T, b *browser, rooms *roomsOf) {
 	later := tick() + 8_000
 	require.Eventually(t, func() bool { return tick() > later }, 2*time.Minute, glance)
 	require.Equal(t, lease.JTI, rooms.place(event, "ann").JTI)
-	require.NoError(t, g.Finish(t.Context(), event, entry, true))
+	require.NoError(t, g.Finish(t.Context(), event, entry, session, true))
 	status, err := rooms.rooms.RoomStatus(t.Context(), event)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, status.Sold)

@@ -176,10 +176,10 @@ document.getElementById("position").innerText`), "a position does not rise")
 		return entry
 	}
 	entry := buys("ann", ann)
-	require.NoError(t, g.Finish(t.Context(), event, entry, true))
+	require.NoError(t, g.Finish(t.Context(), event, entry, rooms.session(event, "ann"), true))
 	bob.says("It is your turn.")
 	other := buys("bob", bob)
-	require.NoError(t, g.Finish(t.Context(), event, other, true))
+	require.NoError(t, g.Finish(t.Context(), event, other, rooms.session(event, "bob"), true))
 	for _, secret := range []string{entry, other, roomShop} {
 		require.NotContains(t, s.log.String(), secret)
 	}

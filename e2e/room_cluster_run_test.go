@@ -208,7 +208,7 @@ func (e *clusterEvent) extended(lease room.Place) {
 		}
 		return err
 	})
-	_, err := e.rooms.Finish(e.t.Context(), e.name, user, lease.JTI, false)
+	_, err := e.rooms.Finish(e.t.Context(), e.name, user, lease.JTI, "", false)
 	require.NoError(e.t, err)
 	e.check.Shop(user, checker.Abandoned)
 }

@@ -71,7 +71,7 @@ func TestAWaitingRoomOnACluster(t *testing.T) {
 			lease := claimed[0].JTI
 			_, err = rooms.Verify(ctx, one, "buyer", lease, "session")
 			require.NoError(t, err)
-			_, err = rooms.Finish(ctx, one, "buyer", lease, true)
+			_, err = rooms.Finish(ctx, one, "buyer", lease, "session", true)
 			require.NoError(t, err)
 
 			other := event(0, slots/3)

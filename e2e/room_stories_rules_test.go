@@ -118,7 +118,7 @@ func TestATurnThatTheShopHasVerifiedEndsInTheShop(t *testing.T) {
 		s.ticked(15 * time.Second) // longer than grace and seen_interval
 		require.Equal(t, room.Admitted, s.find("ann").State)
 		require.Empty(t, ben.all("promoted"))
-		require.NoError(t, s.gate(1).Finish(t.Context(), s.event, lease.Token, true))
+		require.NoError(t, s.gate(1).Finish(t.Context(), s.event, lease.Token, "session", true))
 		s.ended("ann", "sold")
 		ben.promoted()
 		require.EqualValues(t, 1, s.status().Sold)
@@ -283,7 +283,7 @@ func TestAPromotionTakesASlotAndItsEndFreesIt(t *testing.T) {
 		first, second := ann.promoted(), ben.promoted()
 		free("1")
 		for range 2 {
-			require.NoError(t, s.gate(1).Finish(t.Context(), s.event, first.Token, false))
+			require.NoError(t, s.gate(1).Finish(t.Context(), s.event, first.Token, "", false))
 		}
 		ann.closed("abandoned")
 		free("2")
@@ -312,7 +312,7 @@ func TestAnOperatorCorrectsTheNumberOfSeats(t *testing.T) {
 		require.Equal(t, "0", s.slots())
 		status := s.status()
 		require.Equal(t, []int64{1, 1, 1}, []int64{status.Capacity, status.Sold, status.Admitted})
-		require.NoError(t, s.gate(0).Finish(t.Context(), s.event, second.Token, false))
+		require.NoError(t, s.gate(0).Finish(t.Context(), s.event, second.Token, "", false))
 		s.ticked(time.Second)
 		require.Empty(t, cid.all("promoted"))
 		s.change("set", `,"capacity":2`)

@@ -457,9 +457,9 @@ func (p patientGate) Verify(ctx context.Context, event, raw, session string) (e 
 }
 
 // Finish is gate.Gate.Finish.
-func (p patientGate) Finish(ctx context.Context, event, raw string, sold bool) error {
+func (p patientGate) Finish(ctx context.Context, event, raw, session string, sold bool) error {
 	p.s.t.Helper()
-	return p.repeat(func() error { return p.Gate.Finish(ctx, event, raw, sold) })
+	return p.repeat(func() error { return p.Gate.Finish(ctx, event, raw, session, sold) })
 }
 
 // gate returns the gate of a shop at a broker.
@@ -476,5 +476,5 @@ func (s *roomStory) buys(broker int, raw, session string) {
 	g := s.gate(broker)
 	_, err := g.Verify(s.t.Context(), s.event, raw, session)
 	require.NoError(s.t, err)
-	require.NoError(s.t, g.Finish(s.t.Context(), s.event, raw, true))
+	require.NoError(s.t, g.Finish(s.t.Context(), s.event, raw, session, true))
 }

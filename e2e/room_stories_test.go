@@ -127,7 +127,7 @@ func TestUsersOfTwoBrokersArePromotedInOrder(t *testing.T) {
 			require.LessOrEqual(t, status.Ready+status.Admitted, int64(concurrency))
 			_, err := shop.Verify(t.Context(), s.event, raw, "session")
 			require.NoError(t, err)
-			require.NoError(t, shop.Finish(t.Context(), s.event, raw, sold))
+			require.NoError(t, shop.Finish(t.Context(), s.event, raw, "session", sold))
 		}
 		entries, err := s.redis.XRange(t.Context(), s.key("ENTRY"), "-", "+").Result()
 		require.NoError(t, err)
@@ -227,9 +227,10 @@ func TestOneSessionOfTheShopUsesAToken(t *testing.T) {
 		_, err = shop.Verify(t.Context(), s.event, entry.Token+"x", "session")
 		require.ErrorIs(t, err, gate.ErrNoEntry)
 		for range 2 {
-			require.NoError(t, shop.Finish(t.Context(), s.event, entry.Token, true), "the same answer again")
+			require.NoError(t, shop.Finish(t.Context(), s.event, entry.Token, "session", true), "the same answer again")
 		}
-		require.ErrorIs(t, shop.Finish(t.Context(), s.event, entry.Token, false), gate.ErrUsed)
+		require.ErrorIs(t, shop.Finish(t.Context(), s.event, entry.Token, "session", false), gate.ErrUsed)
+		require.ErrorIs(t, shop.Finish(t.Context(), s.event, entry.Token, "session of a thief", true), gate.ErrUsed)
 		_, err = shop.Verify(t.Context(), s.event, entry.Token, "session")
 		require.ErrorIs(t, err, gate.ErrEnded)
 		require.EqualValues(t, 1, s.status().Sold)

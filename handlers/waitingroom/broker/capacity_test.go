@@ -67,7 +67,7 @@ func TestACapacityBelowTheAdmittedUsers(t *testing.T) {
 		ends := func(result string, from, to int) {
 			t.Helper()
 			for _, g := range guests[from:to] {
-				a := w.mustShop("finish", map[string]string{"token": g.ticket(0).Token, "result": result})
+				a := w.mustShop("finish", map[string]string{"token": g.ticket(0).Token, "by": g.name, "result": result})
 				require.Equal(t, http.StatusOK, a.status, a.body)
 				got := w.status()
 				require.LessOrEqual(t, got.Sold+got.Ready+got.Admitted, used)

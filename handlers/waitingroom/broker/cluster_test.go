@@ -36,7 +36,7 @@ func TestASilentNodeDelaysNoUserOfAnother(t *testing.T) {
 	p.killed, d.killed = true, true // their names may be on the silent node
 	before := p.quickBroadcasts()
 	redistest.Eventually(t, "rounds that do not wait for the other node", func() bool { return p.quickBroadcasts() >= before+5 })
-	_, err := w.rooms.Finish(t.Context(), w.event, "v", buyer.ticket(0).JTI, true)
+	_, err := w.rooms.Finish(t.Context(), w.event, "v", buyer.ticket(0).JTI, "", true)
 	require.NoError(t, err)
 	waits.wait("promoted")
 	require.False(t, there.ended())

@@ -41,7 +41,7 @@ func TestACrowdGetsThroughWhileInstancesAreKilled(t *testing.T) {
 				if _, err := w.rooms.Verify(context.Background(), w.event, g.name, jti, "session"); err != nil {
 					t.Errorf("%s: verify: %v", g.name, err)
 				}
-				if _, err := w.rooms.Finish(context.Background(), w.event, g.name, jti, true); err != nil {
+				if _, err := w.rooms.Finish(context.Background(), w.event, g.name, jti, "session", true); err != nil {
 					t.Errorf("%s: finish: %v", g.name, err)
 				}
 				switch sold.Add(1) {

@@ -184,9 +184,9 @@ func TestForgedTokensAtTheShopAndTheGate(t *testing.T) {
 		_, err = shop.Verify(t.Context(), w.event, ours.Token, "another")
 		require.ErrorIs(t, err, gate.ErrUsed)
 		for range 2 {
-			require.NoError(t, shop.Finish(t.Context(), w.event, ours.Token, true), "the same answer again")
+			require.NoError(t, shop.Finish(t.Context(), w.event, ours.Token, "s", true), "the same answer again")
 		}
-		require.ErrorIs(t, shop.Finish(t.Context(), w.event, ours.Token, false), gate.ErrUsed)
+		require.ErrorIs(t, shop.Finish(t.Context(), w.event, ours.Token, "s", false), gate.ErrUsed)
 		_, err = shop.Verify(t.Context(), w.event, ours.Token, "s")
 		require.ErrorIs(t, err, gate.ErrEnded)
 		_, err = shop.Check(t.Context(), w.event, ours.Token)

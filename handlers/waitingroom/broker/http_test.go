@@ -284,7 +284,7 @@ func TestAUserWhoIsInTheShopDoesNotEndTheTurn(t *testing.T) {
 		require.Contains(t, refused.body, "finish or cancel the purchase there")
 		require.Equal(t, g.ticket(0).JTI, w.send("GET", w.path()+"/status", "u").place(t).JTI)
 		require.False(t, g.ended())
-		require.Equal(t, http.StatusOK, w.mustShop("finish", map[string]string{"token": g.ticket(0).Token, "result": "sold"}).status)
+		require.Equal(t, http.StatusOK, w.mustShop("finish", map[string]string{"token": g.ticket(0).Token, "by": "session", "result": "sold"}).status)
 		g.wait("closed sold")
 		require.Equal(t, http.StatusNoContent, w.send("DELETE", w.path(), "u").status, "the lease has ended")
 	})

@@ -30,7 +30,7 @@ func TestACrowdOfAPreQueueIsPromotedInTheDrawnOrder(t *testing.T) {
 			g := w.guest(name)
 			g.shuffled = true
 			g.promoted = func(jti string) {
-				if _, err := w.rooms.Finish(context.Background(), w.event, g.name, jti, true); err != nil {
+				if _, err := w.rooms.Finish(context.Background(), w.event, g.name, jti, "", true); err != nil {
 					t.Errorf("%s: finish: %v", g.name, err)
 				}
 			}

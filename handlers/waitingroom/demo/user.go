@@ -224,7 +224,7 @@ func (v *visitor) purchase(ctx context.Context, token string) {
 		loop.Sleep(ctx, time.Duration(200+rand.IntN(800))*time.Millisecond) //nolint:gosec // no secret
 		err = v.retry(ctx, func() error {
 			v.Checker.Sends(v.name, time.Now().UnixMilli())
-			return v.Gate.Finish(ctx, v.Event, token, result == checker.Sold)
+			return v.Gate.Finish(ctx, v.Event, token, session, result == checker.Sold)
 		})
 		v.replay(ctx, token)
 	}

@@ -40,7 +40,7 @@ func TestTheFiguresOfARoom(t *testing.T) {
 		require.Zero(t, r.gauge("millrace_room_sold"))
 		place, err := r.rooms.Status(t.Context(), "e", "a")
 		require.NoError(t, err)
-		_, err = r.rooms.Finish(t.Context(), "e", "a", place.JTI, true)
+		_, err = r.rooms.Finish(t.Context(), "e", "a", place.JTI, "", true)
 		require.NoError(t, err)
 		r.is("sold", 1)
 		r.is("promoted_total", 2)

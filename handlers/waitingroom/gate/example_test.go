@@ -32,7 +32,7 @@ func Example() {
 	mux.Handle("POST /checkout/{event}", g.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		entry, _ := gate.EntryOf(r.Context())
 		fmt.Fprintln(w, "a ticket for", entry.UserID)
-		// After the payment: g.Finish(ctx, entry.Event, token, true)
+		// After the payment: g.Finish(ctx, entry.Event, token, session(r), true)
 	})))
 	answer := httptest.NewRecorder()
 	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/checkout/42", http.NoBody))

@@ -196,14 +196,16 @@ func (a answered) entry(event string) Entry {
 	return Entry{Event: event, UserID: a.UserID, JTI: a.JTI, Until: time.UnixMilli(a.Until)}
 }
 
-// Finish ends the entry: the seat is sold, or the user has abandoned the purchase. A repeated call
-// with the same result succeeds. ErrUsed means that the lease had ended and that its seat is gone.
-func (g *Gate) Finish(ctx context.Context, event, raw string, sold bool) error {
+// Finish ends the entry: the seat is sold, or the user has abandoned the purchase. The session is the
+// one that has verified the entry; it may be empty when none has. A repeated call with the same
+// result succeeds. ErrUsed means that another session has the entry, or that the lease had ended and
+// its seat is gone: the text of the error says which.
+func (g *Gate) Finish(ctx context.Context, event, raw, session string, sold bool) error {
 	result := "abandoned"
 	if sold {
 		result = "sold"
 	}
-	return g.call(ctx, event, "finish", map[string]any{"token": raw, "result": result}, nil)
+	return g.call(ctx, event, "finish", map[string]any{"token": raw, "by": session, "result": result}, nil)
 }
 
 func (g *Gate) call(ctx context.Context, event, verb string, body map[string]any, answer any) error {

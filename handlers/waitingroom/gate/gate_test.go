@@ -56,13 +56,13 @@ func newRoom(t *testing.T) *room {
 		switch {
 		case r.ended:
 			w.WriteHeader(http.StatusGone)
-		case q.PathValue("verb") == "finish":
-			r.ended = true
 		case q.PathValue("verb") == "extend" && r.by == "":
 			w.WriteHeader(http.StatusConflict)
 			fmt.Fprint(w, `{"error":"not_verified","message":"verify first"}`)
 		case r.by != "" && r.by != body.By:
 			w.WriteHeader(http.StatusConflict)
+		case q.PathValue("verb") == "finish":
+			r.ended = true
 		case q.PathValue("verb") == "extend":
 			fmt.Fprintf(w, `{"userId":"ann","jti":"7-x","until":%d}`, min(body.Until, 2000000000000+60_000))
 		default:
@@ -170,8 +170,10 @@ func TestAReplayedTokenIsRefused(t *testing.T) {
 	require.Equal(t, http.StatusOK, shop(t, g, "42", raw), "the same session")
 	session = "s2"
 	require.Equal(t, http.StatusConflict, shop(t, g, "42", raw))
-	require.NoError(t, g.Finish(t.Context(), "42", raw, true))
-	require.ErrorIs(t, g.Finish(t.Context(), "42", raw, true), ErrEnded)
+	require.ErrorIs(t, g.Finish(t.Context(), "42", raw, session, true), ErrUsed)
+	require.ErrorIs(t, g.Finish(t.Context(), "42", raw, "", true), ErrUsed)
+	require.NoError(t, g.Finish(t.Context(), "42", raw, "s1", true))
+	require.ErrorIs(t, g.Finish(t.Context(), "42", raw, "s1", true), ErrEnded)
 	require.Equal(t, http.StatusGone, shop(t, g, "42", raw))
 	_, err := g.Check(t.Context(), "42", raw)
 	require.NoError(t, err, "offline, nothing has changed")
@@ -195,7 +197,7 @@ func TestASessionExtendsItsEntry(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, Entry{Event: "42", UserID: "ann", JTI: "7-x", Until: before.Until.Add(want)}, after)
 	}
-	require.NoError(t, g.Finish(t.Context(), "42", raw, true))
+	require.NoError(t, g.Finish(t.Context(), "42", raw, "s1", true))
 	_, err = g.Extend(t.Context(), "42", raw, "s1", before.Until)
 	require.ErrorIs(t, err, ErrEnded)
 }

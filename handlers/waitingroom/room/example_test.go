@@ -53,7 +53,7 @@ func Example() {
 	fmt.Println("ann", leases[0].State)
 	_, err = rooms.Verify(ctx, "42", "ann", leases[0].JTI, "shop-session")
 	check(err)
-	sold, err := rooms.Finish(ctx, "42", "ann", leases[0].JTI, true)
+	sold, err := rooms.Finish(ctx, "42", "ann", leases[0].JTI, "shop-session", true)
 	check(err)
 	bob, err := rooms.Status(ctx, "42", "bob")
 	check(err)

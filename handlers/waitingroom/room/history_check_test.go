@@ -101,7 +101,7 @@ func (h *history) tick() {
 		if l.state == Ready {
 			h.turn(u)
 		}
-		if l.by != "" && after.ended[l.jti] == Abandoned {
+		if l.by != "" && after.ended[l.jti].state == Abandoned {
 			h.fault("%s was verified for shop %s, and is ended as abandoned", l.jti, l.by)
 		}
 		if l.state != Ready || want.ended[u] == Abandoned {

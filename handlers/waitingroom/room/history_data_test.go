@@ -14,7 +14,7 @@ import (
 type data struct {
 	waiting                       map[string]waiter
 	leases                        map[string]lease
-	ended                         map[string]State
+	ended                         map[string]ended
 	gone                          map[string]memory
 	sold, capacity, last, entries int64
 	draw                          string
@@ -29,8 +29,8 @@ func (d *data) lines() (list []string) {
 	for u, l := range d.leases {
 		list = append(list, fmt.Sprintf("%s is %s at %d until %d as %s for shop %q, extended from %d", u, l.state, l.index, l.until, l.jti, l.by, l.from))
 	}
-	for jti, s := range d.ended {
-		list = append(list, fmt.Sprintf("%s ended %s", jti, s))
+	for jti, e := range d.ended {
+		list = append(list, fmt.Sprintf("%s ended %s for shop %q", jti, e.state, e.by))
 	}
 	for u, g := range d.gone {
 		list = append(list, fmt.Sprintf("%s is void up to %d, absent from %d", u, g.void, g.absent))
@@ -43,7 +43,7 @@ func drawText(state string, cut int64, drawn int, frozen map[string]int64) strin
 }
 
 func (m *model) data() *data {
-	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]State{}, gone: m.gone, sold: m.sold, capacity: m.capacity, last: m.last, entries: m.entries,
+	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]ended{}, gone: m.gone, sold: m.sold, capacity: m.capacity, last: m.last, entries: m.entries,
 		draw: drawText(m.state, m.cut, m.drawn, m.frozen)}
 	for u, w := range m.waiting {
 		d.waiting[u] = *w
@@ -52,7 +52,7 @@ func (m *model) data() *data {
 		d.leases[u] = *l
 	}
 	for jti, e := range m.ended {
-		d.ended[jti] = e.state
+		d.ended[jti] = e
 	}
 	return d
 }
@@ -61,7 +61,7 @@ func (h *history) key(name string) string { return name + ":{" + h.event + "}" }
 
 // load reads the keys of the event, and checks that they agree with each other.
 func (h *history) load() *data {
-	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]State{}, gone: map[string]memory{}, capacity: -1}
+	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]ended{}, gone: map[string]memory{}, capacity: -1}
 	ctx, pipe := context.Background(), h.client.Pipeline()
 	waiting, seen, leases := pipe.ZRangeWithScores(ctx, h.key("WAITING"), 0, -1), pipe.ZRangeWithScores(ctx, h.key("WAITING_SEEN"), 0, -1), pipe.ZRangeWithScores(ctx, h.key("ENTRY_LEASES"), 0, -1)
 	frozen := pipe.ZRangeWithScores(ctx, h.key("WAITING_FROZEN"), 0, -1)
@@ -147,11 +147,14 @@ func (h *history) load() *data {
 		}
 	}
 	for jti, text := range over.Val() {
-		var e struct{ State State }
+		var e struct {
+			State State
+			By    string
+		}
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
 			fault("ENTRY_ENDED of %s is %s: %v", jti, text, err)
 		}
-		d.ended[jti] = e.State
+		d.ended[jti] = ended{state: e.State, by: e.By}
 	}
 	for u, text := range left.Val() {
 		var g struct{ Void, Absent int64 }

@@ -81,7 +81,7 @@ func (h *history) take(s step) {
 	case "extend":
 		h.extend(s.n, b.name, int64(10*(s.user-1)))
 	case "sell", "abandon":
-		h.finish(s.n, s.kind == "sell")
+		h.finish(s.n, []string{b.name, b.name, b.name, ""}[s.user%4], s.kind == "sell")
 	case "tick":
 		h.tick()
 		if s.n%2 == 0 {
@@ -365,21 +365,27 @@ func (h *history) extend(n int, by string, seconds int64) {
 	}
 }
 
-func (h *history) finish(n int, sold bool) {
+func (h *history) finish(n int, by string, sold bool) {
 	if len(h.tokens) == 0 {
 		return
 	}
 	k := h.tokens[len(h.tokens)-1-n%len(h.tokens)]
-	got, err := h.rooms.Finish(h.ctx, h.event, k.user, k.jti, sold)
-	h.logf("%s finishes, sold %t: %s %v", k.jti, sold, got.State, err)
+	got, err := h.rooms.Finish(h.ctx, h.event, k.user, k.jti, by, sold)
+	h.logf("shop %q finishes %s, sold %t: %s %v", by, k.jti, sold, got.State, err)
 	index := indexOf(k.jti)
-	want, refused := h.m.finish(k.user, k.jti, index, sold)
+	want, refused := h.m.finish(k.user, k.jti, by, index, sold)
 	if refused != nil {
 		h.sameError(err, refused)
 		return
 	}
 	answered := h.answered(err)
 	if answered {
+		if session := h.truth.session[k.jti]; session != "" && session != by {
+			h.fault("%s was verified for %s, and is finished by %q", k.jti, session, by)
+		}
+		if by != "" && got.How != "again" {
+			h.truth.session[k.jti] = by
+		}
 		if got.State != want {
 			h.fault("finished as %s, not %s", got.State, want)
 		}

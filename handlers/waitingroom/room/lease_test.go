@@ -28,7 +28,7 @@ func (r *rig) seen(signs ...Sign) []Place {
 }
 
 func (r *rig) finish(user, jti string, sold bool) (Place, error) {
-	return r.rooms.Finish(r.ctx, r.event, user, jti, sold)
+	return r.rooms.Finish(r.ctx, r.event, user, jti, "session", sold)
 }
 
 func (r *rig) leave(user string) Place {
@@ -56,6 +56,65 @@ func TestALeaseIsForOneSessionOfTheShop(t *testing.T) {
 		require.ErrorIs(t, err, ErrEnded)
 		require.Equal(t, Abandoned, got.State)
 		require.Equal(t, "kicked", got.Reason)
+	})
+}
+
+// Whoever else has the token and a credential neither sells nor gives back the seat, before and after
+// the end of the lease. An operator still ends it.
+func TestOnlyTheSessionOfALeaseFinishesIt(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 4, func(o *Options) { o.MaxTurn = time.Hour })
+		refused := func(user, jti string, want State) {
+			t.Helper()
+			for _, by := range []string{"", "another"} {
+				for _, sold := range []bool{true, false} {
+					got, err := r.rooms.Finish(r.ctx, r.event, user, jti, by, sold)
+					require.ErrorIs(t, err, ErrUsed)
+					require.Equal(t, want, got.State)
+				}
+			}
+		}
+		sold, expires, kicked := r.verified("sold", "session"), r.verified("expires", "session"), r.verified("kicked", "session")
+		refused("sold", sold.JTI, Admitted)
+		require.Equal(t, sold.JTI, r.status("sold").JTI)
+		got, err := r.finish("sold", sold.JTI, true)
+		require.NoError(t, err)
+		require.Equal(t, Sold, got.State)
+		refused("sold", sold.JTI, Sold)
+		r.control(Change{Verb: Kick, User: "kicked"})
+		refused("kicked", kicked.JTI, Abandoned)
+		r.pass(5 * time.Minute)
+		require.Equal(t, 1, r.tick().Ended[Expired])
+		refused("expires", expires.JTI, Expired)
+		require.EqualValues(t, 1, r.tick().Table.Sold)
+		for user, p := range map[string]Place{"expires": expires, "kicked": kicked} {
+			got, err = r.finish(user, p.JTI, true)
+			require.NoError(t, err)
+			require.Equal(t, "late", got.How)
+			refused(user, p.JTI, Sold)
+		}
+		require.EqualValues(t, 3, r.tick().Table.Sold)
+	})
+}
+
+// A lease that no session has verified is finished by any one, which it then belongs to.
+func TestALeaseThatWasNotVerifiedIsFinishedByAnySession(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2)
+		named, unnamed := r.admitted("named"), r.admitted("unnamed")
+		for user, jti := range map[string]string{"named": named.JTI, "unnamed": unnamed.JTI} {
+			by := map[string]string{"named": "session"}[user]
+			for _, how := range []string{"", "again"} {
+				got, err := r.rooms.Finish(r.ctx, r.event, user, jti, by, true)
+				require.NoError(t, err)
+				require.Equal(t, how, got.How)
+			}
+		}
+		_, err := r.rooms.Finish(r.ctx, r.event, "named", named.JTI, "another", true)
+		require.ErrorIs(t, err, ErrUsed, "its sale is not the one that is stored")
+		got, err := r.rooms.Finish(r.ctx, r.event, "unnamed", unnamed.JTI, "another", true)
+		require.NoError(t, err)
+		require.Equal(t, "again", got.How)
 	})
 }
 

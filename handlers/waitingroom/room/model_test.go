@@ -49,6 +49,7 @@ type ended struct {
 	state State
 	at    int64
 	user  string
+	by    string // the shop session that had it, or ended it
 }
 
 // memory is what is remembered of a user: the indexes up to void are useless, and the user may
@@ -246,7 +247,7 @@ func (m *model) claim(user string) Place {
 func (m *model) end(user string, state State, reason string) {
 	l := m.leases[user]
 	delete(m.leases, user)
-	m.ended[l.jti] = ended{state, m.ms(), user}
+	m.ended[l.jti] = ended{state, m.ms(), user, l.by}
 	if l.state == Ready && state == Expired {
 		m.leaveBehind(user, l.index, reason)
 		return
@@ -307,12 +308,16 @@ func (m *model) free() int64 {
 	return max(0, min(m.limitOfLeases(), m.capacity-m.sold)-int64(len(m.leases)))
 }
 
-func (m *model) finish(user, jti string, index int64, sold bool) (State, error) {
+func (m *model) finish(user, jti, by string, index int64, sold bool) (State, error) {
 	want := Abandoned
 	if sold {
 		want = Sold
 	}
 	if l := m.leases[user]; l != nil && l.jti == jti {
+		if l.by != "" && l.by != by {
+			return "", ErrUsed
+		}
+		l.by = by
 		m.end(user, want, strings.ToLower(string(want)))
 		if sold {
 			m.sell()
@@ -321,6 +326,8 @@ func (m *model) finish(user, jti string, index int64, sold bool) (State, error) 
 	}
 	e := m.ended[jti] // none: a failover lost it
 	switch {
+	case e.by != "" && e.by != by:
+		return "", ErrUsed
 	case e.state == want:
 		return want, nil
 	case e.state == Sold, e.state != "" && !sold:
@@ -331,7 +338,7 @@ func (m *model) finish(user, jti string, index int64, sold bool) (State, error) 
 	if sold {
 		m.sell()
 	}
-	m.ended[jti] = ended{want, m.ms(), user}
+	m.ended[jti] = ended{want, m.ms(), user, by}
 	m.raise(user, index, strings.ToLower(string(want)))
 	return want, nil
 }

@@ -30,7 +30,7 @@ func TestAnOutageEndsNothing(t *testing.T) {
 		p := r.admitted("buyer")
 		waits := r.enter("waits")
 		r.outage(time.Hour)
-		got, err := r.rooms.Verify(r.ctx, r.event, "buyer", p.JTI, "s")
+		got, err := r.rooms.Verify(r.ctx, r.event, "buyer", p.JTI, "session")
 		require.NoError(t, err, "before the first tick")
 		require.Greater(t, got.Until, got.Now)
 		tick := r.tick()

@@ -46,11 +46,11 @@ func TestAnswersWaitForReplicas(t *testing.T) {
 				return err
 			},
 			"sold": func(rooms *Rooms) error {
-				_, err := rooms.Finish(r.ctx, r.event, "user-1", leases[1].JTI, true)
+				_, err := rooms.Finish(r.ctx, r.event, "user-1", leases[1].JTI, "session", true)
 				return err
 			},
 			"abandoned": func(rooms *Rooms) error {
-				_, err := rooms.Finish(r.ctx, r.event, "user-2", leases[2].JTI, false)
+				_, err := rooms.Finish(r.ctx, r.event, "user-2", leases[2].JTI, "", false)
 				return err
 			},
 			"leave": func(rooms *Rooms) error {

@@ -242,12 +242,15 @@ func (r *Rooms) Extend(ctx context.Context, event, user, jti, by string, until i
 // Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end
 // of the lease, expired or abandoned, needs a free slot: How is "late". Every other pair of state
 // and result returns ErrConflict, with the state of the lease.
-func (r *Rooms) Finish(ctx context.Context, event, user, jti string, sold bool) (Place, error) {
+//
+// by is the session of the shop. Once a session has verified the lease, or ended it, all others get
+// ErrUsed, and nothing has changed. It may be empty for a lease that was not verified.
+func (r *Rooms) Finish(ctx context.Context, event, user, jti, by string, sold bool) (Place, error) {
 	result := Abandoned
 	if sold {
 		result = Sold
 	}
-	return r.one(ctx, "finish", event, user, jti, string(result))
+	return r.one(ctx, "finish", event, user, jti, string(result), by)
 }
 
 // Claim makes READY leases ADMITTED. Their time begins with the first claim, and a repeated claim

@@ -85,7 +85,7 @@ func (s *Shop) Register(r *pipeline.Registry, server *web.Plugin) {
 // request is the body of all requests.
 type request struct {
 	Token  string `json:"token"`
-	By     string `json:"by"`     // verify, extend: the session of the shop
+	By     string `json:"by"`     // the session of the shop; finish: may be empty without verify
 	Until  int64  `json:"until"`  // extend: requested end in ms of the server's clock
 	Result string `json:"result"` // finish: sold or abandoned
 }
@@ -171,7 +171,8 @@ func (s *Shop) refusal(err error) web.Refusal {
 	case errors.Is(err, errSession), errors.Is(err, errUntil), errors.Is(err, errResult):
 		return refusal(http.StatusBadRequest, "bad_body", err.Error())
 	case errors.Is(err, room.ErrUsed):
-		return refusal(http.StatusConflict, "used", "another session uses the entry token")
+		return refusal(http.StatusConflict, "used",
+			"another session has verified the entry token: repeat the request with its by, or let an operator remove the user (room kick)")
 	case errors.Is(err, room.ErrUnverified):
 		return refusal(http.StatusConflict, "not_verified", "no session has verified the entry token: send verify first")
 	case errors.Is(err, room.ErrConflict):
@@ -207,7 +208,10 @@ func (s *Shop) finish(ctx context.Context, event string, c token.Claims, q reque
 	if !sold && q.Result != "abandoned" {
 		return room.Place{}, errResult
 	}
-	place, err := s.rooms.Finish(ctx, event, c.Subject, c.ID, sold)
+	if q.By != "" && !room.ValidUser(q.By) {
+		return room.Place{}, errSession
+	}
+	place, err := s.rooms.Finish(ctx, event, c.Subject, c.ID, q.By, sold)
 	failpoint.Hit(failpoint.Finished)
 	late := func(answer string) { s.late.WithLabelValues(s.labels.Name(event), answer).Inc() }
 	// With too few replicas it has run, too, and is again when the shop repeats it.

@@ -42,7 +42,9 @@ type rig struct {
 	labels *labels.Labels
 	http   *http.ServeMux
 	server *redis.Server
-	answer Entry // the last one
+	// The last answer, and the message of a refusal.
+	answer  Entry
+	message string
 }
 
 func newRig(t *testing.T) *rig {
@@ -115,11 +117,12 @@ func (r *rig) post(path, body string, header ...string) (int, string) {
 	q.Header["Authorization"] = header
 	w := httptest.NewRecorder()
 	r.http.ServeHTTP(w, q)
-	var answer struct{ Error, State string }
+	var answer struct{ Error, Message, State string }
 	text, err := io.ReadAll(w.Body)
 	require.NoError(r.t, err)
 	require.NoError(r.t, json.Unmarshal(text, &answer), "%s", text)
 	require.NoError(r.t, json.Unmarshal(text, &r.answer), "%s", text)
+	r.message = answer.Message
 	return w.Code, answer.Error + answer.State
 }
 
@@ -128,9 +131,9 @@ func (r *rig) verify(raw, by string) (int, string) {
 	return r.post("/events/42/entry/verify", `{"token":"`+raw+`","by":"`+by+`"}`)
 }
 
-func (r *rig) finish(raw, result string) (int, string) {
+func (r *rig) finish(raw, by, result string) (int, string) {
 	r.t.Helper()
-	return r.post("/events/42/entry/finish", `{"token":"`+raw+`","result":"`+result+`"}`)
+	return r.post("/events/42/entry/finish", `{"token":"`+raw+`","by":"`+by+`","result":"`+result+`"}`)
 }
 
 func (r *rig) want(wantStatus int, wantWord string) func(int, string) {
@@ -148,9 +151,13 @@ func TestASessionBuys(t *testing.T) {
 	r.want(200, "ADMITTED")(r.verify(raw, "session-1"))
 	r.want(200, "ADMITTED")(r.verify(raw, "session-1"))
 	r.want(409, "used")(r.verify(raw, "session-2"))
-	r.want(200, "SOLD")(r.finish(raw, "sold"))
-	r.want(200, "SOLD")(r.finish(raw, "sold"))
-	r.want(409, "conflict")(r.finish(raw, "abandoned"))
+	r.want(409, "used")(r.finish(raw, "", "sold"))
+	r.want(409, "used")(r.finish(raw, "session-2", "abandoned"))
+	require.Contains(t, r.message, "repeat the request with its by, or let an operator")
+	r.want(200, "SOLD")(r.finish(raw, "session-1", "sold"))
+	r.want(200, "SOLD")(r.finish(raw, "session-1", "sold"))
+	r.want(409, "used")(r.finish(raw, "session-2", "sold"))
+	r.want(409, "conflict")(r.finish(raw, "session-1", "abandoned"))
 	r.want(410, "ended")(r.verify(raw, "session-1"))
 	r.counts(`
 # HELP millrace_room_ended_total Leases that ended by a tick, a result of the shop or a departure, by event and state (SOLD, ABANDONED, EXPIRED).
@@ -173,6 +180,7 @@ millrace_room_shop_requests_total{answer="ok",request="verify"} 2
 millrace_room_shop_requests_total{answer="unavailable",request="extend"} 0
 millrace_room_shop_requests_total{answer="unavailable",request="finish"} 0
 millrace_room_shop_requests_total{answer="unavailable",request="verify"} 0
+millrace_room_shop_requests_total{answer="used",request="finish"} 3
 millrace_room_shop_requests_total{answer="used",request="verify"} 1
 `, r.shop.requests)
 }
@@ -230,7 +238,7 @@ func TestTheLeaseDecides(t *testing.T) {
 	require.NoError(t, err)
 	r.want(410, "ended")(r.verify(raw, "session-1"))
 	r.admit("ben")
-	r.want(409, "conflict")(r.finish(raw, "sold"))
+	r.want(409, "conflict")(r.finish(raw, "session-1", "sold"))
 	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "conflict")), "the buyer has paid")
 }
 
@@ -240,10 +248,10 @@ func TestALateSaleNeedsASeat(t *testing.T) {
 	late := r.admitBy(room.New(r.server, options(time.Millisecond)), "ann")
 	r.tickUntil("ann", "")
 	other := r.admit("ben")
-	r.want(409, "conflict")(r.finish(late, "sold"))
+	r.want(409, "conflict")(r.finish(late, "", "sold"))
 	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "conflict")))
-	r.want(200, "ABANDONED")(r.finish(other, "abandoned"))
-	r.want(200, "SOLD")(r.finish(late, "sold"))
+	r.want(200, "ABANDONED")(r.finish(other, "", "abandoned"))
+	r.want(200, "SOLD")(r.finish(late, "", "sold"))
 	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "sold")))
 }
 
@@ -256,9 +264,9 @@ func TestAResultWithoutReplicasIsCountedOnce(t *testing.T) {
 	o := options(time.Hour)
 	o.Replicas, o.ReplicaWait = 1, time.Millisecond
 	r.shop.rooms = room.New(r.server, o)
-	r.want(503, "unavailable")(r.finish(raw, "sold"))
+	r.want(503, "unavailable")(r.finish(raw, "", "sold"))
 	r.shop.rooms = plain
-	r.want(200, "SOLD")(r.finish(raw, "sold"))
+	r.want(200, "SOLD")(r.finish(raw, "", "sold"))
 	r.is(1, "SOLD")
 }
 
@@ -266,7 +274,7 @@ func TestAResultWithoutReplicasIsCountedOnce(t *testing.T) {
 func TestALostLeaseIsAbandoned(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.want(200, "ABANDONED")(r.finish(r.sign("42", "ann", strconv.FormatInt(time.Now().UnixMicro(), 10)+"-lost", time.Now().Add(time.Hour)), "abandoned"))
+	r.want(200, "ABANDONED")(r.finish(r.sign("42", "ann", strconv.FormatInt(time.Now().UnixMicro(), 10)+"-lost", time.Now().Add(time.Hour)), "", "abandoned"))
 	require.Zero(t, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "sold")))
 }
 
@@ -309,6 +317,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		"an end of nobody":   {"/events/42/entry/extend", `{"token":"` + raw + `","until":1}`, 400, "bad_body"},
 		"no session before":  {"/events/42/entry/extend", `{"token":"` + raw + `","by":"s","until":1}`, 409, "not_verified"},
 		"no result":          {"/events/42/entry/finish", `{"token":"` + raw + `"}`, 400, "bad_body"},
+		"no session's name":  {"/events/42/entry/finish", `{"token":"` + raw + `","by":"a\nb","result":"sold"}`, 400, "bad_body"},
 		"another result":     {"/events/42/entry/finish", `{"token":"` + raw + `","result":"SOLD"}`, 400, "bad_body"},
 		"an event of braces": {"/events/%7B42%7D/entry/verify", `{}`, 400, "bad_event"},
 		"no token":           {"/events/42/entry/verify", `{"by":"s"}`, 401, "forged"},

@@ -58,8 +58,8 @@ local function toLease(text)
   if l and type(l.jti) == 'string' and type(l.idx) == 'number' and type(l.state) == 'string' and type(l['until']) == 'number' then return l end
 end
 
--- verified reports whether a shop has checked a lease. Then the user may be paying.
-local function verified(l) return (l.by or '') ~= '' end
+-- verified reports whether a session of a shop has a lease, or had one that has ended. Then the user may be paying.
+local function verified(l) return type(l.by) == 'string' and l.by ~= '' end
 
 local function lease(user) return toLease(redis.call('HGET', LEASE, user)) end
 
@@ -210,10 +210,10 @@ local function grant(user, l)
   redis.call('SET', TOKEN .. user, l.jti)
 end
 
--- over remembers how a lease ended, and makes the user's indexes up to void useless. A READY one whose time is over leaves
+-- over remembers how a lease ended, and for which session of a shop, and makes the user's indexes up to void useless. A READY one whose time is over leaves
 -- its index behind.
 local function over(user, l, state, reason, void)
-  redis.call('HSET', ENDED, l.jti, string.format('{"state":"%s","reason":"%s","at":%.0f}', state, reason, clock))
+  redis.call('HSET', ENDED, l.jti, string.format('{"state":"%s","reason":"%s","at":%.0f,"by":%s}', state, reason, clock, quote(l.by or '')))
   if state == 'SOLD' then
     redis.call('ZREM', FORGET, 'j' .. l.jti)
   else

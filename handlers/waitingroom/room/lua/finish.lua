@@ -1,10 +1,11 @@
 -- finish.lua: a shop ends a lease. When the lease has ended otherwise, the sale needs a free slot.
 -- A sale of the last seat sets the field last_seat of the room.
 -- ARGV[8] user   ARGV[9] id of the lease: its index, a hyphen, and a random text   ARGV[10] SOLD or ABANDONED
+-- ARGV[11] session of the shop, or empty: after verify it is the one that has the lease, also when the lease has ended
 -- Reply: the place; how is late for a sale after the end, and again for a result that is known. Code CONFLICT: the place has
---        the state of the lease.
+--        the state of the lease. Code USED: another session has the lease, or has ended it.
 -- Complexity: O(log N)
-local user, jti, result = ARGV[8], ARGV[9], ARGV[10]
+local user, jti, result, by = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local reason = string.lower(result)
 local index = tonumber(string.match(jti, '^(%d+)%-') or 0)
 local l = lease(user)
@@ -14,6 +15,8 @@ local function sell()
   if redis.call('HINCRBY', ROOM, 'sold', 1) == tonumber(room.capacity) then redis.call('HSET', ROOM, 'last_seat', '1') end
 end
 if l and l.jti == jti then
+  if verified(l) and l.by ~= by then return answer('USED', standing(user)) end
+  l.by = by
   finish(user, l, result, reason)
   sell()
   return answer('OK', place(result, index, nil, reason))
@@ -21,6 +24,7 @@ end
 
 -- A lease that a failover lost is not known. It may end in both ways.
 local e = ended(jti) or index > tonumber(room.forgotten) and {state = 'EXPIRED', lost = true} or {state = ''}
+if verified(e) and e.by ~= by then return answer('USED', place(e.state, index, nil, e.reason)) end
 if e.state == result then
   redis.call('HSET', ROOM, 'sold', room.sold) -- the caller waits until replicas have all writes up to this one
   return answer('OK', place(result, index, nil, reason, 'again'))
@@ -30,6 +34,6 @@ if not sells and not (result == 'ABANDONED' and e.lost) then
   return answer('CONFLICT', place(e.state, index, nil, e.reason or 'unknown'))
 end
 if (waits(user) or math.huge) <= index then unqueue(user) end
-over(user, {jti = jti, idx = index}, result, reason, index)
+over(user, {jti = jti, idx = index, by = by}, result, reason, index)
 sell()
 return answer('OK', place(result, index, nil, reason, 'late'))
