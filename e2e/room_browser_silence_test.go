@@ -239,7 +239,7 @@ func (r *roomsOf) session(event, user string) string {
 func aTurnInTheShopGoesOn(t *testing.T, b *browser, rooms *roomsOf) {
 	const event = "in-shop"
 	shop, gateTo := ticketShop(t, event)
-	s := rooms.start(event, "absent: release", "seen_interval: 3s", "grace: 3s", `entry_url: "`+shop.URL+`/enter?token={token}"`)
+	s := rooms.start(event, "absent: release", "seen_interval: 3s", "grace: 3s", "purchases_per_user: 1", `entry_url: "`+shop.URL+`/enter?token={token}"`)
 	g := gateTo(s.url)
 	rooms.open(event, 1)
 	v := visitAt(t, b, 360, s.url, event, "ann")
@@ -266,6 +266,7 @@ func aTurnInTheShopGoesOn(t *testing.T, b *browser, rooms *roomsOf) {
 	require.Eventually(t, func() bool { return tick() > later }, 2*time.Minute, glance)
 	require.Equal(t, lease.JTI, rooms.place(event, "ann").JTI)
 	require.NoError(t, g.Finish(t.Context(), event, entry, session, true))
+	visitAt(t, b, 360, s.url, event, "ann").says("You have made all purchases that this event allows.")
 	status, err := rooms.rooms.RoomStatus(t.Context(), event)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, status.Sold)

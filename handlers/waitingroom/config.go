@@ -63,6 +63,9 @@ type Config struct {
 	// UnknownEvents says what happens to an event without a room. The value "refuse" answers 404,
 	// and the default queries the Event Service.
 	UnknownEvents string `yaml:"unknown_events"`
+	// PurchasesPerUser is how many seats of an event a user may buy. Afterwards the user can not enter
+	// its room again. 0 is no limit.
+	PurchasesPerUser int `yaml:"purchases_per_user"`
 	// MaxEvents is the number of rooms from which on users open no further one. Operators still do.
 	MaxEvents    int                 `yaml:"max_events"`
 	EventService eventservice.Config `yaml:"event_service"`
@@ -103,7 +106,8 @@ func (c *Config) rooms() room.Options {
 	return room.Options{
 		PromoteInterval: c.Dispatcher.PromoteInterval, PromoteBatch: c.PromoteBatch, TokenTTL: c.TokenTTL, MaxTurn: c.MaxTurn, ReadyTTL: c.ReadyTTL,
 		Grace: c.Grace, SeenInterval: c.SeenInterval, ClearAfter: c.ClearAfter, Release: c.Absent == absentRelease, CloseSoldOut: c.CloseSoldOut, MaxEvents: c.MaxEvents,
-		Replicas: c.Replicas, ReplicaWait: c.ReplicaWait,
+		PurchasesPerUser: c.PurchasesPerUser,
+		Replicas:         c.Replicas, ReplicaWait: c.ReplicaWait,
 	}
 }
 
@@ -125,6 +129,7 @@ func (c *Config) Validate() error {
 	p.Check(c.SeenInterval <= c.Grace, "seen_interval", "must be at most grace (%s), got %s", c.Grace, c.SeenInterval)
 	p.Check(c.Absent == absentKeep || c.Absent == absentRelease, "absent", "must be keep or release, got %q", c.Absent)
 	p.Check(c.UnknownEvents == unknownConfirm || c.UnknownEvents == unknownRefuse, "unknown_events", "must be ask or refuse, got %q", c.UnknownEvents)
+	p.Check(c.PurchasesPerUser >= 0, "purchases_per_user", "must be >= 0, got %d", c.PurchasesPerUser)
 	p.Check(c.MaxEvents > 0, "max_events", "must be > 0, got %d", c.MaxEvents)
 	p.Under("event_service", c.EventService.Validate())
 	if c.EntryURL != "" {

@@ -42,6 +42,7 @@ func TestMistakesInSettings(t *testing.T) {
 		"seen_interval: must be at most grace":                 func(c *Config) { c.Grace = 20 * time.Second },
 		"absent: must be":                                      func(c *Config) { c.Absent = "drop" },
 		"unknown_events: must be":                              func(c *Config) { c.UnknownEvents = "open" },
+		"purchases_per_user: must be >= 0, got -1":             func(c *Config) { c.PurchasesPerUser = -1 },
 		"max_events: must be":                                  func(c *Config) { c.MaxEvents = 0 },
 		"event_service.timeout: must be":                       func(c *Config) { c.EventService.Timeout = 0 },
 		"entry_url: must be an address":                        func(c *Config) { c.EntryURL = "https://shop.example/enter" },

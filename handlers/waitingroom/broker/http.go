@@ -227,6 +227,8 @@ func (b *Broker) refuse(w http.ResponseWriter, r *http.Request, p room.Place, er
 		refusal = web.Refusal{Status: http.StatusGone, Word: p.Reason, Message: "the waiting room is closed"}
 	case errors.Is(err, room.ErrRejected) && p.Reason == "sold_out":
 		refusal = web.Refusal{Status: http.StatusConflict, Word: p.Reason, Message: "all seats of the event are sold"}
+	case errors.Is(err, room.ErrRejected) && p.Reason == "bought":
+		refusal = web.Refusal{Status: http.StatusConflict, Word: p.Reason, Message: "the user has made all purchases that the event allows"}
 	case errors.Is(err, room.ErrRejected):
 		refusal = web.Refusal{Status: http.StatusConflict, Word: p.Reason, Message: "the waiting room takes no new users"}
 	case errors.Is(err, room.ErrVerified):

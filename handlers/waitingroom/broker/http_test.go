@@ -290,6 +290,28 @@ func TestAUserWhoIsInTheShopDoesNotEndTheTurn(t *testing.T) {
 	})
 }
 
+// A user who has made all purchases is told so before the queue, as a stream and as JSON. A stream that
+// comes back is only told how its turn ended.
+func TestAUserWhoHasBoughtDoesNotEnterAgain(t *testing.T) {
+	each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.PurchasesPerUser = 1
+		w.start("broker", "broker", "dispatcher")
+		w.open(10, 10)
+		g := w.guest("u").run().wait("promoted")
+		require.Equal(t, http.StatusOK, w.mustShop("finish", map[string]string{"token": g.ticket(0).Token, "result": "sold"}).status)
+		g.wait("closed sold").ends()
+		for _, accept := range []string{asStream, "application/json"} {
+			a := w.send("GET", w.path(), "u", "Accept", accept)
+			require.Equal(t, "409 bought", a.word())
+			require.Contains(t, a.body, "all purchases that the event allows")
+		}
+		require.Equal(t, http.StatusNoContent, w.send("GET", w.path(), "u", "Accept", asStream, "Last-Event-ID", g.lastID()).status)
+		require.Equal(t, "410 sold", w.send("GET", w.path()+"/status", "u").word())
+		w.guest("v").run().wait("promoted")
+	})
+}
+
 // All streams of a user have one place and one lease, on all brokers. The eleventh on a broker is
 // refused for now.
 func TestAUserWithManyStreams(t *testing.T) {

@@ -196,6 +196,9 @@ func writeUser(out io.Writer, u admin.User) error {
 		row("until", stamp(u.Until))
 	}
 	row("instance", u.Instance)
+	if u.Bought > 0 {
+		row("bought", app.Thousands(int64(u.Bought)))
+	}
 	if memory := string(u.Memory); memory != "null" {
 		row("an earlier place", memory)
 	}

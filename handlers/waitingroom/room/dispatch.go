@@ -86,6 +86,7 @@ func (r *Rooms) Holder(ctx context.Context, event string, users []string) ([]str
 type Details struct {
 	Place
 	Instance string `json:"instanceId"` // of the latest connection
+	Bought   int    `json:"bought"`     // purchases in this event
 	// Seen is the last sign of life of a waiting user, in ms of the room's time.
 	Seen int64 `json:"seen"`
 	// Memory says how the last place ended. It is null when nothing is remembered.
@@ -105,9 +106,12 @@ func (r *Rooms) Find(ctx context.Context, event, user string) (Details, error) {
 	}
 	d.Instance = holders[0]
 	seen, left := redis.Command("ZSCORE", "WAITING_SEEN:{"+event+"}", user), redis.Command("HGET", "WAITING_LEFT:{"+event+"}", user)
-	if err := r.server.Do(ctx, seen, left); err != nil {
+	bought := redis.Command("HGET", "ENTRY_BUYERS:{"+event+"}", user)
+	if err := r.server.Do(ctx, seen, left, bought); err != nil {
 		return d, err
 	}
+	purchases, _ := bought.Text()
+	d.Bought, _ = strconv.Atoi(purchases) // 0 for a user who has bought nothing
 	if text, _ := left.Text(); json.Valid([]byte(text)) {
 		d.Memory = json.RawMessage(text)
 	}

@@ -172,6 +172,12 @@ func (h *history) turn(user string) {
 	}
 }
 
+// holder is the user of a lease.
+func (h *history) holder(jti string) string {
+	i := slices.IndexFunc(h.tokens, func(k token) bool { return k.jti == jti })
+	return h.tokens[i].user
+}
+
 // compare compares the server with the model, and checks what must be true at every step.
 func (h *history) compare() {
 	d := h.load()
@@ -197,10 +203,16 @@ func (h *history) compare() {
 			h.fault("the lease of %s ends at %d, and its shop was told %d", u, l.until, h.truth.until[l.jti])
 		}
 	}
-	sold := int64(0)
-	for _, state := range h.truth.result {
+	sold, purchases := int64(0), map[string]int{}
+	for jti, state := range h.truth.result {
 		if state == Sold {
 			sold++
+			purchases[h.holder(jti)]++
+		}
+	}
+	for u, n := range purchases {
+		if most := h.o.PurchasesPerUser; most > 0 && n > most || n > d.bought[u] {
+			h.fault("%d sales of %s were answered, and %d are stored, of %d", n, u, d.bought[u], most)
 		}
 	}
 	if d.sold < sold {

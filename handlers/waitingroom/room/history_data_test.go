@@ -16,6 +16,7 @@ type data struct {
 	leases                        map[string]lease
 	ended                         map[string]ended
 	gone                          map[string]memory
+	bought                        map[string]int
 	sold, capacity, last, entries int64
 	draw                          string
 	faults                        []string // keys that do not agree
@@ -35,6 +36,9 @@ func (d *data) lines() (list []string) {
 	for u, g := range d.gone {
 		list = append(list, fmt.Sprintf("%s is void up to %d, absent from %d", u, g.void, g.absent))
 	}
+	for u, n := range d.bought {
+		list = append(list, fmt.Sprintf("%s has bought %d", u, n))
+	}
 	return append(list, fmt.Sprintf("sold %d of %d", d.sold, d.capacity), fmt.Sprintf("last index %d", d.last), fmt.Sprintf("%d entries", d.entries), d.draw)
 }
 
@@ -43,7 +47,7 @@ func drawText(state string, cut int64, drawn int, frozen map[string]int64) strin
 }
 
 func (m *model) data() *data {
-	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]ended{}, gone: m.gone, sold: m.sold, capacity: m.capacity, last: m.last, entries: m.entries,
+	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]ended{}, gone: m.gone, bought: m.bought, sold: m.sold, capacity: m.capacity, last: m.last, entries: m.entries,
 		draw: drawText(m.state, m.cut, m.drawn, m.frozen)}
 	for u, w := range m.waiting {
 		d.waiting[u] = *w
@@ -61,13 +65,14 @@ func (h *history) key(name string) string { return name + ":{" + h.event + "}" }
 
 // load reads the keys of the event, and checks that they agree with each other.
 func (h *history) load() *data {
-	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]ended{}, gone: map[string]memory{}, capacity: -1}
+	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]ended{}, gone: map[string]memory{}, bought: map[string]int{}, capacity: -1}
 	ctx, pipe := context.Background(), h.client.Pipeline()
 	waiting, seen, leases := pipe.ZRangeWithScores(ctx, h.key("WAITING"), 0, -1), pipe.ZRangeWithScores(ctx, h.key("WAITING_SEEN"), 0, -1), pipe.ZRangeWithScores(ctx, h.key("ENTRY_LEASES"), 0, -1)
 	frozen := pipe.ZRangeWithScores(ctx, h.key("WAITING_FROZEN"), 0, -1)
 	places, ids, records := pipe.HGetAll(ctx, h.key("WAITING_QUEUE_INDEX_RECORD")), pipe.HGetAll(ctx, h.key("WAITING_USER_IDS")), pipe.HGetAll(ctx, h.key("ENTRY_RECORD"))
 	over, room := pipe.HGetAll(ctx, h.key("ENTRY_ENDED")), pipe.HGetAll(ctx, h.key("ROOM"))
 	left, last, entries := pipe.HGetAll(ctx, h.key("WAITING_LEFT")), pipe.HGet(ctx, h.key("WAITING_QUEUE_IDX"), h.event), pipe.XLen(ctx, h.key("ENTRY"))
+	bought := pipe.HGetAll(ctx, h.key("ENTRY_BUYERS"))
 	tokens := make([]*goredis.StringCmd, len(h.users))
 	for i, u := range h.users {
 		tokens[i] = pipe.Get(ctx, h.key("ENTRY_TOKEN")+":"+u)
@@ -162,6 +167,9 @@ func (h *history) load() *data {
 			fault("WAITING_LEFT of %s is %s: %v", u, text, err)
 		}
 		d.gone[u] = memory{void: g.Void, absent: g.Absent}
+	}
+	for u, text := range bought.Val() {
+		d.bought[u], _ = strconv.Atoi(text)
 	}
 	number := func(to *int64, text string) {
 		if text != "" {

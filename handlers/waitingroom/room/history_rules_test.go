@@ -1,6 +1,7 @@
 package room
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -258,6 +259,50 @@ func TestHistoriesThatFailed(t *testing.T) {
 			require.Equal(t, int64(1), h.m.sold)
 			h.finish(0, "another", true)
 		}},
+		{"a late sale that is the last purchase ends the place since then", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.control(Change{Verb: Set, Capacity: new(int64(9))})
+			h.enter("u1", a, 0)
+			h.pass(1000)
+			h.crash(a)
+			h.pass(32000)
+			h.control(Change{Verb: Hold})
+			h.enter("u1", b, 0)
+			require.Contains(t, h.m.waiting, "u1")
+			h.finish(0, "shop", true)
+			require.Equal(t, 1, h.m.bought["u1"])
+			require.Empty(t, h.m.waiting)
+			h.signs(b, false, "u1")
+			h.enter("u1", c, 0)
+			require.Empty(t, h.m.waiting)
+		}},
+		{"a late sale that is the last purchase ends the turn since then", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.control(Change{Verb: Set, Capacity: new(int64(9))})
+			h.enter("u1", a, 0)
+			h.pass(1000)
+			h.crash(a)
+			h.pass(32000)
+			h.enter("u1", b, 0)
+			h.pass(1000)
+			require.Contains(t, h.m.leases, "u1")
+			h.finish(1, "shop", true)
+			require.Empty(t, h.m.leases)
+			h.finish(0, "shop", true)
+			require.EqualValues(t, 1, h.m.sold)
+		}},
+		{"a late sale is refused while the shop makes the last purchase", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.control(Change{Verb: Set, Capacity: new(int64(9))})
+			h.enter("u1", a, 0)
+			h.pass(1000)
+			h.crash(a)
+			h.pass(32000)
+			h.enter("u1", b, 0)
+			h.pass(1000)
+			h.verify(0, "shop")
+			h.finish(1, "shop", true)
+			require.Zero(t, h.m.sold)
+			h.finish(0, "shop", true)
+			require.EqualValues(t, 1, h.m.sold)
+		}},
 		{"a sale of an abandoned lease needs a free slot", false, func(t *testing.T, h *history, a, b, c *broker) {
 			h.enter("u1", a, 0)
 			h.enter("u2", b, 0)
@@ -327,7 +372,12 @@ func TestHistoriesThatFailed(t *testing.T) {
 		e := newHistoryEnv(t, s)
 		for _, one := range histories {
 			t.Run(one.name, func(t *testing.T) {
-				h := e.newHistory(t, func(o *Options) { o.Release = one.release })
+				h := e.newHistory(t, func(o *Options) {
+					o.Release, o.PurchasesPerUser = one.release, 0
+					if strings.Contains(one.name, "last purchase") {
+						o.PurchasesPerUser = 1
+					}
+				})
 				defer h.clear()
 				h.seats(1)
 				h.replicate()

@@ -242,6 +242,7 @@ func (e *historyEnv) play(t *rapid.T) {
 		o.Release = rapid.IntRange(0, 3).Draw(t, "absent: release") == 3
 		o.CloseSoldOut = rapid.IntRange(0, 3).Draw(t, "close when sold out") == 3
 		o.Replicas = rapid.IntRange(0, 1).Draw(t, "replicas")
+		o.PurchasesPerUser = rapid.IntRange(0, 2).Draw(t, "purchases per user")
 	})
 	defer h.clear()
 	h.users = h.users[:rapid.IntRange(2, len(h.users)).Draw(t, "users")]

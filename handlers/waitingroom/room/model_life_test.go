@@ -34,12 +34,14 @@ const share = 10_000
 func newLife() life { return life{state: opened, mode: FIFO, most: math.MaxInt64, perMinute: -1} }
 
 // refusal says why new users are refused.
-func (m *model) refusal() string {
+func (m *model) refusal(user string) string {
 	switch {
 	case m.state == closed:
 		return m.closedFor
 	case m.soldOut():
 		return "sold_out"
+	case m.full(user):
+		return "bought"
 	case m.state == draining, m.state == paused && m.heldFrom == draining:
 		return "draining"
 	case m.mode == Reject:

@@ -30,7 +30,8 @@ type model struct {
 	leases   map[string]*lease
 	ended    map[string]ended // by jti
 	gone     map[string]memory
-	forgot   int64 // the highest index that was void and is not remembered
+	bought   map[string]int // purchases
+	forgot   int64          // the highest index that was void and is not remembered
 }
 
 type waiter struct{ index, seen int64 }
@@ -61,7 +62,7 @@ type memory struct {
 }
 
 func newModel(o Options) *model {
-	return &model{o: o, capacity: -1, life: newLife(), waiting: map[string]*waiter{}, leases: map[string]*lease{}, ended: map[string]ended{}, gone: map[string]memory{}}
+	return &model{o: o, capacity: -1, life: newLife(), waiting: map[string]*waiter{}, leases: map[string]*lease{}, ended: map[string]ended{}, gone: map[string]memory{}, bought: map[string]int{}}
 }
 
 // clone is what a replica has.
@@ -76,7 +77,7 @@ func (m *model) clone() *model {
 		one := *l
 		c.leases[u] = &one
 	}
-	c.ended, c.gone, c.frozen = maps.Clone(m.ended), maps.Clone(m.gone), maps.Clone(m.frozen)
+	c.ended, c.gone, c.frozen, c.bought = maps.Clone(m.ended), maps.Clone(m.gone), maps.Clone(m.frozen), maps.Clone(m.bought)
 	return &c
 }
 
@@ -178,7 +179,7 @@ func (m *model) restore(user string, index int64) string {
 func (m *model) enter(user string, cursor int64) (Place, error) {
 	how := m.restore(user, cursor)
 	if how == "" && cursor == 0 {
-		if reason := m.refusal(); reason != "" {
+		if reason := m.refusal(user); reason != "" {
 			return Place{Reason: reason}, ErrRejected
 		}
 		m.waiting[user] = &waiter{index: m.next()}
@@ -320,7 +321,7 @@ func (m *model) finish(user, jti, by string, index int64, sold bool) (State, err
 		l.by = by
 		m.end(user, want, strings.ToLower(string(want)))
 		if sold {
-			m.sell()
+			m.sell(user)
 		}
 		return want, nil
 	}
@@ -332,18 +333,31 @@ func (m *model) finish(user, jti, by string, index int64, sold bool) (State, err
 		return want, nil
 	case e.state == Sold, e.state != "" && !sold:
 		return "", ErrConflict
-	case sold && m.free() == 0:
+	case sold && (m.free() == 0 || m.full(user)):
 		return "", ErrConflict
 	}
 	if sold {
-		m.sell()
+		m.sell(user)
 	}
 	m.ended[jti] = ended{want, m.ms(), user, by}
 	m.raise(user, index, strings.ToLower(string(want)))
+	if sold && m.full(user) { // a place or a turn since then is of no use
+		_ = m.leave(user, "sold")
+	}
 	return want, nil
 }
 
-func (m *model) sell() {
+// full reports whether a user has no purchase left. A verified turn may become one.
+func (m *model) full(user string) bool {
+	n := m.bought[user]
+	if l := m.leases[user]; l != nil && l.by != "" {
+		n++
+	}
+	return m.o.PurchasesPerUser > 0 && n >= m.o.PurchasesPerUser
+}
+
+func (m *model) sell(user string) {
+	m.bought[user]++
 	m.sold++
 	m.lastSeat = m.lastSeat || m.sold == m.capacity
 }

@@ -55,8 +55,9 @@ var (
 	// ErrUnknown means that the event has no room. The caller queries the Event Service, and calls
 	// Create.
 	ErrUnknown = errors.New("the event has no room")
-	// ErrRejected means that the room takes no new users. The reason of the place is reject,
-	// draining, sold_out or room_closed.
+	// ErrRejected means that the room takes no new users, or not this one. The reason of the place is
+	// reject, draining, sold_out, room_closed, or bought: the user has made all purchases that
+	// Options.PurchasesPerUser allows.
 	ErrRejected = errors.New("the room takes no new users")
 	// ErrUsed means that another session of the shop has the lease. The caller refuses the session.
 	ErrUsed = errors.New("another session has the lease")
@@ -67,7 +68,8 @@ var (
 	// ErrVerified means that a shop has verified the lease, so the user can not end it. The caller
 	// says so to the user: the purchase is finished or cancelled in the shop.
 	ErrVerified = errors.New("the shop has verified the lease")
-	// ErrConflict means that the change is not possible in this state, and changed nothing.
+	// ErrConflict means that the change is not possible in this state, and changed nothing. A late
+	// sale finds no free slot, or the user has made all purchases that are allowed.
 	ErrConflict = errors.New("not possible in this state")
 )
 

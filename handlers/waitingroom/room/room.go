@@ -38,7 +38,10 @@ type Options struct {
 	// CloseSoldOut closes a room at the tick after its last seat was sold. A capacity that is lowered
 	// to the seats sold closes no room.
 	CloseSoldOut bool
-	MaxEvents    int // maximum number of rooms that Create allows
+	// PurchasesPerUser is how many seats of an event a user may buy before new places are refused. 0:
+	// any number. They are counted as long as the room exists.
+	PurchasesPerUser int
+	MaxEvents        int // maximum number of rooms that Create allows
 	// Replicas have a promotion, claim, verification, end or leave before it is answered, or the
 	// answer is an error after ReplicaWait. The caller repeats it.
 	Replicas    int
@@ -191,7 +194,7 @@ const maxCall = 250
 //
 // The errors are ErrUnknown and ErrRejected, besides those of the server.
 func (r *Rooms) Enter(ctx context.Context, event, user, instance string, cursor int64) (Place, error) {
-	return r.one(ctx, "enter", event, user, instance, cursor)
+	return r.one(ctx, "enter", event, user, instance, cursor, r.o.PurchasesPerUser)
 }
 
 // Status describes a user, and writes nothing.
@@ -250,7 +253,7 @@ func (r *Rooms) Finish(ctx context.Context, event, user, jti, by string, sold bo
 	if sold {
 		result = Sold
 	}
-	return r.one(ctx, "finish", event, user, jti, string(result), by)
+	return r.one(ctx, "finish", event, user, jti, string(result), by, r.o.PurchasesPerUser)
 }
 
 // Claim makes READY leases ADMITTED. Their time begins with the first claim, and a repeated claim

@@ -176,7 +176,7 @@ func (s *Shop) refusal(err error) web.Refusal {
 	case errors.Is(err, room.ErrUnverified):
 		return refusal(http.StatusConflict, "not_verified", "no session has verified the entry token: send verify first")
 	case errors.Is(err, room.ErrConflict):
-		return refusal(http.StatusConflict, "conflict", "the lease has ended in another way, or no slot is free")
+		return refusal(http.StatusConflict, "conflict", "the lease has ended in another way, no slot is free, or the user has made all purchases that the event allows")
 	case errors.Is(err, room.ErrEnded):
 		return refusal(http.StatusGone, "ended", "the lease has ended")
 	case errors.Is(err, room.ErrUnknown):

@@ -2,6 +2,7 @@
 -- ARGV[8] user   ARGV[9] instance that has the connection
 -- ARGV[10] index that the user presents, 0 for none: with it there is no new place. Negative: it is not known, so the user is
 --          only attached.
+-- ARGV[11] purchases that a user may make, 0 for any number: then there is no new place
 -- Reply: the place. Code REJECTED: the reason is that of the place.
 -- Complexity: O(log N)
 local user, instance, cursor = ARGV[8], ARGV[9], tonumber(ARGV[10])
@@ -29,7 +30,7 @@ if to and room.state ~= 'closed' then
 end
 if cursor ~= 0 then return answer('OK', standing(user)) end
 local drains = room.state == 'draining' or room.state == 'paused' and room.held_from == 'draining'
-local refusal = (room.state == 'closed' and closedFor) or (soldOut() and 'sold_out') or (drains and 'draining') or (room.mode == 'reject' and 'reject')
+local refusal = (room.state == 'closed' and closedFor) or (soldOut() and 'sold_out') or (full(user, tonumber(ARGV[11]), 0) and 'bought') or (drains and 'draining') or (room.mode == 'reject' and 'reject')
 if refusal then return answer('REJECTED', place('', 0, nil, refusal)) end
 index = math.max(newest() + 1, micro)
 queue(user, index, instance)

@@ -2,16 +2,19 @@
 -- A sale of the last seat sets the field last_seat of the room.
 -- ARGV[8] user   ARGV[9] id of the lease: its index, a hyphen, and a random text   ARGV[10] SOLD or ABANDONED
 -- ARGV[11] session of the shop, or empty: after verify it is the one that has the lease, also when the lease has ended
+-- ARGV[12] purchases that a user may make, 0 for any number
+-- A late sale that uses the last purchase of a user ends the place and the unverified lease that the user has since.
 -- Reply: the place; how is late for a sale after the end, and again for a result that is known. Code CONFLICT: the place has
 --        the state of the lease. Code USED: another session has the lease, or has ended it.
 -- Complexity: O(log N)
-local user, jti, result, by = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local user, jti, result, by, limit = ARGV[8], ARGV[9], ARGV[10], ARGV[11], tonumber(ARGV[12])
 local reason = string.lower(result)
 local index = tonumber(string.match(jti, '^(%d+)%-') or 0)
 local l = lease(user)
 pass()
 local function sell()
   if result ~= 'SOLD' then return end
+  redis.call('HINCRBY', BUYERS, user, 1)
   if redis.call('HINCRBY', ROOM, 'sold', 1) == tonumber(room.capacity) then redis.call('HSET', ROOM, 'last_seat', '1') end
 end
 if l and l.jti == jti then
@@ -30,10 +33,12 @@ if e.state == result then
   return answer('OK', place(result, index, nil, reason, 'again'))
 end
 local sells = result == 'SOLD' and (e.state == 'EXPIRED' or e.state == 'ABANDONED') and free() > 0
+  and not full(user, limit, l and verified(l) and 1 or 0)
 if not sells and not (result == 'ABANDONED' and e.lost) then
   return answer('CONFLICT', place(e.state, index, nil, e.reason or 'unknown'))
 end
 if (waits(user) or math.huge) <= index then unqueue(user) end
 over(user, {jti = jti, idx = index, by = by}, result, reason, index)
 sell()
+if result == 'SOLD' and full(user, limit, 0) then leave(user, reason) end
 return answer('OK', place(result, index, nil, reason, 'late'))

@@ -233,7 +233,7 @@ local idle = empty and now - tonumber(room.empty_since) or 0
 if room.state == 'closed' and empty and now - tonumber(room.closed_at) >= tonumber(ARGV[11]) or room.configured ~= '1' and idle >= HOUR then
   if room.configured == '1' then audit('clear', 'schedule', 'clear_after has passed', '') end
   redis.call('UNLINK', WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, GONE, FORGET, FROZEN,
-    ORDER, META)
+    ORDER, BUYERS, META)
   return answer('OK', '1', '0', num(expired), num(abandoned), num(removed), '0', '0', num(gap), '0', '1', rewound, '')
 end
 
