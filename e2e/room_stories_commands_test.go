@@ -162,7 +162,7 @@ func TestAScheduleOpensAndClosesARoom(t *testing.T) {
 		ben.await("position", func(e received) bool { return e.RoomState == "scheduled" && *e.Ahead == 1 })
 		s.change("set", fmt.Sprintf(`,"opensAt":%d`, time.Now().UnixMilli()))
 		ann.promoted()
-		s.change("set", fmt.Sprintf(`,"closesAt":%d`, time.Now().Add(2*time.Second).UnixMilli()))
+		s.change("set", fmt.Sprintf(`,"closesAt":%d`, time.Now().Add(10*time.Second).UnixMilli()))
 		ben.closed("room_closed")
 		var records admin.Records
 		require.Equal(t, http.StatusOK, s.operate("audit", "", &records))

@@ -159,5 +159,5 @@ func find(ctx context.Context, rooms *room.Rooms, event, user string) (User, err
 // IsMistake reports whether an error of Do is one of the request.
 func IsMistake(err error) bool {
 	_, is := errors.AsType[*setting.FieldError](err)
-	return is
+	return is || errors.Is(err, room.ErrTimes)
 }

@@ -142,14 +142,19 @@ type Status struct {
 }
 
 // Control changes a room. Each change is in the audit. The verb open creates the room when there is
-// none. A change that is not possible in the room's state returns ErrConflict.
+// none. A change that is not possible in the room's state returns ErrConflict, and one whose times
+// make no sense by the server's clock ErrTimes.
 func (r *Rooms) Control(ctx context.Context, event string, c Change) (Status, error) {
 	fields, err := c.fields()
 	if err != nil {
 		return Status{}, err
 	}
 	if c.Verb == Open {
-		if err := r.add(ctx, event); err != nil {
+		closesAt := int64(0)
+		if c.ClosesAt != nil {
+			closesAt = *c.ClosesAt
+		}
+		if err := r.add(ctx, event, closesAt); err != nil {
 			return Status{}, err
 		}
 	}

@@ -311,3 +311,40 @@ func TestAChangeThatIsSentAgainIsAppliedOnce(t *testing.T) {
 		require.Len(t, records, 3+12+1)
 	})
 }
+
+// An end that has passed, or is before the opening, would close the room at the next tick.
+func TestARoomDoesNotCloseInThePast(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		r.tick()
+		now, err := r.client.Get(r.ctx, r.clock()).Int64()
+		require.NoError(t, err)
+		refused := func(c Change) {
+			t.Helper()
+			before, err := r.rooms.RoomStatus(r.ctx, r.event)
+			require.NoError(t, err)
+			c.By, c.Why = "ann", "test"
+			_, err = r.rooms.Control(r.ctx, r.event, c)
+			require.ErrorIs(t, err, ErrTimes)
+			after, err := r.rooms.RoomStatus(r.ctx, r.event)
+			require.NoError(t, err)
+			require.Equal(t, before, after)
+		}
+		for _, verb := range []string{Open, Set} {
+			refused(Change{Verb: verb, ClosesAt: p(now)})
+			refused(Change{Verb: verb, ClosesAt: p(now - 60_000), Capacity: p(int64(9))})
+		}
+		_, err = r.rooms.Control(r.ctx, "new-"+r.event, Change{Verb: Open, By: "ann", Why: "test", ClosesAt: p(now - 1)})
+		require.ErrorIs(t, err, ErrTimes)
+		_, err = r.rooms.RoomStatus(r.ctx, "new-"+r.event)
+		require.ErrorIs(t, err, ErrUnknown, "no room is created")
+		r.control(Change{Verb: Open, OpensAt: p(now + 60_000)})
+		refused(Change{Verb: Set, ClosesAt: p(now + 60_000)})
+		r.control(Change{Verb: Set, ClosesAt: p(now + 120_000)})
+		refused(Change{Verb: Set, OpensAt: p(now + 120_000)})
+		r.control(Change{Verb: Set, OpensAt: p(now + 180_000), ClosesAt: p(now + 240_000)})
+		r.control(Change{Verb: Set, ClosesAt: p(int64(0))})
+		r.control(Change{Verb: Set, OpensAt: p(now + 300_000)})
+		require.Equal(t, "scheduled", r.control(Change{Verb: Open, OpensAt: p(now + 60_000)}).State)
+	})
+}

@@ -23,10 +23,13 @@ func (h *history) operate(s step) {
 		h.preQueue(int64(s.n%5) * 4)
 	case "schedule":
 		clock := h.now / 1000
-		if s.n%2 == 0 {
+		switch {
+		case s.user == 4:
+			h.control(Change{Verb: Set, OpensAt: new(clock + int64(s.n)*3000)})
+		case s.n%2 == 0:
 			h.control(Change{Verb: Open, OpensAt: new(clock + int64(s.n)*1000)})
-		} else {
-			h.control(Change{Verb: Set, ClosesAt: new(clock + int64(s.n)*3000)})
+		default:
+			h.control(Change{Verb: Set, ClosesAt: new(clock + int64(s.n-2)*3000)})
 		}
 	default:
 		h.control(Change{Verb: s.kind})

@@ -132,6 +132,21 @@ func (m *model) control(c Change) error {
 	if err != nil {
 		return err
 	}
+	if c.OpensAt != nil || c.ClosesAt != nil {
+		opens, closes := m.opensAt, m.closesAt
+		if c.Verb == Open {
+			opens, closes = 0, 0
+		}
+		if c.OpensAt != nil {
+			opens = *c.OpensAt
+		}
+		if c.ClosesAt != nil {
+			closes = *c.ClosesAt
+		}
+		if closes > 0 && (closes <= opens || c.ClosesAt != nil && closes <= m.now/1000) {
+			return ErrTimes
+		}
+	}
 	if c.Verb == Open {
 		m.opensAt, m.closesAt = 0, 0
 	}

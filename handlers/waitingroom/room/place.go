@@ -68,6 +68,9 @@ var (
 	// ErrVerified means that a shop has verified the lease, so the user can not end it. The caller
 	// says so to the user: the purchase is finished or cancelled in the shop.
 	ErrVerified = errors.New("the shop has verified the lease")
+	// ErrTimes means that a room would close in the past, or before it opens. The caller gives a later
+	// closes_at. Nothing has changed.
+	ErrTimes = errors.New("closes_at must be in the future, and after opens_at")
 	// ErrConflict means that the change is not possible in this state, and changed nothing. A late
 	// sale finds no free slot, or the user has made all purchases that are allowed.
 	ErrConflict = errors.New("not possible in this state")
@@ -90,6 +93,8 @@ func answer(code string) error {
 		return ErrUnverified
 	case "VERIFIED":
 		return ErrVerified
+	case "TIMES":
+		return ErrTimes
 	case "CONFLICT":
 		return ErrConflict
 	}

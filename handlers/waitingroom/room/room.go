@@ -1,6 +1,7 @@
 package room
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -309,7 +310,7 @@ func (r *Rooms) Create(ctx context.Context, event string) error {
 	if err := r.Full(ctx); err != nil {
 		return err
 	}
-	return r.add(ctx, event)
+	return r.add(ctx, event, 0)
 }
 
 // Full returns ErrTooMany when there are Options.MaxEvents rooms.
@@ -325,10 +326,15 @@ func (r *Rooms) Full(ctx context.Context) error {
 	return err
 }
 
-// add creates a room without a limit. It removes the mark of Deny.
-func (r *Rooms) add(ctx context.Context, event string) error {
-	if err := r.server.Do(ctx, r.create.Call([]string{roomKey(event)})); err != nil {
+// add creates a room without a limit. It removes the mark of Deny. The error is ErrTimes when the
+// room would end, by its schedule, in the past.
+func (r *Rooms) add(ctx context.Context, event string, closesAt int64) error {
+	create := r.create.Call([]string{roomKey(event)}, closesAt)
+	if err := r.server.Do(ctx, create); err != nil {
 		return err
+	}
+	if n, err := create.Int(); err != nil || n < 0 {
+		return cmp.Or(err, ErrTimes)
 	}
 	// After it: a tick takes an event without a room off the set.
 	return r.server.Do(ctx, redis.Command("SADD", roomsKey, event), redis.Command("DEL", queryKey(event)))

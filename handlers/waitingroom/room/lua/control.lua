@@ -3,7 +3,8 @@
 -- ARGV[12] secret and ARGV[13] commitment of a shuffle   ARGV[14…] fields of the room and their values; an empty value
 --          removes the field. The field change is the id of this change.
 -- Reply: waiting, leases, free slots, records set aside, then fields and values, of which hold is the rest of the pause
---        after an outage in ms. Code CONFLICT: not in this state.
+--        after an outage in ms. Code CONFLICT: not in this state. Code TIMES: closes_at is in the past, or not after
+--        opens_at.
 -- Complexity: O(log N)
 local verb, by, why, user = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local allowed = {
@@ -35,6 +36,12 @@ if verb == 'open' and shuffle and room.cut or verb == 'set' and shuffle and not 
 if begins and state ~= 'pre-queue' then state = total() == 0 and 'pre-queue' or nil end
 if room.frozen and room.state == 'closed' and verb == 'open' then state = nil end -- until all users are removed
 
+-- The times that the room would have. An end that has passed, or is before the opening, would close the room at once.
+local function timeAfter(field) return tonumber(fields[field] or verb == 'set' and room[field] or 0) or 0 end
+local opens, closes = timeAfter('opens_at'), timeAfter('closes_at')
+local sets = fields.opens_at or fields.closes_at
+local wrong = sets and closes > 0 and (closes <= opens or fields.closes_at and closes <= clock)
+
 -- The client library sends a change again when the reply was lost. The ids of the last ten changes are kept.
 local id = fields.change or ''
 local ids = room.changes or ''
@@ -42,6 +49,8 @@ if id ~= '' and string.find(ids, id, 1, true) then
   verb = 'status'
 elseif not state then
   code = 'CONFLICT'
+elseif wrong then
+  code = 'TIMES'
 end
 if code == 'OK' and verb ~= 'status' then
   if verb == 'open' then
