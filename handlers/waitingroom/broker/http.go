@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -80,8 +81,12 @@ func (b *Broker) enter(w http.ResponseWriter, r *http.Request, event string, u w
 	}
 }
 
+// errLost means that Redis has lost the room of a user who returns with a signed index. The user tries
+// again until an operator has opened it, because an answer that there is no event would be final.
+var errLost = errors.New("redis has lost the room of a user who returns: open it again (millrace room open)")
+
 // queue enters the room of an event. The first user of an event creates it. A user that returns
-// creates only a room that a failover has lost.
+// creates only a room that a failover has lost. The error is errLost when that is not possible.
 func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (room.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, enterTimeout)
 	defer cancel()
@@ -96,7 +101,9 @@ func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (r
 			return room.Place{}, err
 		}
 	}
-	if err := b.o.Events.Confirm(ctx, event); err != nil {
+	if err := b.o.Events.Confirm(ctx, event); cursor > 0 && errors.Is(err, eventservice.ErrNoEvent) {
+		return room.Place{}, errLost
+	} else if err != nil {
 		return room.Place{}, err
 	}
 	return b.o.Rooms.Enter(ctx, event, user, b.instance, cursor)
@@ -235,6 +242,9 @@ func (b *Broker) refuse(w http.ResponseWriter, r *http.Request, p room.Place, er
 		refusal = web.Refusal{Status: http.StatusConflict, Word: "in_shop", Message: "the shop has accepted this turn: finish or cancel the purchase there"}
 	case errors.Is(err, eventservice.ErrUnavailable):
 		refusal.Word, refusal.Message = "event_service", "the event service is unavailable; try again"
+	case errors.Is(err, errLost):
+		refusal.Word, refusal.Message = "room_lost", "the waiting room has a problem, and will be opened again; try again"
+		b.warn(r.Context(), "a request failed because its room is gone", err, slog.String("event", r.PathValue("event")))
 	case errors.Is(err, room.ErrTooMany):
 		refusal.Word, refusal.Message = "too_many_events", "there are too many waiting rooms; try again"
 	default:

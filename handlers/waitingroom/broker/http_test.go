@@ -197,6 +197,30 @@ func TestAUserWhoReturnsAfterTheEventWasCleared(t *testing.T) {
 	})
 }
 
+// A user who returns to a room that only an operator opens waits for it, and has the former place then.
+func TestAUserWhoReturnsToARoomThatRedisHasLost(t *testing.T) {
+	each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		first := w.start("broker", "broker")
+		w.open(1, 0)
+		g := w.guest("u").run().wait("connected WAITING")
+		g.cancel()
+		<-g.done
+		id := g.client.LastEventID
+		first.kill() // it would report that the user has left
+		w.start("broker", "broker")
+		require.NoError(t, w.admin.Del(t.Context(), w.admin.Keys(t.Context(), "*{"+w.event+"}*").Val()...).Err())
+		require.Equal(t, "404 unknown_event", w.send("GET", w.path(), "u").word(), "nothing says that there was a room")
+		require.Equal(t, "503 room_lost", w.send("GET", w.path(), "u", "Last-Event-ID", id).word())
+		again := w.guest("u")
+		again.client.LastEventID = id
+		again.run().wait("busy room_lost")
+		w.open(1, 0)
+		again.wait("connected WAITING")
+		require.Equal(t, g.idx(), again.idx())
+	})
+}
+
 // A user of an event beyond max_events is refused for now. The users of other events go on.
 func TestAnEventTooMany(t *testing.T) {
 	each(t, func(t *testing.T, s redistest.Server) {
