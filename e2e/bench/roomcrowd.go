@@ -288,7 +288,7 @@ func (c *crowd) promotions(ctx context.Context) {
 			expect(p.State == room.Admitted, "user %s is not next: %+v", signs[i].User, p)
 			if i < ofTick {
 				must(c.rooms.Verify(named(ctx, scriptVerify), crowdEvent, signs[i].User, p.JTI, "session"))
-				must(c.rooms.Finish(named(ctx, scriptFinish), crowdEvent, signs[i].User, p.JTI, false))
+				must(c.rooms.Finish(named(ctx, scriptFinish), crowdEvent, signs[i].User, p.JTI, "session", false))
 				must(c.rooms.Leave(named(ctx, scriptLeave), crowdEvent, signs[i+ofTick].User, "left"))
 			}
 		}
