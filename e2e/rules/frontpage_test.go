@@ -76,8 +76,8 @@ func goLines(page string) []string {
 	inside := false
 	for line := range strings.Lines(page) {
 		line = strings.TrimRight(line, "\n")
-		if strings.HasPrefix(line, "```") {
-			inside = line == "```go"
+		if fence := strings.TrimSpace(line); strings.HasPrefix(fence, "```") {
+			inside = fence == "```go"
 			continue
 		}
 		if inside {
@@ -87,13 +87,20 @@ func goLines(page string) []string {
 	return lines
 }
 
-func TestTheGoOfTheReadmeIsCompiled(t *testing.T) {
+func TestTheGoOfPagesIsCompiled(t *testing.T) {
 	t.Parallel()
-	lines := goLines(pages(t)["README.md"])
-	require.NotEmpty(t, lines)
-	code, err := os.ReadFile("frontpage_test.go")
-	require.NoError(t, err)
-	require.Empty(t, firstMissing(lines, string(code)), "a line of the README that this file does not have")
+	for page, file := range map[string]string{
+		"README.md":          "e2e/rules/frontpage_test.go",
+		"CONTRIBUTING.md":    "pipeline/pipelinetest/transport_test.go",
+		"docs/concepts.md":   "pipeline/example_test.go",
+		"docs/middleware.md": "pipeline/example_middleware_test.go",
+	} {
+		lines := goLines(pages(t)[page])
+		require.NotEmpty(t, lines, page)
+		code, err := os.ReadFile(filepath.Join(root(t), file))
+		require.NoError(t, err)
+		require.Empty(t, firstMissing(lines, string(code)), "a line of %s that %s does not have", page, file)
+	}
 	require.Equal(t, "c", firstMissing(goLines("```go\na\nc\n```\n```sh\nd\n```\n"), "a\nb\n"))
 }
 

@@ -112,16 +112,16 @@ func (c *Config) rooms() room.Options {
 }
 
 const (
-	maxBatch       = 500 // members that a script touches
-	maxTTL         = time.Hour
-	minSecretBytes = 16
+	maxPromoteBatch = 500 // members that a script touches
+	maxTTL          = time.Hour
+	minSecretBytes  = 16
 )
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
 	var p setting.Problems
 	p.Roles(c.Roles, roleBroker, roleDispatcher)
-	p.Check(c.PromoteBatch > 0 && c.PromoteBatch <= maxBatch, "promote_batch", "must be from 1 to %d, got %d", maxBatch, c.PromoteBatch)
+	p.Check(c.PromoteBatch > 0 && c.PromoteBatch <= maxPromoteBatch, "promote_batch", "must be from 1 to %d, got %d", maxPromoteBatch, c.PromoteBatch)
 	for key, d := range map[string]time.Duration{"token_ttl": c.TokenTTL, "ready_ttl": c.ReadyTTL, "grace": c.Grace, "seen_interval": c.SeenInterval} {
 		p.Check(d >= time.Second && d <= maxTTL, key, "must be from 1s to %s, got %s", maxTTL, d)
 	}

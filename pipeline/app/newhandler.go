@@ -62,7 +62,7 @@ func (h *Host) newCommand() *cobra.Command {
 			return &usageError{err, cmd.CommandPath()}
 		},
 	}
-	handlerCmd.Flags().StringVar(&dir, "dir", ".", "a folder of the Go module to write into")
+	handlerCmd.Flags().StringVar(&dir, "dir", ".", "a folder in the Go module, below whose root the files are written")
 	_ = handlerCmd.MarkFlagDirname("dir")
 	cmd.AddCommand(handlerCmd)
 	return cmd
@@ -182,6 +182,9 @@ func findModule(dir string) (root, module string, err error) {
 	root, err = filepath.Abs(dir)
 	if err != nil {
 		return "", "", fmt.Errorf("new handler: %w", err)
+	}
+	if _, err := os.Stat(root); err != nil {
+		return "", "", fmt.Errorf("new handler: --dir: %w", err)
 	}
 	for {
 		text, err := os.ReadFile(filepath.Join(root, "go.mod"))

@@ -132,6 +132,12 @@ func TestNewHandlerWiresItselfIntoTheService(t *testing.T) {
 		require.Contains(t, r.stderr, "wire/sets.go has another reclaim or Reclaim: choose another NAME")
 		require.NoDirExists(t, filepath.Join(dir, "handlers", "reclaim"))
 	})
+	t.Run("a folder that does not exist", func(t *testing.T) {
+		r := run(t.Context(), options(newToy(), "new", "handler", "third", "--dir", filepath.Join(dir, "nowhere")))
+		require.Equal(t, app.ExitUsage, r.code)
+		require.Contains(t, r.stderr, "--dir: stat "+filepath.Join(dir, "nowhere"))
+		require.NoDirExists(t, filepath.Join(dir, "handlers", "third"))
+	})
 	t.Run("a handler that exists", func(t *testing.T) {
 		r := run(t.Context(), options(newToy(), "new", "handler", "second", "--dir", dir))
 		require.Equal(t, app.ExitUsage, r.code)

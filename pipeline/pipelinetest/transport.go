@@ -40,6 +40,8 @@ type TransportTest struct {
 // seconds.
 func Transport(t *testing.T, tt TransportTest) {
 	t.Helper()
+	require.NotNil(t, tt.New, "TransportTest.New is required")
+	require.NotNil(t, tt.Topic, "TransportTest.Topic is required")
 	for _, c := range transportCases() {
 		t.Run(c.name, func(t *testing.T) {
 			check := func(t *testing.T) {

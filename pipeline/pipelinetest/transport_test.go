@@ -32,7 +32,15 @@ func directoryTest(t *testing.T, of func(*directory) pipeline.Topics) pipelinete
 
 func TestTransport(t *testing.T) {
 	t.Parallel()
-	pipelinetest.Transport(t, directoryTest(t, func(d *directory) pipeline.Topics { return d }))
+	root := t.TempDir()
+	pipelinetest.Transport(t, pipelinetest.TransportTest{
+		New: func() (pipeline.Topics, []pipeline.Plugin) {
+			d := &directory{root: root}
+			return d, []pipeline.Plugin{d}
+		},
+		Topic:  func(testing.TB) string { return watermill.NewULID() },
+		Bubble: true,
+	})
 }
 
 func TestConformanceOfATransport(t *testing.T) {

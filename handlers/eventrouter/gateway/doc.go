@@ -43,9 +43,10 @@
 // The id of a numbered event is its number and the id of its stream entry, such as
 // 37.1732662934123-0, which is the same at every gateway. The id of a gap is its last missing
 // number with the entry of the event before it, and the number of that event as a third part. In front
-// of all events that entry is 0-0 and its number 0, as in 5.0-0.0. In a stream with several jobs, an id has the cursors of all: name:cursor, with commas between them.
-// The name is the first 6 bytes of the SHA-256 of <domain>/<job_id>, in base64 for URLs. A client
-// may reconnect with other jobs. With 32 jobs, which is the limit, an id has at most 2 KiB.
+// of all events that entry is 0-0 and its number 0, as in 5.0-0.0. In a stream with several jobs, an
+// id has the cursors of all: name:cursor, with commas between them. The name is the first 6 bytes of
+// the SHA-256 of <domain>/<job_id>, in base64 for URLs. A client may reconnect with other jobs. With
+// 32 jobs, which is the limit, an id has at most 2 KiB.
 //
 // When a client comes back, the entry of its cursor is compared with the log, because Redis may
 // have lost the event and the producer may have given its number to another one. If the log has
