@@ -12,13 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Environment starts servers inside the process, with their files in dataDir (empty: in memory
@@ -60,7 +60,7 @@ func (h *Host) startEnvironment(ctx context.Context, l *Loaded, start Environmen
 	defer cancel()
 	addresses, stopServers, err := start(startCtx, s.DataDir, l.Logger)
 	switch {
-	case denied(err):
+	case setting.Denied(err):
 		return nil, nil, Usage("start the %s environment: %w; set data_dir (%s) to a folder that this process can write", s.Environment, err, h.Variable("data_dir"))
 	case err != nil:
 		return nil, nil, &unavailableError{fmt.Errorf("start the %s environment: %w", s.Environment, err)}
@@ -76,12 +76,6 @@ func (h *Host) startEnvironment(ctx context.Context, l *Loaded, start Environmen
 		}
 		return nil
 	}, nil
-}
-
-// denied reports whether a file or folder can't be opened and never will be, because the file system is
-// read-only or the process lacks the rights.
-func denied(err error) bool {
-	return has[*fs.PathError](err) && (errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission))
 }
 
 // notice reports that the servers are not real.

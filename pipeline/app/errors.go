@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // The exit codes of a binary.
@@ -87,7 +88,7 @@ func exitCode(ctx context.Context, err error) int {
 		return ExitInterrupted
 	case has[*usageError](err), has[*operate.InputError](err), has[*configs.Error](err), has[*migration.Error](err):
 		return ExitUsage
-	case denied(err): // a person must choose another folder; no server is missing
+	case setting.Denied(err): // a person must choose another folder; no server is missing
 		return ExitUsage
 	case unavailable(err):
 		return ExitUnavailable

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -62,13 +61,6 @@ const poolerRepair = "a pooler such as PgBouncer gave a transaction the session 
 func refused(err error) bool {
 	code, _ := postgresCode(err)
 	return strings.HasPrefix(code, "28") || strings.HasPrefix(code, "3D")
-}
-
-// denied reports whether a file can't be opened because the process lacks the rights or the file
-// system is read-only. Waiting does not help.
-func denied(err error) bool {
-	var file *fs.PathError
-	return errors.As(err, &file) && (errors.Is(file, fs.ErrPermission) || errors.Is(file, syscall.EROFS))
 }
 
 // Unreachable reports whether the database can't be reached, is going down, can't write, or has not

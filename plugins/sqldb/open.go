@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // File is a SQLite database.
@@ -132,7 +133,7 @@ const openRetry = time.Second
 // database ends the wait too, and the error wraps pipeline.ErrUnavailable. So does a file that can't
 // be opened for lack of rights or on a read-only file system, because waiting does not change that.
 // The log names the database by name.
-func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, open func() (T, error)) (T, error) {
+func Await[T any](ctx context.Context, log *slog.Logger, name, path string, open func() (T, error)) (T, error) {
 	for absent := error(nil); ; {
 		t, err := open()
 		switch {
@@ -141,11 +142,11 @@ func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, o
 		case ctx.Err() != nil:
 			return t, cmp.Or(absent, err) // this attempt was interrupted
 		case refused(err):
-			return t, fmt.Errorf("%s: %w: %w", setting, pipeline.ErrUnavailable, err)
-		case denied(err):
-			return t, fmt.Errorf("%s: %w; name a file that this process may open", setting, err)
+			return t, fmt.Errorf("%s: %w: %w", path, pipeline.ErrUnavailable, err)
+		case setting.Denied(err):
+			return t, fmt.Errorf("%s: %w; name a file that this process may open", path, err)
 		case !errors.Is(err, pipeline.ErrUnavailable):
-			return t, fmt.Errorf("%s: %w", setting, err)
+			return t, fmt.Errorf("%s: %w", path, err)
 		case absent == nil:
 			log.WarnContext(ctx, "waiting for the database", "of", name, logs.Err(err))
 		}
