@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-io/millrace/e2e/faults"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/internal/failpoint"
 )
 
 // strike carries out the fault of a case, under load, and undoes it.

@@ -268,6 +268,6 @@ func (s *faultDeployment) renew(ctx context.Context) error {
 func TestFailpointsInABinaryThatHasThem(t *testing.T) {
 	tier.Rest(t, tier.Pipeline)
 	t.Parallel()
-	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-tags", "faults", "../pipeline/failpoint").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-tags", "faults", "../internal/failpoint").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }

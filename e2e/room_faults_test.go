@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-io/millrace/e2e/faults"
 	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 

@@ -1,6 +1,6 @@
 package faults
 
-import "github.com/millrace-io/millrace/pipeline/failpoint"
+import "github.com/millrace-io/millrace/internal/failpoint"
 
 // Groups of faults, as the table of results has them.
 const (

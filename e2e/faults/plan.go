@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/internal/failpoint"
 )
 
 // Arm is a failpoint that one process is set to.

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/e2e/faults"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/internal/failpoint"
 )
 
 func lines(seed uint64) string {

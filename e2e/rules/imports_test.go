@@ -55,7 +55,11 @@ func rooms() []room {
 		}
 		below = append(below, "plugins/"+plugin+"/")
 	}
-	return list
+	// What no author of a plugin needs: every room may import it.
+	for i := range list {
+		list[i].ours = append(list[i].ours, "internal/")
+	}
+	return append(list, room{folder: "internal", ours: []string{"pipeline/", "plugins/"}, testsToo: []string{"e2e/services/servers"}})
 }
 
 // only says where a module may be imported, outside of tests. e2e is the proof, and may import all
@@ -69,13 +73,13 @@ func onlys() []only {
 	return []only{
 		{modules: []string{"github.com/google/wire"}, in: []string{"wire/"}},
 		{modules: []string{"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/pressly/goose"}, in: []string{"plugins/sqldb/", "handlers/"}},
-		{modules: []string{"github.com/spf13/cobra"}, in: []string{"pipeline/app/", "plugins/", "handlers/"}},
+		{modules: []string{"github.com/spf13/cobra"}, in: []string{"pipeline/app/", "plugins/", "handlers/", "internal/"}},
 		{
 			modules: []string{
 				"github.com/IBM/sarama", "github.com/ThreeDotsLabs/watermill-kafka", "github.com/ThreeDotsLabs/watermill-redisstream",
 				"github.com/redis/go-redis", "github.com/twmb/franz-go", "github.com/alicebob/miniredis",
 			},
-			in: []string{"plugins/"},
+			in: []string{"plugins/", "internal/"},
 		},
 	}
 }
@@ -127,7 +131,7 @@ func lookUp(folder string) (room, bool) {
 	// it may import of handlers/.
 	if rest, ok := strings.CutPrefix(folder, "handlers/"); ok {
 		name, _, _ := strings.Cut(rest, "/")
-		return room{folder: "handlers/" + name, ours: []string{"pipeline/", "plugins/"}, testsToo: []string{"e2e/services/servers"}}, true
+		return room{folder: "handlers/" + name, ours: []string{"pipeline/", "plugins/", "internal/"}, testsToo: []string{"e2e/services/servers"}}, true
 	}
 	return room{}, false
 }

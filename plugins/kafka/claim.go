@@ -7,8 +7,8 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
 )

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 

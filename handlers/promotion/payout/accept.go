@@ -9,8 +9,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 

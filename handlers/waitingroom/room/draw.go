@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 

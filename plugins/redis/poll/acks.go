@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
