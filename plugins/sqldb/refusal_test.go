@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/plugins/sqldb"
-	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 func TestOnlyTheStateOfTheDatabaseIsARefusal(t *testing.T) {

@@ -24,10 +24,10 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
-	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
+	"github.com/millrace-io/millrace/internal/sqldbtest"
 )
 
 func TestPayoutIsPaid(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
-	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 // frozenPair is a ledger on a primary whose standby is cut off. Each commit waits until its flush

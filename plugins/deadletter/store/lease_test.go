@@ -13,10 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
-	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 var ann, bob = By{"ann", "fixed"}, By{"bob", "continues"}

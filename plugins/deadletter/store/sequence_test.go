@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
-	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 // Logical replication copies rows and no sequences. A number that a table has already must not be

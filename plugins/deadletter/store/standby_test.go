@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
-	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 // A dead letter whose commit was cancelled is visible on its server, and a failover loses it. So
