@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/redis/sweep"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
-	"github.com/millrace-io/millrace/plugins/redis/sweep"
 )
 
 // Plugin is the plugin "redis". It owns the shared client and the instance's presence.
