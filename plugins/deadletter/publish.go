@@ -8,9 +8,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // outgoing is a dead letter on its way to the store and to its topic.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/migration"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // Sink returns the dead-letter sink of a topic, for Policy.DeadLetter of a route without a ledger.

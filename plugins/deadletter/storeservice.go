@@ -8,11 +8,11 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/pipeline/migration"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // storeSetting is the path of the setting with the store's DSN.

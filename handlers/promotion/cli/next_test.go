@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 )
 
 // TestNextStepOfEachState: the text names the component that acts, and when.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 )
 
 // Texts of a Money API, a producer or an operator are shown without control characters.

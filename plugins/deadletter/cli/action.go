@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/loop"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // maxFailuresInARow is the number of consecutive failures that end a command: the cause is then not

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 func (e Env) discardCommand(h *app.Host) *cobra.Command {

@@ -6,10 +6,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/operate"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // list is the output of list --json.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // Shown is the output of show --json.
