@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/internal/deadletter/cli"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
-	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 

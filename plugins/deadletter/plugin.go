@@ -9,13 +9,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/internal/deadletter/cli"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/operate"
-	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 

@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/internal/deadletter/cli"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 )
 
 // payoutStates puts a dead letter of each kind of payout: 1 is paid, 2 unknown, 3 failed, 4 was

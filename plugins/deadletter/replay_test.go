@@ -15,12 +15,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/internal/deadletter/cli"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/setting"
-	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 

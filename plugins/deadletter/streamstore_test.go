@@ -15,11 +15,11 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/internal/deadletter/cli"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/deadletter"
-	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redis"
