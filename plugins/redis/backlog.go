@@ -9,9 +9,9 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/redis/entry"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
-	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 

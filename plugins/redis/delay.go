@@ -15,10 +15,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace-io/millrace/internal/redis/entry"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
-	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 

@@ -7,8 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-io/millrace/internal/redis/entry"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
