@@ -339,7 +339,7 @@ const (
 func TestTheChecksKnowTheNames(t *testing.T) {
 	t.Parallel()
 	for name, files := range map[string]string{
-		logDeletedPending: "../plugins/redis/poll/*.go", logLostInFlight: "../plugins/redis/poll/*.go", `"deleted"`: "../plugins/redis/poll/*.go",
+		logDeletedPending: "../internal/redis/poll/*.go", logLostInFlight: "../internal/redis/poll/*.go", `"deleted"`: "../internal/redis/poll/*.go",
 		metricClaims: "../docs/metrics.md", metricReadersRemoved: "../docs/metrics.md", metricLost: "../docs/metrics.md",
 	} {
 		paths, err := filepath.Glob(files)

@@ -15,9 +15,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/slots"
-	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // slotTest is more workers than payouts that may be started, which are more than the client of a

@@ -10,8 +10,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/internal/failpoint"
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline/logs"
-	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // Why entries were claimed: a label of metrics.

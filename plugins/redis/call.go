@@ -11,7 +11,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/internal/redis/poll"
 )
 
 // callTimeout limits Server.Do, including the client's own retries.

@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
-	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // reactivateAfter is after how many consecutive rounds a stream is reactivated that exists and is

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline/logs"
-	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // ErrRefused is returned when the server refuses one stream because of its key or its companion.

@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
-	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // running is one stream that has a reader in this instance. Only its state changes.

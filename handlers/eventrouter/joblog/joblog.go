@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/plugins/redis"
-	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 //go:embed lua/append.lua

@@ -11,9 +11,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/internal/failpoint"
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/slots"
-	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // SettleTimeout bounds the storing of an answer, with its retries. An answer that is not stored in

@@ -14,7 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/internal/redis/poll"
 )
 
 // SubscriberConfig has the options of a Subscriber. The zero value is valid.

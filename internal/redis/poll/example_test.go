@@ -10,7 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/internal/redis/entry"
-	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/internal/redis/poll"
 )
 
 // Many readers can share one channel; each is resized, paused and drained by its owner.
