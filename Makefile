@@ -16,7 +16,7 @@ PARALLEL ?= 4
 parallel = -p $(PARALLEL) -parallel 8
 FUZZTIME ?= 10s
 # Packages with concurrent code.
-RACE_PKGS ?= ./pipeline/... ./plugins/... ./handlers/... ./e2e/services/... ./e2e/testsummary
+RACE_PKGS ?= ./internal/... ./pipeline/... ./plugins/... ./handlers/... ./e2e/services/... ./e2e/testsummary
 
 bin := $(CURDIR)/bin
 services := $(bin)/services
@@ -77,7 +77,7 @@ test: tools ## Test every package, on one real server of each kind, which it sta
 want = $(if $(filter ./...,$(PKGS)),$(if $(TESTFLAGS),,$(1)))
 
 # The packages that have tests of the rest (pipelinetest/tier).
-rest_pkgs = $(addprefix ./,$(shell grep -rlE --include='*_test.go' 'tier[.](Rest|IsRest|Embedded)|"valkey"|(redistest|sqldbtest)[.](On|Each|Both)' e2e handlers pipeline plugins wire | xargs -n1 dirname | sort -u))
+rest_pkgs = $(addprefix ./,$(shell grep -rlE --include='*_test.go' 'tier[.](Rest|IsRest|Embedded)|"valkey"|(redistest|sqldbtest)[.](On|Each|Both)' e2e handlers internal pipeline plugins wire | xargs -n1 dirname | sort -u))
 rest = MILLRACE_TEST=rest MILLRACE_HISTORIES=500
 rest_flags = $(if $(REST_ONLY),$(rest_only)) -count=1 -p 2 -parallel 8 -timeout 38m $(TESTFLAGS)
 # After `make test` each test that it has run as a whole is left out.

@@ -237,7 +237,8 @@ func folderAreas() map[string]string {
 		"plugins/kafka": string(tier.Kafka),
 		"plugins/redis": string(tier.Redis), "plugins/redisstream": string(tier.Redis), "plugins/streams": string(tier.Redis), "plugins/reclaim": string(tier.Redis),
 		"plugins/deadletter": string(tier.DeadLetter),
-		"plugins/web":        string(tier.Web), "plugins/sse": string(tier.Web), "plugins/token": string(tier.Web),
+		"internal/redis":     string(tier.Redis), "internal/deadletter": string(tier.DeadLetter), "internal": string(tier.Pipeline),
+		"plugins/web": string(tier.Web), "plugins/sse": string(tier.Web), "plugins/token": string(tier.Web),
 		"pipeline/app": string(tier.CLI), "cmd": string(tier.CLI), "configs": string(tier.CLI),
 		"pipeline": string(tier.Pipeline), "wire": string(tier.Pipeline), "plugins": string(tier.Pipeline), "handlers": string(tier.Pipeline),
 		"go.mod": tier.Everything, "go.sum": tier.Everything, "go.work": tier.Everything, "e2e/go.mod": tier.Everything,
@@ -307,7 +308,7 @@ func (p pkg) folder() string {
 
 // concurrent reports whether the race detector runs the package's tests.
 func (p pkg) concurrent() bool {
-	for _, folder := range []string{"pipeline", "plugins", "handlers", "e2e/services", "e2e/testsummary"} {
+	for _, folder := range []string{"internal", "pipeline", "plugins", "handlers", "e2e/services", "e2e/testsummary"} {
 		if p.folder() == folder || strings.HasPrefix(p.folder(), folder+"/") {
 			return true
 		}

@@ -140,7 +140,8 @@ func TestTheAreasOfAChange(t *testing.T) {
 		"everything room": {"e2e/b_run_test.go", "handlers/waitingroom/x.go"},
 		"cli pipeline":    {"pipeline/app/run.go", "pipeline/route.go"},
 		"promotion":       {"handlers/promotion/ledger/lua/x.lua", "e2e/faults/plan.go"},
-		"pipeline redis":  {"plugins/telemetry/ready.go", "plugins/streams/x.go"},
+		"pipeline redis":  {"plugins/telemetry/ready.go", "plugins/streams/x.go", "internal/failpoint/a.go"},
+		"redis":           {"internal/redis/poll/x.go"},
 	} {
 		got, err := repository{top: top}.areas(files)
 		require.NoError(t, err)
