@@ -9,8 +9,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/internal/redis/entry"
 	"github.com/millrace-io/millrace/internal/redis/poll"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
 // Many readers can share one channel; each is resized, paused and drained by its owner.

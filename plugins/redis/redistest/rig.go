@@ -9,7 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/internal/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
 // Group is the consumer group of a Rig.
