@@ -2,6 +2,7 @@ package promotion
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -29,7 +30,7 @@ func TestABatchOfRecords(t *testing.T) {
 	hist := embeddedModelEnv(t).newHistory()
 	in, ctx := hist.ins[0], t.Context()
 	good, full, refused := hist.promotion.ID, hist.promotion.ID+100_001, hist.promotion.ID+100_002
-	require.NoError(t, in.client.Set(ctx, hist.kind.Stream(refused), "not a stream", 0).Err())
+	require.NoError(t, in.client.Set(ctx, hist.kind.Stream(fmt.Sprint(refused)), "not a stream", 0).Err())
 
 	results := in.proc.Accept(ctx, []*message.Message{
 		publishRecord(t, good, 1, "500"),
@@ -59,8 +60,8 @@ func TestABatchOfRecords(t *testing.T) {
 		key(full, 2).String(), key(full, 3).String(), key(good, 2).String()}, keys)
 
 	require.NoError(t, in.proc.Publisher().Publish(ctx, out...))
-	require.EqualValues(t, 2, in.client.XLen(ctx, hist.kind.Stream(good)).Val())
-	require.EqualValues(t, 2, in.client.XLen(ctx, hist.kind.Stream(full)).Val(), "max_len")
+	require.EqualValues(t, 2, in.client.XLen(ctx, hist.kind.Stream(fmt.Sprint(good))).Val())
+	require.EqualValues(t, 2, in.client.XLen(ctx, hist.kind.Stream(fmt.Sprint(full))).Val(), "max_len")
 	left := func(promotion int64) (n int) {
 		fed, err := in.ledger.FeedUnqueued(ctx, rules.Promotion{Type: hist.promotion.Type, ID: promotion}, 1000)
 		require.NoError(t, err)
@@ -98,8 +99,8 @@ func TestASlowStreamIsLeftOut(t *testing.T) {
 	hist := embeddedModelEnv(t).newHistory()
 	in, ctx := hist.ins[0], t.Context()
 	good, slow := hist.promotion.ID, hist.promotion.ID+100_003
-	require.NoError(t, in.manager.Ensure(ctx, slow))
-	frozen := &frozenStream{name: hist.kind.Stream(slow)}
+	require.NoError(t, in.manager.Ensure(ctx, fmt.Sprint(slow)))
+	frozen := &frozenStream{name: hist.kind.Stream(fmt.Sprint(slow))}
 	in.client.AddHook(frozen)
 	in.config.Stream.MaxLen = 1000
 	for batch := range int64(20) {
@@ -110,7 +111,7 @@ func TestASlowStreamIsLeftOut(t *testing.T) {
 		}
 		require.NoError(t, in.proc.Publisher().Publish(ctx, out...))
 	}
-	require.EqualValues(t, 20, in.client.XLen(ctx, hist.kind.Stream(good)).Val())
+	require.EqualValues(t, 20, in.client.XLen(ctx, hist.kind.Stream(fmt.Sprint(good))).Val())
 	require.EqualValues(t, 1, frozen.calls.Load(), "the stream is remembered")
 	fed, err := in.ledger.FeedUnqueued(ctx, rules.Promotion{Type: hist.promotion.Type, ID: slow}, 100)
 	require.NoError(t, err)

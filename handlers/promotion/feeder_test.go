@@ -98,7 +98,7 @@ func TestACleanUpIsNoLoss(t *testing.T) {
 	require.Zero(t, lost())
 
 	require.NoError(t, in.ledger.Activate(t.Context(), hist.promotion, 0))
-	require.NoError(t, in.manager.Ensure(t.Context(), hist.promotion.ID))
+	require.NoError(t, in.manager.Ensure(t.Context(), hist.promotion.StreamID()))
 	require.NoError(t, in.ledger.Deactivate(t.Context(), hist.promotion))
 	require.NoError(t, in.ledger.Activate(t.Context(), hist.promotion, 0), "put back: it was not drained")
 	hist.run(in, hist.feed(in))

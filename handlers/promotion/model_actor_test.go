@@ -140,12 +140,12 @@ type steppedSet struct {
 	hist *history
 }
 
-func (s steppedSet) Activate(ctx context.Context, id int64) error {
+func (s steppedSet) Activate(ctx context.Context, id string) error {
 	actorOf(ctx).wait("before activate")
 	return s.ActiveSet.Activate(ctx, id)
 }
 
-func (s steppedSet) Deactivate(ctx context.Context, id int64) error {
+func (s steppedSet) Deactivate(ctx context.Context, id string) error {
 	actorOf(ctx).wait("before deactivate")
 	// The ledger drops the incarnation, of a lost stream and of one that may be reactivated.
 	recorded, _ := s.Ledger().Incarnation(ctx, s.hist.promotion)
@@ -155,7 +155,7 @@ func (s steppedSet) Deactivate(ctx context.Context, id int64) error {
 	return s.ActiveSet.Deactivate(ctx, id)
 }
 
-func (s steppedSet) Created(ctx context.Context, id int64, incarnation string) error {
+func (s steppedSet) Created(ctx context.Context, id, incarnation string) error {
 	if actorOf(ctx).wait("before record").fail {
 		return errLink
 	}
@@ -334,7 +334,7 @@ func (hist *history) feed(in *modelInstance) func(context.Context) {
 // idleStop takes the stream out; whatever it deletes must have been drained.
 func (hist *history) idleStop(in *modelInstance) func(context.Context) {
 	return func(ctx context.Context) {
-		if in.manager.Decommission(ctx, hist.promotion.ID) {
+		if in.manager.Decommission(ctx, hist.promotion.StreamID()) {
 			in.reading = false
 		}
 	}

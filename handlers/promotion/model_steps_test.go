@@ -145,7 +145,7 @@ func (hist *history) resume(d draw) {
 // deletes watches the step that may delete the stream.
 func (hist *history) deletes(a *actor, m move) {
 	ctx := context.Background()
-	before, err := a.in.manager.Inspect(ctx, hist.promotion.ID)
+	before, err := a.in.manager.Inspect(ctx, hist.promotion.StreamID())
 	hist.must(err)
 	hist.step(a, m)
 	if n, err := hist.watch.Exists(ctx, hist.stream).Result(); err == nil && n == 0 && !before.Drained {
@@ -178,7 +178,7 @@ func (hist *history) read(in *modelInstance, d draw) {
 	case err != nil && strings.HasPrefix(err.Error(), "NOGROUP"):
 		// As streams.subscription.absent: made again when it should run, left alone when not.
 		if active, _ := hist.active(in); active {
-			hist.must(in.manager.Ensure(ctx, hist.promotion.ID))
+			hist.must(in.manager.Ensure(ctx, hist.promotion.StreamID()))
 		} else {
 			in.reading = false
 		}
@@ -233,11 +233,11 @@ func (hist *history) reconcile(in *modelInstance) {
 	case active:
 		in.missed, in.paused = 0, paused
 		if !in.reading && !paused {
-			hist.must(in.manager.Ensure(ctx, hist.promotion.ID))
+			hist.must(in.manager.Ensure(ctx, hist.promotion.StreamID()))
 			in.reading = true
 		}
 	case in.reading:
-		st, err := in.manager.Inspect(ctx, hist.promotion.ID)
+		st, err := in.manager.Inspect(ctx, hist.promotion.StreamID())
 		hist.must(err)
 		if in.missed++; !st.Exists {
 			in.reading = false
@@ -306,8 +306,12 @@ func (hist *history) wipe() {
 // sweep reactivates streams that are not on the active set.
 func (hist *history) sweep(in *modelInstance) {
 	hist.logf("%s sweeps", in.name)
-	hist.must(in.manager.Sweep(context.Background(), 0, func(ctx context.Context, id int64) error {
-		return in.ledger.Activate(ctx, rules.Promotion{Type: hist.promotion.Type, ID: id}, 0)
+	hist.must(in.manager.Sweep(context.Background(), 0, func(ctx context.Context, id string) error {
+		p, err := rules.PromotionOfStream(hist.promotion.Type, id)
+		if err != nil {
+			return err
+		}
+		return in.ledger.Activate(ctx, p, 0)
 	}))
 }
 

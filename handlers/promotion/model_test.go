@@ -189,12 +189,12 @@ func newModelEnv(t testing.TB, h *modelEnv, redisAddr string, redisDB int, drive
 	}
 	// Scripts are loaded before, so that each call is one step.
 	hist := h.newHistory()
-	require.NoError(t, hist.ins[0].manager.Ensure(t.Context(), hist.promotion.ID))
-	_, _, err = hist.ins[0].manager.EnqueueBatch(t.Context(), hist.promotion.ID, []entry.Entry{{Message: []byte("warm up")}})
+	require.NoError(t, hist.ins[0].manager.Ensure(t.Context(), hist.promotion.StreamID()))
+	_, _, err = hist.ins[0].manager.EnqueueBatch(t.Context(), hist.promotion.StreamID(), []entry.Entry{{Message: []byte("warm up")}})
 	require.NoError(t, err)
-	_, err = hist.ins[0].manager.Inspect(t.Context(), hist.promotion.ID)
+	_, err = hist.ins[0].manager.Inspect(t.Context(), hist.promotion.StreamID())
 	require.NoError(t, err)
-	hist.ins[0].manager.Decommission(t.Context(), hist.promotion.ID)
+	hist.ins[0].manager.Decommission(t.Context(), hist.promotion.StreamID())
 	require.NoError(t, h.watch.Del(t.Context(), hist.stream, streams.MetaKey(hist.stream)).Err())
 	require.NoError(t, h.ledgers[0].Deactivate(t.Context(), hist.promotion))
 	for _, c := range h.clients {
@@ -261,7 +261,7 @@ func (h *modelEnv) newHistory() *history {
 	h.next++
 	hist := &history{modelEnv: h, promotion: rules.Promotion{Type: "POINT", ID: h.next}, flag: true,
 		charges: map[string][]modelCharge{}, keys: map[string]*keyMemory{}, bodies: map[string]string{}, calls: map[string]map[*modelCall]bool{}, seen: map[string]bool{}}
-	hist.stream, hist.group = h.kind.Stream(hist.promotion.ID), h.kind.Group(hist.promotion.ID)
+	hist.stream, hist.group = h.kind.Stream(hist.promotion.StreamID()), h.kind.Group(hist.promotion.StreamID())
 	for i := range hist.ins {
 		config := h.config
 		hist.ins[i] = &modelInstance{name: string(rune('a' + i)), ledger: h.ledgers[i], client: h.clients[i], config: &config}

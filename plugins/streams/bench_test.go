@@ -37,7 +37,7 @@ func BenchmarkIdle(b *testing.B) {
 			s := newServer(b, redistest.Real(b, "redis"))
 			active := newActiveSet()
 			for id := range int64(n) {
-				active.set(Activation{ID: id + 1})
+				active.set(Activation{ID: fmt.Sprint(id + 1)})
 			}
 			in := newInstance(b, s, "a", active, production())
 			in.open(b, pipeline.Flow{}, nil)
@@ -68,7 +68,7 @@ func BenchmarkWake(b *testing.B) {
 	const streams, entries = 100, 300
 	active := newActiveSet()
 	for id := range int64(streams) {
-		active.set(Activation{ID: id + 1})
+		active.set(Activation{ID: fmt.Sprint(id + 1)})
 	}
 	in, other := newInstance(b, s, "a", active, production()), newInstance(b, s, "b", active, production())
 	handled := make(chan struct{}, 1)
@@ -80,7 +80,7 @@ func BenchmarkWake(b *testing.B) {
 	for i := range entries * b.N {
 		<-time.After(time.Duration(i%17) * 10 * time.Millisecond)
 		start := time.Now()
-		_, err := other.Enqueue(context.Background(), int64(i%streams)+1, newEntry(strconv.Itoa(i)))
+		_, err := other.Enqueue(context.Background(), fmt.Sprint(i%streams+1), newEntry(strconv.Itoa(i)))
 		require.NoError(b, err)
 		<-handled
 		took = append(took, time.Since(start))

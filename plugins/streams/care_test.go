@@ -24,29 +24,29 @@ func TestFullIsAnsweredAndNothingIsLost(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
 		c.MaxLen = 20
-		in := newInstance(t, s, "a", newActiveSet(1), c)
-		added, out, err := in.EnqueueBatch(t.Context(), 1, entries(0, 50))
+		in := newInstance(t, s, "a", newActiveSet("1"), c)
+		added, out, err := in.EnqueueBatch(t.Context(), "1", entries(0, 50))
 		require.NoError(t, err)
 		require.Equal(t, 20, added)
 		require.Equal(t, Full, out)
-		added, out, err = in.EnqueueBatch(t.Context(), 1, entries(20, 50))
+		added, out, err = in.EnqueueBatch(t.Context(), "1", entries(20, 50))
 		require.NoError(t, err)
 		require.Zero(t, added)
 		require.Equal(t, Full, out, "nothing is read, so nothing is trimmed")
 
 		in.open(t, pipeline.Flow{}, nil)
 		for next := 20; next < 500; {
-			n, _, err := in.EnqueueBatch(t.Context(), 1, entries(next, min(50, 500-next)))
+			n, _, err := in.EnqueueBatch(t.Context(), "1", entries(next, min(50, 500-next)))
 			require.NoError(t, err)
 			next += n
-			require.LessOrEqual(t, s.client.XLen(t.Context(), in.o.Kind.Stream(1)).Val(), c.MaxLen)
+			require.LessOrEqual(t, s.client.XLen(t.Context(), in.o.Kind.Stream("1")).Val(), c.MaxLen)
 			if n == 0 {
 				<-time.After(fullMemory / 4)
 			}
 		}
 		redistest.Eventually(t, "500 handled", func() bool { return len(in.done()) == 500 })
 		require.Len(t, merge(in), 500)
-		redistest.Eventually(t, "trimmed by the visits", func() bool { return s.client.XLen(t.Context(), in.o.Kind.Stream(1)).Val() == 0 })
+		redistest.Eventually(t, "trimmed by the visits", func() bool { return s.client.XLen(t.Context(), in.o.Kind.Stream("1")).Val() == 0 })
 	})
 }
 
@@ -55,8 +55,8 @@ func TestAFullStreamIsNotHammered(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
 		c.MaxLen = 1
-		in := newInstance(t, s, "a", newActiveSet(1), c)
-		enqueue(t, in.Manager, 1, 0, 1)
+		in := newInstance(t, s, "a", newActiveSet("1"), c)
+		enqueue(t, in.Manager, "1", 0, 1)
 		var calls atomic.Int64
 		h := &hook{}
 		in.client.AddHook(h)
@@ -67,7 +67,7 @@ func TestAFullStreamIsNotHammered(t *testing.T) {
 		for range 20 {
 			wg.Go(func() {
 				for time.Since(begin) < 5*fullMemory || refused.Load() <= 1000 {
-					if out, err := in.Enqueue(t.Context(), 1, newEntry("x")); err == nil && out == Full {
+					if out, err := in.Enqueue(t.Context(), "1", newEntry("x")); err == nil && out == Full {
 						refused.Add(1)
 					}
 				}
@@ -82,18 +82,18 @@ func TestAFullStreamIsNotHammered(t *testing.T) {
 // During a pause no entry is read, the stream is not cleaned up, and unread entries stay.
 func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, quick())
 		in.open(t, pipeline.Flow{}, nil)
-		enqueue(t, in.Manager, 1, 0, 1)
+		enqueue(t, in.Manager, "1", 0, 1)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
-		active.set(Activation{ID: 1, Paused: true})
+		active.set(Activation{ID: "1", Paused: true})
 		in.Refresh()
 		redistest.Eventually(t, "paused", func() bool { return in.log.Count("paused=true") == 1 })
 		var reads atomic.Int64
 		h := &hook{}
 		in.client.AddHook(h)
-		stream := in.o.Kind.Stream(1)
+		stream := in.o.Kind.Stream("1")
 		h.set(func(cmd redis.Cmder) error {
 			if strings.EqualFold(cmd.Name(), "xreadgroup") {
 				reads.Add(1)
@@ -101,16 +101,16 @@ func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 			return nil
 		}, nil)
 		require.Never(t, func() bool { return s.client.Exists(t.Context(), stream).Val() == 0 }, 2*quick().IdleTimeout, 10*time.Millisecond, "drained and paused is not cleaned up")
-		enqueue(t, in.Manager, 1, 1, 5)
+		enqueue(t, in.Manager, "1", 1, 5)
 		require.Never(t, func() bool { return len(in.done()) > 1 }, 100*time.Millisecond, 10*time.Millisecond)
 		require.LessOrEqual(t, reads.Load(), int64(1), "one may have been under way")
 
 		// One that is paused from the start is not started.
-		active.set(Activation{ID: 2, Paused: true})
+		active.set(Activation{ID: "2", Paused: true})
 		in.Refresh()
-		require.Never(t, func() bool { return in.isRunning(2) }, 4*quick().ReconcileInterval, 5*time.Millisecond)
+		require.Never(t, func() bool { return in.isRunning("2") }, 4*quick().ReconcileInterval, 5*time.Millisecond)
 
-		active.set(Activation{ID: 1})
+		active.set(Activation{ID: "1"})
 		redistest.Eventually(t, "resumed", func() bool { return len(in.done()) == 6 })
 	})
 }
@@ -119,23 +119,23 @@ func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 // back with another incarnation, which the feeder sees, and the readers go on.
 func TestWipedStreamsComeBackWithANewIncarnation(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		in := newInstance(t, s, "a", newActiveSet(1), still())
+		in := newInstance(t, s, "a", newActiveSet("1"), still())
 		in.open(t, pipeline.Flow{}, nil)
-		enqueue(t, in.Manager, 1, 0, 1)
+		enqueue(t, in.Manager, "1", 0, 1)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
-		before, err := in.Inspect(t.Context(), 1)
+		before, err := in.Inspect(t.Context(), "1")
 		require.NoError(t, err)
-		stream := in.o.Kind.Stream(1)
+		stream := in.o.Kind.Stream("1")
 		if s.Name == "miniredis" {
 			require.NoError(t, s.client.FlushAll(t.Context()).Err())
 		} else { // other tests share the server: wipe what is ours
 			require.NoError(t, s.client.Del(t.Context(), stream, MetaKey(stream)).Err())
 		}
 		redistest.Eventually(t, "made again", func() bool {
-			st, err := in.Inspect(t.Context(), 1)
+			st, err := in.Inspect(t.Context(), "1")
 			return err == nil && st.Exists && st.Incarnation != "" && st.Incarnation != before.Incarnation
 		})
-		enqueue(t, in.Manager, 1, 1, 3)
+		enqueue(t, in.Manager, "1", 1, 3)
 		redistest.Eventually(t, "reading goes on", func() bool { return len(in.done()) == 4 })
 	})
 }
@@ -144,19 +144,19 @@ func TestWipedStreamsComeBackWithANewIncarnation(t *testing.T) {
 // the next message.
 func TestStreamDeletedByAnotherInstance(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		c := still()
 		c.ReconcileInterval = time.Second // two rounds in between would activate the stream again
 		in := newInstance(t, s, "a", active, c)
 		in.open(t, pipeline.Flow{}, nil)
-		redistest.Eventually(t, "running", func() bool { return in.isRunning(1) })
-		require.NoError(t, active.Deactivate(t.Context(), 1))
-		stream := in.o.Kind.Stream(1)
+		redistest.Eventually(t, "running", func() bool { return in.isRunning("1") })
+		require.NoError(t, active.Deactivate(t.Context(), "1"))
+		stream := in.o.Kind.Stream("1")
 		require.NoError(t, s.client.Del(t.Context(), stream, MetaKey(stream)).Err())
-		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning("1") })
 		require.Zero(t, in.log.Count("level=WARN"), in.log.String())
 		require.Zero(t, s.client.Exists(t.Context(), stream, MetaKey(stream)).Val(), "nothing is left behind")
-		enqueue(t, in.Manager, 1, 0, 1)
+		enqueue(t, in.Manager, "1", 0, 1)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 	})
 }
@@ -165,19 +165,19 @@ func TestStreamDeletedByAnotherInstance(t *testing.T) {
 // stream exists and is not active. An instance that reads it activates it again.
 func TestAStreamOffTheActiveSetIsReactivated(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, still())
 		in.open(t, pipeline.Flow{}, nil)
-		redistest.Eventually(t, "running", func() bool { return in.isRunning(1) })
-		require.NoError(t, active.Deactivate(t.Context(), 1))
-		redistest.Eventually(t, "put back", func() bool { return active.has(1) })
+		redistest.Eventually(t, "running", func() bool { return in.isRunning("1") })
+		require.NoError(t, active.Deactivate(t.Context(), "1"))
+		redistest.Eventually(t, "put back", func() bool { return active.has("1") })
 	})
 }
 
 // A clean-up that fails is warned about, counted and tried again, and never fails the stop.
 func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, quick())
 		h := &hook{}
 		in.client.AddHook(h)
@@ -190,21 +190,21 @@ func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 			return nil
 		}, nil)
 		redistest.Eventually(t, "stopped all the same", func() bool { return in.log.Count("stream stopped") == 1 })
-		require.False(t, in.isRunning(1))
-		stream := in.o.Kind.Stream(1)
+		require.False(t, in.isRunning("1"))
+		stream := in.o.Kind.Stream("1")
 		require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val())
 		redistest.Eventually(t, "tried again", func() bool { return in.log.Count("clean-up failed again") >= 2 })
 		require.GreaterOrEqual(t, in.log.Count("level=WARN"), 3)
 		h.set(nil, nil)
 		redistest.Eventually(t, "cleaned up", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
-		require.False(t, active.has(1))
+		require.False(t, active.has("1"))
 	})
 }
 
 // The same, and an entry comes meanwhile: the retry sees it and puts the stream back.
 func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, quick())
 		h := &hook{}
 		in.client.AddHook(h)
@@ -217,7 +217,7 @@ func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
 			return nil
 		}, nil)
 		redistest.Eventually(t, "stopped", func() bool { return in.log.Count("stream stopped") == 1 })
-		n, err := in.add(t.Context(), 1, entries(0, 1))
+		n, err := in.add(t.Context(), "1", entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "the stream exists and has no reader")
 		h.set(nil, nil)
@@ -228,21 +228,21 @@ func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
 // The active set can't be read or changed: running streams go on.
 func TestActivationsThatFail(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, quick())
 		in.open(t, pipeline.Flow{}, nil)
-		redistest.Eventually(t, "running", func() bool { return in.isRunning(1) })
+		redistest.Eventually(t, "running", func() bool { return in.isRunning("1") })
 		active.mu.Lock()
 		active.fail, active.failActive = errInjected, errInjected
 		active.mu.Unlock()
 		redistest.Eventually(t, "idle stop refused", func() bool { return in.log.Count("not taken off the active set") > 0 })
-		require.True(t, in.isRunning(1))
-		enqueue(t, in.Manager, 1, 0, 3)
+		require.True(t, in.isRunning("1"))
+		enqueue(t, in.Manager, "1", 0, 3)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 3 })
 		active.mu.Lock()
 		active.fail, active.failActive = nil, nil
 		active.mu.Unlock()
-		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning("1") })
 	})
 }
 
@@ -264,9 +264,9 @@ func TestNothingIsStrandedWhenIdleStopsAndMessagesMeet(t *testing.T) {
 				for range 40 {
 					id := int64(g/2 + 1)
 					e := newEntry(fmt.Sprint(sent.Add(1)))
-					out, err := in.Enqueue(context.Background(), id, e)
+					out, err := in.Enqueue(context.Background(), fmt.Sprint(id), e)
 					for errors.Is(err, ErrVanishing) { // deleted again at once; nothing was added
-						out, err = in.Enqueue(context.Background(), id, e)
+						out, err = in.Enqueue(context.Background(), fmt.Sprint(id), e)
 					}
 					if err != nil || out != Added {
 						t.Errorf("enqueue: %v %v", out, err)
@@ -288,11 +288,11 @@ func TestMaxInFlight(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
 		c.MinConsumers = 8
-		in := newInstance(t, s, "a", newActiveSet(1, 2), c)
+		in := newInstance(t, s, "a", newActiveSet("1", "2"), c)
 		release := make(chan struct{})
 		in.open(t, pipeline.Flow{MaxInFlight: 3}, func(*message.Message) error { <-release; return nil })
-		enqueue(t, in.Manager, 1, 0, 10)
-		enqueue(t, in.Manager, 2, 10, 10)
+		enqueue(t, in.Manager, "1", 0, 10)
+		enqueue(t, in.Manager, "2", 10, 10)
 		redistest.Eventually(t, "three in flight", func() bool { return in.inFlight.Load() == 3 })
 		require.Never(t, func() bool { return in.inFlight.Load() > 3 }, 100*time.Millisecond, 5*time.Millisecond)
 		close(release)
@@ -304,9 +304,9 @@ func TestMaxInFlight(t *testing.T) {
 func TestTheGateStopsReading(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		var open atomic.Bool
-		in := newInstance(t, s, "a", newActiveSet(1), still())
+		in := newInstance(t, s, "a", newActiveSet("1"), still())
 		in.open(t, pipeline.Flow{Gate: open.Load}, nil)
-		enqueue(t, in.Manager, 1, 0, 5)
+		enqueue(t, in.Manager, "1", 0, 5)
 		require.Never(t, func() bool { return len(in.done()) > 0 }, 100*time.Millisecond, 5*time.Millisecond)
 		open.Store(true)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 5 })
@@ -316,27 +316,27 @@ func TestTheGateStopsReading(t *testing.T) {
 func TestStatusesOverAllInstances(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet()
-		active.set(Activation{ID: 1, TotalCount: 1000})
+		active.set(Activation{ID: "1", TotalCount: 1000})
 		a, b := newInstance(t, s, "host-a-1", active, still()), newInstance(t, s, "host-b-2", active, still())
 		release := make(chan struct{})
 		started := make(chan struct{}, 10)
 		a.open(t, pipeline.Flow{}, func(*message.Message) error { started <- struct{}{}; <-release; return nil })
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free) // before the instance is closed, which waits for its handler
-		none, err := b.Statuses(t.Context(), 99)
+		none, err := b.Statuses(t.Context(), "99")
 		require.NoError(t, err)
 		require.Empty(t, none)
-		enqueue(t, a.Manager, 1, 0, 1)
+		enqueue(t, a.Manager, "1", 0, 1)
 		<-started
 		b.open(t, pipeline.Flow{}, nil)
 		var got []InstanceStatus
 		redistest.Eventually(t, "both tell", func() bool {
-			got, err = b.Statuses(t.Context(), 1)
+			got, err = b.Statuses(t.Context(), "1")
 			return err == nil && len(got) == 2 && got[0].InFlight == 1
 		})
 		require.Equal(t, "host-a-1", got[0].Instance)
-		require.Equal(t, a.o.Kind.Stream(1), got[0].Stream)
-		require.Equal(t, a.o.Kind.Group(1), got[0].Group)
+		require.Equal(t, a.o.Kind.Stream("1"), got[0].Stream)
+		require.Equal(t, a.o.Kind.Group("1"), got[0].Group)
 		require.Equal(t, 2, got[0].Slots)
 		require.WithinDuration(t, time.Now(), got[0].LastMessage, 10*time.Second)
 		require.WithinDuration(t, time.Now(), got[0].Since, 10*time.Second)
@@ -344,15 +344,15 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		require.True(t, got[1].LastMessage.IsZero())
 		free()
 		a.close()
-		got, err = b.Statuses(t.Context(), 1)
+		got, err = b.Statuses(t.Context(), "1")
 		require.NoError(t, err)
 		require.Len(t, got, 1, "who has stopped takes its status along")
 
 		// One that was killed goes stale by the server's clock; one of another version is no harm.
-		meta := MetaKey(a.o.Kind.Stream(1))
+		meta := MetaKey(a.o.Kind.Stream("1"))
 		old := time.Now().Add(-time.Minute).UnixMilli()
 		require.NoError(t, s.client.HSet(t.Context(), meta, "i:killed-3", fmt.Sprintf(`%d {"slots":1}`, old), "i:odd-4", "?", "other", "x").Err())
-		got, err = b.Statuses(t.Context(), 1)
+		got, err = b.Statuses(t.Context(), "1")
 		require.NoError(t, err)
 		require.Len(t, got, 1)
 	})
@@ -361,15 +361,15 @@ func TestStatusesOverAllInstances(t *testing.T) {
 // A sweep finds streams without activation, after a grace, and nothing else.
 func TestSweepFindsOrphans(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
-		for _, key := range []string{in.o.Kind.Stream(1), in.o.Kind.Stream(2), in.o.Kind.StreamPrefix + "x", strings.ToLower(in.o.Kind.StreamPrefix) + "3"} {
+		for _, key := range []string{in.o.Kind.Stream("1"), in.o.Kind.Stream("2"), in.o.Kind.StreamPrefix + "x:y", strings.ToLower(in.o.Kind.StreamPrefix) + "3"} {
 			require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"message", "foreign"}}).Err())
 		}
-		require.NoError(t, in.Ensure(ctx, 1))
-		sweep := func(grace time.Duration) (found []int64) {
-			require.NoError(t, in.Sweep(ctx, grace, func(_ context.Context, id int64) error {
+		require.NoError(t, in.Ensure(ctx, "1"))
+		sweep := func(grace time.Duration) (found []string) {
+			require.NoError(t, in.Sweep(ctx, grace, func(_ context.Context, id string) error {
 				found = append(found, id)
 				return nil
 			}))
@@ -377,14 +377,14 @@ func TestSweepFindsOrphans(t *testing.T) {
 		}
 		require.Empty(t, sweep(20*time.Millisecond), "seen for the first time")
 		<-time.After(20 * time.Millisecond)
-		require.Equal(t, []int64{2}, sweep(20*time.Millisecond))
-		active.set(Activation{ID: 2})
+		require.Equal(t, []string{"2"}, sweep(20*time.Millisecond))
+		active.set(Activation{ID: "2"})
 		require.Empty(t, sweep(0))
-		require.NoError(t, active.Deactivate(ctx, 2))
+		require.NoError(t, active.Deactivate(ctx, "2"))
 		require.Empty(t, sweep(20*time.Millisecond), "the grace starts again")
-		require.ErrorIs(t, in.Sweep(ctx, 0, func(context.Context, int64) error { return errInjected }), errInjected)
+		require.ErrorIs(t, in.Sweep(ctx, 0, func(context.Context, string) error { return errInjected }), errInjected)
 		in.open(t, pipeline.Flow{}, nil)
-		require.NoError(t, in.Sweep(ctx, 0, func(ctx context.Context, id int64) error { return active.Activate(ctx, id) }))
+		require.NoError(t, in.Sweep(ctx, 0, func(ctx context.Context, id string) error { return active.Activate(ctx, id) }))
 		redistest.Eventually(t, "the foreign entries are handled", func() bool { return len(in.done()) == 2 })
 	})
 }

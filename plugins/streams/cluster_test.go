@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -39,17 +40,17 @@ func TestASilentNodeWithTheWakeUpStreamDelaysNoEnqueue(t *testing.T) {
 	m := NewManager(Options{
 		Kind: k, Config: still, Client: func() goredis.UniversalClient { return c }, Activations: newActiveSet(), Instance: "a",
 	})
-	require.NoError(t, m.Ensure(t.Context(), 1))
+	require.NoError(t, m.Ensure(t.Context(), "1"))
 	silent.Mute()
 	silent.Cut()
 	const enqueues = 20
 	done, slow := 0, 0
 	for id := int64(1); done < enqueues; id++ {
-		if isSilent(k.Stream(id)) {
+		if isSilent(k.Stream(fmt.Sprint(id))) {
 			continue
 		}
 		begin := time.Now()
-		enqueue(t, m, id, 0, 1)
+		enqueue(t, m, fmt.Sprint(id), 0, 1)
 		if time.Since(begin) >= wakeTimeout {
 			slow++
 		}
@@ -63,8 +64,8 @@ func TestASilentNodeWithTheWakeUpStreamDelaysNoEnqueue(t *testing.T) {
 // An entry was added before the caller's time was over. Its stream is not slow.
 func TestAStreamThatAnswersInTimeIsNotSlow(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		in := newInstance(t, s, "a", newActiveSet(1), still())
-		enqueue(t, in.Manager, 1, 0, 1)
+		in := newInstance(t, s, "a", newActiveSet("1"), still())
+		enqueue(t, in.Manager, "1", 0, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		h := &hook{}
 		in.client.AddHook(h)
@@ -73,12 +74,12 @@ func TestAStreamThatAnswersInTimeIsNotSlow(t *testing.T) {
 				cancel()
 			}
 		})
-		out, err := in.Enqueue(ctx, 1, newEntry("x"))
+		out, err := in.Enqueue(ctx, "1", newEntry("x"))
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
 		require.Error(t, ctx.Err())
-		require.False(t, in.Full(1))
-		_, err = in.Enqueue(ctx, 1, newEntry("y"))
+		require.False(t, in.Full("1"))
+		_, err = in.Enqueue(ctx, "1", newEntry("y"))
 		require.Error(t, err)
 	})
 }
@@ -90,9 +91,9 @@ func TestAPlainClientUsesAClusterOfOneNode(t *testing.T) {
 		redistest.Eventually(t, "the cluster is ready", func() bool {
 			return s.client.Set(t.Context(), s.prefix+":probe", "x", 0).Err() == nil
 		})
-		in := idleInstance(t, s, 1)
-		other := newInstance(t, s, "other", newActiveSet(1), still())
-		enqueue(t, other.Manager, 1, 0, 3)
+		in := idleInstance(t, s, "1")
+		other := newInstance(t, s, "other", newActiveSet("1"), still())
+		enqueue(t, other.Manager, "1", 0, 3)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 3 })
 	}, "--cluster-enabled", "yes")
 }

@@ -1,6 +1,7 @@
 package streams
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -71,19 +72,33 @@ func TestValidate(t *testing.T) {
 
 func TestKind(t *testing.T) {
 	k := Kind{Type: "VOUCHER", StreamPrefix: "campaign-promotion-stream:VOUCHER:", GroupPrefix: "campaign-promotion-group:VOUCHER:"}
-	require.Equal(t, "campaign-promotion-stream:VOUCHER:12345", k.Stream(12345))
-	require.Equal(t, "campaign-promotion-group:VOUCHER:12345", k.Group(12345))
+	require.Equal(t, "campaign-promotion-stream:VOUCHER:12345", k.Stream("12345"))
+	require.Equal(t, "campaign-promotion-group:VOUCHER:12345", k.Group("12345"))
 	require.Equal(t, "campaign-promotion-stream", k.domain())
 	id, ok := k.id("campaign-promotion-stream:VOUCHER:12345")
 	require.True(t, ok)
-	require.Equal(t, int64(12345), id)
+	require.Equal(t, "12345", id)
+	for _, id := range []string{"0", "007", "-1", "customer-9", "a%3Ab", strings.Repeat("x", 300)} {
+		got, ok := k.id(k.Stream(id))
+		require.True(t, ok, id)
+		require.Equal(t, id, got)
+	}
 	for _, not := range []string{
-		"campaign-promotion-stream:VOUCHER:", "campaign-promotion-stream:VOUCHER:x", "campaign-promotion-stream:VOUCHER:-1",
-		"campaign-promotion-stream:VOUCHER:0", "campaign-promotion-stream:VOUCHER:007", "campaign-promotion-stream:POINT:1",
-		"{campaign-promotion-stream:VOUCHER:12345}:meta", "campaign-promotion-stream:VOUCHER:99999999999999999999",
+		k.StreamPrefix, "campaign-promotion-stream:POINT:1", k.WakeKey(), MetaKey(k.Stream("12345")), k.Stream("12345") + ":meta",
+		k.Stream("a{b"), k.Stream("a}b"), k.Stream("a b"), k.Stream("a\n"), k.Stream("é"), k.Stream(strings.Repeat("x", 301)),
 	} {
 		_, ok := k.id(not)
 		require.False(t, ok, not)
+	}
+}
+
+// No id reaches a key that is not a stream of its own.
+func TestAnIDThatNamesAnotherKeyIsRefused(t *testing.T) {
+	m := NewManager(Options{Kind: Kind{Type: "POINT", StreamPrefix: "s:", GroupPrefix: "g:"}, Activations: newActiveSet()}) // no client: it is not used
+	for _, id := range []string{"", ":wake", "1:meta", "a{b}"} {
+		_, _, err := m.EnqueueBatch(t.Context(), id, entries(0, 1))
+		require.ErrorContains(t, err, "can't be the id of a stream")
+		require.ErrorContains(t, m.Ensure(t.Context(), id), "can't be the id of a stream")
 	}
 }
 

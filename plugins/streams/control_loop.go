@@ -44,7 +44,7 @@ func (s *subscription) controlLoop() {
 // reconcile reads the active set, and starts and changes streams. It returns the active set, or nil
 // when it could not be read. It waits for nothing that a slow handler could delay: starts and stops
 // run in goroutines, one per stream.
-func (s *subscription) reconcile() (wanted map[int64]Activation) {
+func (s *subscription) reconcile() (wanted map[string]Activation) {
 	s.reap()
 	ctx, cancel := context.WithTimeout(s.Reading, callTimeout)
 	active, err := s.m.active.get(ctx)
@@ -56,7 +56,7 @@ func (s *subscription) reconcile() (wanted map[int64]Activation) {
 		}
 		return nil
 	}
-	wanted = make(map[int64]Activation, len(active))
+	wanted = make(map[string]Activation, len(active))
 	for _, a := range active {
 		wanted[a.ID] = a
 		r := s.get(a.ID)
@@ -74,7 +74,7 @@ func (s *subscription) reconcile() (wanted map[int64]Activation) {
 // begin runs f under the lock of id in a goroutine. During another start or stop of id it does
 // nothing: the next round tries again. f must end when Reading ends. Its own timeouts and that of
 // the drain bound it.
-func (s *subscription) begin(id int64, f func(context.Context)) {
+func (s *subscription) begin(id string, f func(context.Context)) {
 	unlock := s.locks.tryLock(id)
 	if unlock == nil {
 		return
@@ -104,7 +104,7 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 }
 
 // reportBlocked calls Options.Blocked.
-func (s *subscription) reportBlocked(ctx context.Context, id int64) {
+func (s *subscription) reportBlocked(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.m.o.Blocked(ctx, id); err != nil && s.Reading.Err() == nil {
@@ -124,7 +124,7 @@ func (s *subscription) reap() {
 // visitAll visits the streams that are due. A visit writes the status of this instance, trims
 // acknowledged entries, and finds out whether the stream is idle or no longer active. wanted is nil
 // when the active set could not be read.
-func (s *subscription) visitAll(wanted map[int64]Activation) {
+func (s *subscription) visitAll(wanted map[string]Activation) {
 	all, c := s.list(), s.m.o.Config()
 	list := s.dueVisits(all, wanted)
 	var found redis.Delays
@@ -190,7 +190,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 }
 
 // evaluate decides what to do with a stream after a visit.
-func (s *subscription) evaluate(r *running, t visited, wanted map[int64]Activation) {
+func (s *subscription) evaluate(r *running, t visited, wanted map[string]Activation) {
 	_, active := wanted[r.id]
 	s.mu.Lock()
 	paused := r.paused

@@ -24,13 +24,13 @@ func TestIdleCostsOneReadAPollInterval(t *testing.T) {
 		c := still()
 		c.PollInterval = 100 * time.Millisecond
 		active := newActiveSet()
-		active.set(Activation{ID: 1, TotalCount: 1_000_000})
+		active.set(Activation{ID: "1", TotalCount: 1_000_000})
 		in := newInstance(t, s, "a", active, c)
 		var reads, blocking atomic.Int64
 		h := &hook{}
 		in.client.AddHook(h)
 		in.open(t, pipeline.Flow{}, nil)
-		enqueue(t, in.Manager, 1, 0, 10)
+		enqueue(t, in.Manager, "1", 0, 10)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 10 })
 		count := func(cmd redis.Cmder) error {
 			if strings.EqualFold(cmd.Name(), "xreadgroup") {
@@ -69,7 +69,7 @@ func TestAThousandStreams(t *testing.T) {
 		c.PollInterval, c.IdleTimeout = 5*time.Second, time.Hour
 		active := newActiveSet()
 		for id := range int64(n) {
-			active.set(Activation{ID: id + 1})
+			active.set(Activation{ID: fmt.Sprint(id + 1)})
 		}
 		var before, after runtime.MemStats
 		runtime.GC()
@@ -84,7 +84,7 @@ func TestAThousandStreams(t *testing.T) {
 		for g := range int64(20) {
 			wg.Go(func() {
 				for id := g; id < int64(n); id += 20 {
-					if _, err := in.Enqueue(context.Background(), id+1, newEntry(fmt.Sprint(id))); err != nil {
+					if _, err := in.Enqueue(context.Background(), fmt.Sprint(id+1), newEntry(fmt.Sprint(id))); err != nil {
 						t.Error(err)
 					}
 				}

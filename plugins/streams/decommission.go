@@ -42,7 +42,7 @@ const (
 // set first. Then one script deletes it if it is still drained. An entry that came between the two
 // makes the script refuse, and the stream is reactivated. A missing stream is not reactivated: the
 // enqueue that creates it again activates it after that (see confirm).
-func (m *Manager) decommission(ctx context.Context, id int64) decommissioned {
+func (m *Manager) decommission(ctx context.Context, id string) decommissioned {
 	log := m.log.With(slog.String(logs.Stream, m.o.Kind.Stream(id)))
 	if err := m.o.Activations.Deactivate(ctx, id); err != nil {
 		m.o.Metrics.cleanup(m.o.Kind.Type, "failed")
@@ -68,7 +68,7 @@ func (m *Manager) decommission(ctx context.Context, id int64) decommissioned {
 }
 
 // cleanUp runs the clean-up script and counts its answer.
-func (m *Manager) cleanUp(ctx context.Context, id int64) (int, error) {
+func (m *Manager) cleanUp(ctx context.Context, id string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	stream := m.o.Kind.Stream(id)
@@ -83,7 +83,7 @@ func (m *Manager) cleanUp(ctx context.Context, id int64) (int, error) {
 }
 
 // reactivate adds a stream that has work, or may have, to the active set again.
-func (m *Manager) reactivate(ctx context.Context, id int64) error {
+func (m *Manager) reactivate(ctx context.Context, id string) error {
 	stream := slog.String(logs.Stream, m.o.Kind.Stream(id))
 	if err := m.o.Activations.Activate(ctx, id); err != nil {
 		m.log.WarnContext(ctx, "stream not reactivated, retried", stream, logs.Err(err))
@@ -98,7 +98,7 @@ func (m *Manager) reactivate(ctx context.Context, id int64) error {
 // retryCleanups runs the clean-up scripts that could not be run when their streams stopped.
 func (s *subscription) retryCleanups() {
 	s.mu.Lock()
-	ids := make([]int64, 0, len(s.cleanups))
+	ids := make([]string, 0, len(s.cleanups))
 	for id := range s.cleanups {
 		ids = append(ids, id)
 	}
@@ -108,7 +108,7 @@ func (s *subscription) retryCleanups() {
 	}
 }
 
-func (s *subscription) retryCleanup(ctx context.Context, id int64) {
+func (s *subscription) retryCleanup(ctx context.Context, id string) {
 	s.mu.Lock()
 	_, due := s.cleanups[id]
 	s.mu.Unlock()

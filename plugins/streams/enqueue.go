@@ -56,9 +56,12 @@ const (
 //
 // After a command that took too long, the stream counts as full for 5 s: it does not delay each
 // call. Safe for concurrent use, legal before the Source is opened.
-func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) (added int, out Outcome, err error) {
+func (m *Manager) EnqueueBatch(ctx context.Context, id string, es []entry.Entry) (added int, out Outcome, err error) {
 	if len(es) == 0 {
 		return 0, Added, nil
+	}
+	if err := checkID(id); err != nil {
+		return 0, Full, err
 	}
 	if m.Full(id) {
 		return 0, Full, nil
@@ -79,11 +82,11 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) 
 }
 
 // Full reports whether the stream of id was full in the last 100 ms, or too slow in the last 5 s.
-func (m *Manager) Full(id int64) bool { return m.full.has(id) }
+func (m *Manager) Full(id string) bool { return m.full.has(id) }
 
 // addBatch adds a prefix of es in one call and returns its length, reviving the stream as often as
 // reviveAttempts when it is absent.
-func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (added int, err error) {
+func (m *Manager) addBatch(ctx context.Context, id string, es []entry.Entry) (added int, err error) {
 	select {
 	case m.enqueues <- struct{}{}:
 	case <-ctx.Done():
@@ -137,14 +140,14 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (add
 // confirm adds a revived stream to the active set again, now that it exists. Without it an idle
 // stop of another instance can strand the entry. Between activate and create here, the other
 // instance deactivates the id. Its clean-up finds no stream, and reactivates nothing.
-func (m *Manager) confirm(ctx context.Context, id int64, added int) error {
+func (m *Manager) confirm(ctx context.Context, id string, added int) error {
 	m.log.InfoContext(ctx, "stream revived", "stream", m.o.Kind.Stream(id), "entries", added)
 	m.o.Metrics.revived(m.o.Kind.Type)
 	return m.activateMade(ctx, id)
 }
 
 // activateMade adds a stream that was just created to the active set.
-func (m *Manager) activateMade(ctx context.Context, id int64) error {
+func (m *Manager) activateMade(ctx context.Context, id string) error {
 	if err := m.o.Activations.Activate(ctx, id); err != nil {
 		return fmt.Errorf("activate after create: %w", err)
 	}
@@ -154,7 +157,7 @@ func (m *Manager) activateMade(ctx context.Context, id int64) error {
 
 // wake makes this instance's reader of id, if it has one, read now. So an entry that was added here
 // does not wait for the end of its poll interval.
-func (m *Manager) wake(id int64) {
+func (m *Manager) wake(id string) {
 	if sub := m.opened(); sub != nil {
 		if r := sub.get(id); r != nil {
 			r.reader.Wake()
@@ -163,7 +166,7 @@ func (m *Manager) wake(id int64) {
 }
 
 // add runs enqueue.lua once; -1 means absent.
-func (m *Manager) add(ctx context.Context, id int64, es []entry.Entry) (int, error) {
+func (m *Manager) add(ctx context.Context, id string, es []entry.Entry) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	args := slices.Grow(m.args(id), 4+len(es)*entryWords)
@@ -192,7 +195,10 @@ func (m *Manager) add(ctx context.Context, id int64, es []entry.Entry) (int, err
 // stream whose group was missing gets a new incarnation, and is added to the active set again. An
 // idle stop that started before has removed it, and its clean-up script reactivates only a stream
 // that it finds (see confirm).
-func (m *Manager) Ensure(ctx context.Context, id int64) error {
+func (m *Manager) Ensure(ctx context.Context, id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
 	made, err := m.create(ctx, id)
 	if err == nil && made {
 		err = m.activateMade(ctx, id)
@@ -205,7 +211,7 @@ func (m *Manager) Ensure(ctx context.Context, id int64) error {
 
 // create creates stream, group and meta where they are missing, and reports whether the group had
 // to be made.
-func (m *Manager) create(ctx context.Context, id int64) (made bool, err error) {
+func (m *Manager) create(ctx context.Context, id string) (made bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	stream := m.o.Kind.Stream(id)

@@ -16,7 +16,7 @@ import (
 // memorySet is an active set for one process. A real one is durable and shared by all instances.
 type memorySet struct {
 	mu  sync.Mutex
-	ids map[int64]bool
+	ids map[string]bool
 }
 
 func (s *memorySet) Active(context.Context) (out []streams.Activation, err error) {
@@ -28,14 +28,14 @@ func (s *memorySet) Active(context.Context) (out []streams.Activation, err error
 	return out, nil
 }
 
-func (s *memorySet) Activate(_ context.Context, id int64) error {
+func (s *memorySet) Activate(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ids[id] = true
 	return nil
 }
 
-func (s *memorySet) Deactivate(_ context.Context, id int64) error {
+func (s *memorySet) Deactivate(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.ids, id)
@@ -54,7 +54,7 @@ func Example() {
 	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Protocol: 2})
 	defer func() { _ = client.Close() }()
 
-	active := &memorySet{ids: map[int64]bool{}}
+	active := &memorySet{ids: map[string]bool{}}
 	manager := streams.NewManager(streams.Options{
 		Kind:        streams.Kind{Type: "POINT", StreamPrefix: "campaign-promotion-stream:POINT:", GroupPrefix: "campaign-promotion-group:POINT:"},
 		Config:      streams.DefaultConfig,
@@ -78,7 +78,7 @@ func Example() {
 	}
 
 	entries := []entry.Entry{{Key: "777", Message: []byte(`{"amount":500}`)}}
-	added, outcome, err := manager.EnqueueBatch(ctx, 12345, entries)
+	added, outcome, err := manager.EnqueueBatch(ctx, "12345", entries)
 	fmt.Println(added, outcome, err)
 	msg := <-messages
 	fmt.Println(pipeline.OriginFrom(msg.Context()).Source, string(msg.Payload))

@@ -20,12 +20,12 @@ func (c Config) groupArgs(own string) []any {
 }
 
 // args returns the arguments of scripts that check the owner too.
-func (m *Manager) args(id int64) []any {
+func (m *Manager) args(id string) []any {
 	return append(m.o.Config().groupArgs(m.o.Kind.Group(id)), m.o.Owner())
 }
 
 // keys returns the keys of a script about the stream of id.
-func (m *Manager) keys(id int64) []string {
+func (m *Manager) keys(id string) []string {
 	stream := m.o.Kind.Stream(id)
 	return []string{stream, MetaKey(stream)}
 }

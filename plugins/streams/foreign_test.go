@@ -31,15 +31,15 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		strict := newInstance(t, s, "strict", active, graced(0))
 		bound := newInstance(t, s, "bound", active, graced(0, "audit"))
 		ctx := t.Context()
-		stream, own := lenient.o.Kind.Stream(1), lenient.o.Kind.Group(1)
-		require.NoError(t, lenient.Ensure(ctx, 1))
+		stream, own := lenient.o.Kind.Stream("1"), lenient.o.Kind.Group("1")
+		require.NoError(t, lenient.Ensure(ctx, "1"))
 		handle := func(group string) {
 			for ids := readSome(t, s, stream, group, "c-0", 10); ids != nil; ids = readSome(t, s, stream, group, "c-0", 10) {
 				require.NoError(t, s.client.XAck(ctx, stream, group, ids...).Err())
 			}
 		}
 		add := func(from, n int) {
-			added, err := lenient.add(ctx, 1, entries(from, n))
+			added, err := lenient.add(ctx, "1", entries(from, n))
 			require.NoError(t, err)
 			require.Equal(t, n, added)
 		}
@@ -51,21 +51,21 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		}
 		add(0, 5)
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "debug", "0").Err())
-		require.Empty(t, visitOnce(t, strict, 1).delaying, "it holds no more than the own group")
+		require.Empty(t, visitOnce(t, strict, "1").delaying, "it holds no more than the own group")
 		handle(own)
 
-		got := visitOnce(t, lenient, 1)
+		got := visitOnce(t, lenient, "1")
 		require.Equal(t, []string{"debug"}, names(got.delaying))
 		require.False(t, got.delaying[0].Ignored)
 		require.False(t, got.drained, "not to be deleted yet")
 		require.EqualValues(t, 5, got.length)
-		st, err := lenient.Inspect(ctx, 1)
+		st, err := lenient.Inspect(ctx, "1")
 		require.NoError(t, err)
 		require.True(t, st.Drained, "the own group has nothing left")
 		require.Equal(t, []string{"debug"}, names(st.Delaying))
 		require.Zero(t, got.trimmed)
 
-		got = visitOnce(t, strict, 1)
+		got = visitOnce(t, strict, "1")
 		require.True(t, got.delaying[0].Ignored)
 		require.True(t, got.drained)
 		require.EqualValues(t, 5, got.trimmed)
@@ -74,13 +74,13 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		// grace.
 		add(5, 5)
 		handle(own)
-		require.True(t, visitOnce(t, strict, 1).drained)
-		require.Equal(t, []string{"debug"}, names(visitOnce(t, lenient, 1).delaying))
+		require.True(t, visitOnce(t, strict, "1").drained)
+		require.Equal(t, []string{"debug"}, names(visitOnce(t, lenient, "1").delaying))
 
 		add(10, 5)
 		handle(own)
 		handle("debug")
-		got = visitOnce(t, lenient, 1)
+		got = visitOnce(t, lenient, "1")
 		require.Empty(t, got.delaying, "it has caught up")
 		require.EqualValues(t, 5, got.trimmed)
 		require.False(t, s.client.HExists(ctx, MetaKey(stream), "foreign").Val(), "and its mark is removed")
@@ -91,17 +91,17 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		add(15, 1)
 		handle(own)
 		handle("debug")
-		require.Zero(t, visitOnce(t, bound, 1).trimmed)
-		require.Empty(t, visitOnce(t, bound, 1).delaying)
-		require.False(t, visitOnce(t, bound, 1).drained)
-		require.Zero(t, visitOnce(t, lenient, 1).trimmed)
+		require.Zero(t, visitOnce(t, bound, "1").trimmed)
+		require.Empty(t, visitOnce(t, bound, "1").delaying)
+		require.False(t, visitOnce(t, bound, "1").drained)
+		require.Zero(t, visitOnce(t, lenient, "1").trimmed)
 		for range 3 { // the first may only begin the idle time
-			require.False(t, lenient.Decommission(ctx, 1), "within the grace of audit")
+			require.False(t, lenient.Decommission(ctx, "1"), "within the grace of audit")
 			begin := s.client.Time(ctx).Val()
 			redistest.Eventually(t, "the idle time is over", func() bool { return s.client.Time(ctx).Val().Sub(begin) > 2*time.Millisecond })
 		}
-		require.EqualValues(t, 1, visitOnce(t, strict, 1).trimmed)
-		redistest.Eventually(t, "it is deleted after the grace", func() bool { return strict.Decommission(ctx, 1) })
+		require.EqualValues(t, 1, visitOnce(t, strict, "1").trimmed)
+		redistest.Eventually(t, "it is deleted after the grace", func() bool { return strict.Decommission(ctx, "1") })
 	})
 }
 
@@ -110,18 +110,18 @@ func TestAForeignGroupThatReadsAlong(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), graced(time.Hour))
 		ctx := t.Context()
-		stream, own := in.o.Kind.Stream(1), in.o.Kind.Group(1)
-		require.NoError(t, in.Ensure(ctx, 1))
+		stream, own := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
+		require.NoError(t, in.Ensure(ctx, "1"))
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "along", "0").Err())
 		mark, read := "", []string(nil)
 		for i := range 5 {
-			_, err := in.add(ctx, 1, entries(i, 1))
+			_, err := in.add(ctx, "1", entries(i, 1))
 			require.NoError(t, err)
 			require.NoError(t, s.client.XAck(ctx, stream, own, readSome(t, s, stream, own, "c-0", 1)...).Err())
 			if read != nil {
 				require.NoError(t, s.client.XAck(ctx, stream, "along", read...).Err())
 			}
-			got := visitOnce(t, in, 1)
+			got := visitOnce(t, in, "1")
 			require.Len(t, got.delaying, 1)
 			now := s.client.HGet(ctx, MetaKey(stream), "foreign").Val()
 			require.NotEqual(t, mark, now, "its time starts again with every mark that it passes")
@@ -139,23 +139,23 @@ func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 		c.MaxLen, c.ForeignGroupGrace = 10, 50*time.Millisecond
 		active := newActiveSet()
 		in := newInstance(t, s, "a", active, c)
-		require.NoError(t, in.Ensure(t.Context(), 1))
-		require.NoError(t, s.client.XGroupCreate(t.Context(), in.o.Kind.Stream(1), "debug", "0").Err())
-		active.set(Activation{ID: 1})
+		require.NoError(t, in.Ensure(t.Context(), "1"))
+		require.NoError(t, s.client.XGroupCreate(t.Context(), in.o.Kind.Stream("1"), "debug", "0").Err())
+		active.set(Activation{ID: "1"})
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { return nil })
 		for next := 0; next < 50; {
-			n, _, err := in.EnqueueBatch(t.Context(), 1, entries(next, 50-next))
+			n, _, err := in.EnqueueBatch(t.Context(), "1", entries(next, 50-next))
 			require.NoError(t, err)
 			if next += n; next == 50 {
 				break
 			}
-			redistest.Eventually(t, "room is made", func() bool { return s.client.XLen(t.Context(), in.o.Kind.Stream(1)).Val() < c.MaxLen })
+			redistest.Eventually(t, "room is made", func() bool { return s.client.XLen(t.Context(), in.o.Kind.Stream("1")).Val() < c.MaxLen })
 		}
 		redistest.Eventually(t, "all are handled", func() bool { return len(in.done()) == 50 })
 		redistest.Eventually(t, "it is reported", func() bool {
-			return testutil.CollectAndCount(in.o.Metrics.delaying) == 1 || !in.isRunning(1)
+			return testutil.CollectAndCount(in.o.Metrics.delaying) == 1 || !in.isRunning("1")
 		})
-		redistest.Eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(t.Context(), in.o.Kind.Stream(1)).Val() == 0 })
+		redistest.Eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(t.Context(), in.o.Kind.Stream("1")).Val() == 0 })
 		require.Equal(t, 1, in.log.Count("a foreign consumer group delays"))
 		require.Positive(t, in.log.Count("group=debug"))
 	})

@@ -12,24 +12,24 @@ const maxFull = 1024
 // fullStreams remembers until when streams count as full.
 type fullStreams struct {
 	mu    sync.Mutex
-	until map[int64]time.Time
+	until map[string]time.Time
 }
 
-func (f *fullStreams) has(id int64) bool {
+func (f *fullStreams) has(id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return time.Now().Before(f.until[id])
 }
 
-func (f *fullStreams) add(id int64, memory time.Duration) {
+func (f *fullStreams) add(id string, memory time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
 	if len(f.until) >= maxFull {
-		maps.DeleteFunc(f.until, func(_ int64, until time.Time) bool { return !now.Before(until) })
+		maps.DeleteFunc(f.until, func(_ string, until time.Time) bool { return !now.Before(until) })
 	}
 	if f.until == nil {
-		f.until = map[int64]time.Time{}
+		f.until = map[string]time.Time{}
 	}
 	if until := now.Add(memory); until.After(f.until[id]) {
 		f.until[id] = until

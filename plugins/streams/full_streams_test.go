@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,14 +18,14 @@ import (
 func TestAFullResultIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f fullStreams
-		require.False(t, f.has(1))
-		f.add(1, fullMemory)
-		require.True(t, f.has(1))
-		require.False(t, f.has(2))
+		require.False(t, f.has("1"))
+		f.add("1", fullMemory)
+		require.True(t, f.has("1"))
+		require.False(t, f.has("2"))
 		time.Sleep(fullMemory)
-		require.False(t, f.has(1))
+		require.False(t, f.has("1"))
 		for id := range int64(3 * maxFull) {
-			f.add(id, time.Millisecond)
+			f.add(fmt.Sprint(id), time.Millisecond)
 			time.Sleep(time.Millisecond)
 		}
 		require.LessOrEqual(t, len(f.until), maxFull, "streams of the past are dropped")
@@ -35,25 +36,25 @@ func TestAFullResultIsCached(t *testing.T) {
 func TestTheLongerTimeOfAFullStreamCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f fullStreams
-		f.add(1, slowMemory)
-		f.add(1, fullMemory)
+		f.add("1", slowMemory)
+		f.add("1", fullMemory)
 		time.Sleep(slowMemory - time.Millisecond)
-		require.True(t, f.has(1))
+		require.True(t, f.has("1"))
 		time.Sleep(time.Millisecond)
-		require.False(t, f.has(1))
-		f.add(1, fullMemory)
-		f.add(1, slowMemory)
+		require.False(t, f.has("1"))
+		f.add("1", fullMemory)
+		f.add("1", slowMemory)
 		time.Sleep(fullMemory)
-		require.True(t, f.has(1))
+		require.True(t, f.has("1"))
 	})
 }
 
 // A call that waited for others sees that the stream became full meanwhile, and sends nothing.
 func TestAnEnqueueThatWaitedSeesAFullStream(t *testing.T) {
-	in := newInstance(t, miniServer(t), "a", newActiveSet(1), still())
+	in := newInstance(t, miniServer(t), "a", newActiveSet("1"), still())
 	commands := redistest.Watch(in.client)
-	in.full.add(1, time.Hour)
-	n, err := in.addBatch(t.Context(), 1, entries(0, 1))
+	in.full.add("1", time.Hour)
+	n, err := in.addBatch(t.Context(), "1", entries(0, 1))
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.Zero(t, commands.Total())
@@ -75,18 +76,18 @@ func TestALargeBatchIsSplit(t *testing.T) {
 
 func TestKeyedMutex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := mutexes{m: map[int64]*keyLock{}}
-		unlock, err := k.lock(t.Context(), 1)
+		k := mutexes{m: map[string]*keyLock{}}
+		unlock, err := k.lock(t.Context(), "1")
 		require.NoError(t, err)
-		require.Nil(t, k.tryLock(1))
-		other := k.tryLock(2)
+		require.Nil(t, k.tryLock("1"))
+		other := k.tryLock("2")
 		require.NotNil(t, other, "another key is free")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err = k.lock(ctx, 1)
+		_, err = k.lock(ctx, "1")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		unlock()
-		again, err := k.lock(t.Context(), 1)
+		again, err := k.lock(t.Context(), "1")
 		require.NoError(t, err)
 		again()
 		other()
@@ -100,21 +101,21 @@ func TestTheActiveSetIsReadAfterTheCall(t *testing.T) {
 		a := activeCache{lock: make(chan struct{}, 1), read: func(context.Context) ([]Activation, error) {
 			n := reads.Add(1)
 			time.Sleep(10 * time.Millisecond)
-			return []Activation{{ID: n}}, nil
+			return []Activation{{ID: fmt.Sprint(n)}}, nil
 		}}
-		answer := func() int64 {
+		answer := func() string {
 			got, err := a.get(t.Context())
 			require.NoError(t, err)
 			return got[0].ID
 		}
 		var wg sync.WaitGroup
-		wg.Go(func() { require.Equal(t, int64(1), answer()) })
+		wg.Go(func() { require.Equal(t, "1", answer()) })
 		time.Sleep(5 * time.Millisecond)
 		for range 100 {
-			wg.Go(func() { require.Equal(t, int64(2), answer(), "the read under way started too early") })
+			wg.Go(func() { require.Equal(t, "2", answer(), "the read under way started too early") })
 		}
 		wg.Wait()
 		require.Equal(t, int64(2), reads.Load(), "a hundred share one answer")
-		require.Equal(t, int64(3), answer())
+		require.Equal(t, "3", answer())
 	})
 }

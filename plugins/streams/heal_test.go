@@ -48,7 +48,7 @@ func TestOneInstanceDrainsWhileAnotherWorks(t *testing.T) {
 		c.BatchSize = 20
 		c.IdleTimeout = 500 * time.Millisecond
 		c.Tiers = []Tier{{0, 4}}
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		a, b := newInstance(t, s, "a", active, c), newInstance(t, s, "b", active, c)
 		// Each has something in flight before either goes on: else the quicker one may handle
 		// everything.
@@ -65,13 +65,13 @@ func TestOneInstanceDrainsWhileAnotherWorks(t *testing.T) {
 		}
 		var drained atomic.Bool
 		reclaimFor(t, b, func(name string) bool { return name == "a" && drained.Load() })
-		enqueue(t, a.Manager, 1, 0, 200)
+		enqueue(t, a.Manager, "1", 0, 200)
 		redistest.Eventually(t, "both work", func() bool { return len(a.done()) > 5 && len(b.done()) > 5 })
 		a.close()
 		drained.Store(true)
-		stream, group := a.o.Kind.Stream(1), a.o.Kind.Group(1)
+		stream, group := a.o.Kind.Stream("1"), a.o.Kind.Group("1")
 		stopped := len(a.done())
-		if st, err := b.Inspect(t.Context(), 1); err == nil && !st.Drained {
+		if st, err := b.Inspect(t.Context(), "1"); err == nil && !st.Drained {
 			require.Contains(t, consumers(t, s, stream, group), "b-0", "B goes on")
 		}
 		redistest.Eventually(t, "everything handled", func() bool { return len(merge(a, b)) == 200 })
@@ -84,9 +84,9 @@ func TestOneInstanceDrainsWhileAnotherWorks(t *testing.T) {
 			return err != nil || !slices.ContainsFunc(list, func(c redis.XInfoConsumer) bool { return c.Name == "a-0" })
 		})
 		redistest.Eventually(t, "idle stop", func() bool {
-			return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 && !b.isRunning(1)
+			return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 && !b.isRunning("1")
 		})
-		require.False(t, active.has(1))
+		require.False(t, active.has("1"))
 	})
 }
 
@@ -97,7 +97,7 @@ func TestAKilledInstanceIsHealedWithoutWaitingForMinIdle(t *testing.T) {
 		c := quick()
 		c.StopTimeout = 200 * time.Millisecond
 		c.Tiers = []Tier{{0, 4}}
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		a, b := newInstance(t, s, "a", active, c), newInstance(t, s, "b", active, c)
 		var killed atomic.Bool
 		h := &hook{}
@@ -108,14 +108,14 @@ func TestAKilledInstanceIsHealedWithoutWaitingForMinIdle(t *testing.T) {
 			}
 			return briefly(nil)
 		})
-		enqueue(t, b.Manager, 1, 0, 150)
+		enqueue(t, b.Manager, "1", 0, 150)
 		redistest.Eventually(t, "A works", func() bool { return len(a.done()) > 10 })
 		killed.Store(true)
 		h.set(func(redis.Cmder) error { return errInjected }, nil) // A has no connection
 		b.open(t, pipeline.Flow{}, briefly)
 		reclaimFor(t, b, func(name string) bool { return name == "a" })
 		redistest.Eventually(t, "everything handled", func() bool { return len(merge(a, b)) == 150 })
-		stream := a.o.Kind.Stream(1)
+		stream := a.o.Kind.Stream("1")
 		redistest.Eventually(t, "nothing left", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
 	})
 }
@@ -123,16 +123,16 @@ func TestAKilledInstanceIsHealedWithoutWaitingForMinIdle(t *testing.T) {
 // Paused streams are left alone by the reclaimer.
 func TestReclaimTargetLeavesPausedStreamsOut(t *testing.T) {
 	s := miniServer(t)
-	active := newActiveSet(1, 2)
+	active := newActiveSet("1", "2")
 	in := newInstance(t, s, "a", active, still())
 	target := in.ReclaimTarget()
 	require.Empty(t, target.Streams(), "before the source is opened")
 	in.open(t, pipeline.Flow{}, nil)
 	redistest.Eventually(t, "both", func() bool { return len(target.Streams()) == 2 })
-	active.set(Activation{ID: 2, Paused: true})
+	active.set(Activation{ID: "2", Paused: true})
 	redistest.Eventually(t, "one", func() bool { return len(target.Streams()) == 1 })
 	st := target.Streams()[0]
-	require.Equal(t, in.o.Kind.Stream(1), st.Name)
+	require.Equal(t, in.o.Kind.Stream("1"), st.Name)
 	require.Equal(t, "POINT", st.Shard)
 	require.Equal(t, "a-0", st.Consumer)
 	require.Equal(t, MetaKey(st.Name), st.Meta)

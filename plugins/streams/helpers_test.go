@@ -67,7 +67,7 @@ func still() Config {
 // activeSet is an Activations in memory, with everything counted.
 type activeSet struct {
 	mu          sync.Mutex
-	m           map[int64]Activation
+	m           map[string]Activation
 	activated   int
 	deactivated int
 	fail        error // of Deactivate
@@ -75,8 +75,8 @@ type activeSet struct {
 	reads       int
 }
 
-func newActiveSet(ids ...int64) *activeSet {
-	s := &activeSet{m: map[int64]Activation{}}
+func newActiveSet(ids ...string) *activeSet {
+	s := &activeSet{m: map[string]Activation{}}
 	for _, id := range ids {
 		s.m[id] = Activation{ID: id}
 	}
@@ -97,7 +97,7 @@ func (s *activeSet) Active(context.Context) ([]Activation, error) {
 	return out, nil
 }
 
-func (s *activeSet) Activate(_ context.Context, id int64) error {
+func (s *activeSet) Activate(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.activated++
@@ -107,7 +107,7 @@ func (s *activeSet) Activate(_ context.Context, id int64) error {
 	return nil
 }
 
-func (s *activeSet) Deactivate(_ context.Context, id int64) error {
+func (s *activeSet) Deactivate(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deactivated++
@@ -124,7 +124,7 @@ func (s *activeSet) set(a Activation) {
 	s.m[a.ID] = a
 }
 
-func (s *activeSet) has(id int64) bool {
+func (s *activeSet) has(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.m[id]
@@ -214,7 +214,7 @@ func (in *instance) done() []string {
 }
 
 // running returns the ids that have a reader here.
-func (in *instance) running() (ids []int64) {
+func (in *instance) running() (ids []string) {
 	if sub := in.opened(); sub != nil {
 		for _, r := range sub.list() {
 			ids = append(ids, r.id)
@@ -223,10 +223,10 @@ func (in *instance) running() (ids []int64) {
 	return ids
 }
 
-func (in *instance) isRunning(id int64) bool { return slices.Contains(in.running(), id) }
+func (in *instance) isRunning(id string) bool { return slices.Contains(in.running(), id) }
 
 // start starts or resizes the reader of id, as the control loop does.
-func (in *instance) start(ctx context.Context, id, total int64) error {
+func (in *instance) start(ctx context.Context, id string, total int64) error {
 	sub := in.opened()
 	unlock, err := sub.locks.lock(ctx, id)
 	if err != nil {
@@ -237,16 +237,16 @@ func (in *instance) start(ctx context.Context, id, total int64) error {
 }
 
 // stop stops the reader of id, as a drain does.
-func (in *instance) stop(ctx context.Context, id int64) error {
+func (in *instance) stop(ctx context.Context, id string) error {
 	return in.opened().stop(ctx, id, stopDrained)
 }
 
 // Enqueue adds one entry.
-func (in *instance) Enqueue(ctx context.Context, id int64, e entry.Entry) (Outcome, error) {
+func (in *instance) Enqueue(ctx context.Context, id string, e entry.Entry) (Outcome, error) {
 	return enqueueOne(ctx, in.Manager, id, e)
 }
 
-func enqueueOne(ctx context.Context, m *Manager, id int64, e entry.Entry) (Outcome, error) {
+func enqueueOne(ctx context.Context, m *Manager, id string, e entry.Entry) (Outcome, error) {
 	_, out, err := m.EnqueueBatch(ctx, id, []entry.Entry{e})
 	return out, err
 }

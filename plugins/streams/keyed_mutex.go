@@ -8,7 +8,7 @@ import (
 // mutexes is one lock per key. A key without holder and waiters takes no memory.
 type mutexes struct {
 	mu sync.Mutex
-	m  map[int64]*keyLock
+	m  map[string]*keyLock
 }
 
 type keyLock struct {
@@ -17,7 +17,7 @@ type keyLock struct {
 }
 
 // lock waits for key and returns what releases it, or ctx's error.
-func (k *mutexes) lock(ctx context.Context, key int64) (unlock func(), err error) {
+func (k *mutexes) lock(ctx context.Context, key string) (unlock func(), err error) {
 	l := k.ref(key)
 	select {
 	case l.held <- struct{}{}:
@@ -29,7 +29,7 @@ func (k *mutexes) lock(ctx context.Context, key int64) (unlock func(), err error
 }
 
 // tryLock returns nil when key is locked.
-func (k *mutexes) tryLock(key int64) (unlock func()) {
+func (k *mutexes) tryLock(key string) (unlock func()) {
 	l := k.ref(key)
 	select {
 	case l.held <- struct{}{}:
@@ -40,7 +40,7 @@ func (k *mutexes) tryLock(key int64) (unlock func()) {
 	}
 }
 
-func (k *mutexes) ref(key int64) *keyLock {
+func (k *mutexes) ref(key string) *keyLock {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l, ok := k.m[key]
@@ -52,7 +52,7 @@ func (k *mutexes) ref(key int64) *keyLock {
 	return l
 }
 
-func (k *mutexes) unref(key int64, l *keyLock) {
+func (k *mutexes) unref(key string, l *keyLock) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l.refs--; l.refs == 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-func enqueue(t testing.TB, m *Manager, id int64, from, n int) {
+func enqueue(t testing.TB, m *Manager, id string, from, n int) {
 	t.Helper()
 	for i := range n {
 		out, err := enqueueOne(context.Background(), m, id, newEntry(fmt.Sprint(from+i)))
@@ -45,27 +45,27 @@ func consumers(t testing.TB, s server, stream, group string) (names []string) {
 // A stream is started once, and its messages are handled and acknowledged.
 func TestAStreamIsStartedOnceAndHandled(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, still())
 		in.open(t, pipeline.Flow{}, nil)
-		require.NoError(t, in.start(t.Context(), 1, 1000))
-		require.True(t, in.isRunning(1))
-		stream, group := in.o.Kind.Stream(1), in.o.Kind.Group(1)
+		require.NoError(t, in.start(t.Context(), "1", 1000))
+		require.True(t, in.isRunning("1"))
+		stream, group := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
 		groups, err := s.client.XInfoGroups(t.Context(), stream).Result()
 		require.NoError(t, err)
 		require.Len(t, groups, 1)
 		require.Equal(t, group, groups[0].Name)
 
-		require.NoError(t, in.start(t.Context(), 1, 1000), "a second start is no error")
-		require.Equal(t, []int64{1}, in.running())
+		require.NoError(t, in.start(t.Context(), "1", 1000), "a second start is no error")
+		require.Equal(t, []string{"1"}, in.running())
 		require.Equal(t, 1, in.log.Count("stream started"))
 
-		enqueue(t, in.Manager, 1, 0, 20)
+		enqueue(t, in.Manager, "1", 0, 20)
 		redistest.Eventually(t, "20 handled", func() bool { return len(in.done()) == 20 })
 		redistest.Eventually(t, "acked", func() bool { return pending(s, stream, group) == 0 })
 		require.Equal(t, []string{"a-0"}, consumers(t, s, stream, group))
-		require.NoError(t, in.start(t.Context(), 1, 1_000_000), "another size is taken over")
-		require.Equal(t, 32, in.sub.(*subscription).get(1).reader.Stats().Concurrency)
+		require.NoError(t, in.start(t.Context(), "1", 1_000_000), "another size is taken over")
+		require.Equal(t, 32, in.sub.(*subscription).get("1").reader.Stats().Concurrency)
 	})
 }
 
@@ -76,16 +76,16 @@ func TestAStopEndsTheReadingAndKeepsTheStream(t *testing.T) {
 		c.ReconcileInterval = c.IdleTimeout // no round: the second would start the stream again
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		in.open(t, pipeline.Flow{}, nil)
-		require.NoError(t, in.start(t.Context(), 1, 1000))
-		enqueue(t, in.Manager, 1, 0, 5)
+		require.NoError(t, in.start(t.Context(), "1", 1000))
+		enqueue(t, in.Manager, "1", 0, 5)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 5 })
-		require.NoError(t, in.stop(t.Context(), 1))
-		require.NoError(t, in.stop(t.Context(), 1), "a second stop does nothing")
-		require.False(t, in.isRunning(1))
-		stream, group := in.o.Kind.Stream(1), in.o.Kind.Group(1)
+		require.NoError(t, in.stop(t.Context(), "1"))
+		require.NoError(t, in.stop(t.Context(), "1"), "a second stop does nothing")
+		require.False(t, in.isRunning("1"))
+		stream, group := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
 		require.Empty(t, consumers(t, s, stream, group), "its own reader is removed")
-		enqueue(t, in.Manager, 1, 5, 1)
-		st, err := in.Inspect(t.Context(), 1)
+		enqueue(t, in.Manager, "1", 5, 1)
+		st, err := in.Inspect(t.Context(), "1")
 		require.NoError(t, err)
 		require.True(t, st.Exists)
 		require.False(t, st.Drained)
@@ -108,7 +108,7 @@ func merge(ins ...*instance) map[string]int {
 // The end of the application stops everything. Messages in flight are finished and acknowledged.
 func TestAShutdownFinishesWhatIsInFlight(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1, 2)
+		active := newActiveSet("1", "2")
 		in := newInstance(t, s, "a", active, still())
 		started, finish := make(chan struct{}, 10), make(chan struct{})
 		in.open(t, pipeline.Flow{}, func(*message.Message) error {
@@ -116,8 +116,8 @@ func TestAShutdownFinishesWhatIsInFlight(t *testing.T) {
 			<-finish
 			return nil
 		})
-		enqueue(t, in.Manager, 1, 0, 1)
-		enqueue(t, in.Manager, 2, 1, 1)
+		enqueue(t, in.Manager, "1", 0, 1)
+		enqueue(t, in.Manager, "2", 1, 1)
 		<-started
 		<-started
 		drained := make(chan error)
@@ -127,14 +127,14 @@ func TestAShutdownFinishesWhatIsInFlight(t *testing.T) {
 		in.wait.Wait()
 		require.Empty(t, in.running())
 		require.NoError(t, in.sub.Drain(t.Context()), "a second drain is no error")
-		require.ErrorIs(t, in.sub.(*subscription).startLocked(t.Context(), Activation{ID: 1}), context.Canceled)
+		require.ErrorIs(t, in.sub.(*subscription).startLocked(t.Context(), Activation{ID: "1"}), context.Canceled)
 		for id := int64(1); id <= 2; id++ {
-			stream, group := in.o.Kind.Stream(id), in.o.Kind.Group(id)
+			stream, group := in.o.Kind.Stream(fmt.Sprint(id)), in.o.Kind.Group(fmt.Sprint(id))
 			require.Zero(t, pending(s, stream, group), "acknowledged before the end")
 			require.Empty(t, consumers(t, s, stream, group))
 			require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val(), "the stream stays")
 		}
-		require.True(t, active.has(1), "an end of an instance changes nothing for the others")
+		require.True(t, active.has("1"), "an end of an instance changes nothing for the others")
 	})
 }
 
@@ -149,14 +149,14 @@ func TestTheLongestHoldOfTheRoute(t *testing.T) {
 			eachServer(t, func(t *testing.T, s server) {
 				c := still()
 				c.MinIdle, c.LongestHold = 600*time.Millisecond, hold.setting
-				in := newInstance(t, s, "a", newActiveSet(1), c)
+				in := newInstance(t, s, "a", newActiveSet("1"), c)
 				release := make(chan struct{})
 				in.open(t, pipeline.Flow{LongestHold: hold.route}, func(*message.Message) error { <-release; return nil })
 				t.Cleanup(func() { close(release) })
-				enqueue(t, in.Manager, 1, 0, 1)
+				enqueue(t, in.Manager, "1", 0, 1)
 				redistest.Eventually(t, "no sign of life", func() bool {
 					idle, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{
-						Stream: in.o.Kind.Stream(1), Group: in.o.Kind.Group(1), Idle: c.MinIdle, Start: "-", End: "+", Count: 1,
+						Stream: in.o.Kind.Stream("1"), Group: in.o.Kind.Group("1"), Idle: c.MinIdle, Start: "-", End: "+", Count: 1,
 					}).Result()
 					return err == nil && len(idle) == 1
 				})
@@ -169,14 +169,14 @@ func TestDrainIsBounded(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
 		c.StopTimeout = 2 * time.Second
-		in := newInstance(t, s, "a", newActiveSet(1, 2, 3), c)
+		in := newInstance(t, s, "a", newActiveSet("1", "2", "3"), c)
 		stuck := make(chan struct{})
 		free := sync.OnceFunc(func() { close(stuck) })
 		started := make(chan struct{}, 3)
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { started <- struct{}{}; <-stuck; return nil })
 		t.Cleanup(free) // also when something below fails
 		for id := range int64(3) {
-			enqueue(t, in.Manager, id+1, int(id), 1)
+			enqueue(t, in.Manager, fmt.Sprint(id+1), int(id), 1)
 		}
 		for range 3 {
 			<-started
@@ -184,8 +184,8 @@ func TestDrainIsBounded(t *testing.T) {
 		start := time.Now()
 		require.ErrorContains(t, in.sub.Close(), "drain")
 		require.Less(t, time.Since(start), 30*time.Second)
-		require.Equal(t, int64(1), pending(s, in.o.Kind.Stream(1), in.o.Kind.Group(1)), "nothing is lost")
-		require.Equal(t, []string{"a-0"}, consumers(t, s, in.o.Kind.Stream(1), in.o.Kind.Group(1)), "a reader that holds something stays")
+		require.Equal(t, int64(1), pending(s, in.o.Kind.Stream("1"), in.o.Kind.Group("1")), "nothing is lost")
+		require.Equal(t, []string{"a-0"}, consumers(t, s, in.o.Kind.Stream("1"), in.o.Kind.Group("1")), "a reader that holds something stays")
 		free()
 		in.wait.Wait()
 	})
@@ -195,22 +195,22 @@ func TestDrainIsBounded(t *testing.T) {
 // The next message starts it again.
 func TestAnIdleStreamIsStoppedAndStartedAgain(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1, 2)
+		active := newActiveSet("1", "2")
 		in := newInstance(t, s, "a", active, quick())
 		in.open(t, pipeline.Flow{}, nil)
 		begin := time.Now()
-		enqueue(t, in.Manager, 1, 0, 10)
+		enqueue(t, in.Manager, "1", 0, 10)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 10 })
 		redistest.Eventually(t, "both stopped", func() bool { return len(in.running()) == 0 })
 		require.GreaterOrEqual(t, time.Since(begin), quick().IdleTimeout)
 		for id := int64(1); id <= 2; id++ {
-			stream := in.o.Kind.Stream(id)
+			stream := in.o.Kind.Stream(fmt.Sprint(id))
 			require.Zero(t, s.client.Exists(t.Context(), stream, MetaKey(stream)).Val())
-			require.False(t, active.has(id))
+			require.False(t, active.has(fmt.Sprint(id)))
 		}
-		enqueue(t, in.Manager, 1, 10, 1)
+		enqueue(t, in.Manager, "1", 10, 1)
 		redistest.Eventually(t, "revived", func() bool { return len(in.done()) == 11 })
-		require.True(t, active.has(1))
+		require.True(t, active.has("1"))
 		redistest.Eventually(t, "stopped again", func() bool { return len(in.running()) == 0 })
 	})
 }
@@ -219,22 +219,22 @@ func TestAnIdleStreamIsStoppedAndStartedAgain(t *testing.T) {
 func TestThirtyTwoSlotsSeeIdleAtOnceOneShutdown(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet()
-		active.set(Activation{ID: 1, TotalCount: 1_000_000})
+		active.set(Activation{ID: "1", TotalCount: 1_000_000})
 		in := newInstance(t, s, "a", active, quick())
 		release := make(chan struct{})
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { <-release; return nil })
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free)
-		enqueue(t, in.Manager, 1, 0, 32)
+		enqueue(t, in.Manager, "1", 0, 32)
 		redistest.Eventually(t, "32 in flight", func() bool { return in.inFlight.Load() == 32 })
 		// In flight for longer than idle_timeout is not idle.
-		require.Never(t, func() bool { return !active.has(1) }, 2*quick().IdleTimeout, 10*time.Millisecond)
+		require.Never(t, func() bool { return !active.has("1") }, 2*quick().IdleTimeout, 10*time.Millisecond)
 		free()
 		redistest.Eventually(t, "stopped", func() bool { return in.log.Count("stream stopped") > 0 })
 		require.Never(t, func() bool { return in.log.Count("stream stopped") > 1 }, 5*quick().ReconcileInterval, 5*time.Millisecond)
 		_, deactivated := active.counts()
 		require.Equal(t, 1, deactivated)
-		require.False(t, in.isRunning(1))
+		require.False(t, in.isRunning("1"))
 	})
 }
 
@@ -242,20 +242,20 @@ func TestThirtyTwoSlotsSeeIdleAtOnceOneShutdown(t *testing.T) {
 // it.
 func TestAMessageInFlightIsNotIdleEvenWhenAcked(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1)
+		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, quick())
 		release := make(chan struct{})
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { <-release; return nil })
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free)
-		enqueue(t, in.Manager, 1, 0, 1)
+		enqueue(t, in.Manager, "1", 0, 1)
 		redistest.Eventually(t, "in flight", func() bool { return in.inFlight.Load() == 1 })
-		ids, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: in.o.Kind.Stream(1), Group: in.o.Kind.Group(1), Start: "-", End: "+", Count: 1}).Result()
+		ids, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: in.o.Kind.Stream("1"), Group: in.o.Kind.Group("1"), Start: "-", End: "+", Count: 1}).Result()
 		require.NoError(t, err)
-		require.NoError(t, s.client.XAck(t.Context(), in.o.Kind.Stream(1), in.o.Kind.Group(1), ids[0].ID).Err())
-		require.Never(t, func() bool { return !active.has(1) }, 3*quick().IdleTimeout, 10*time.Millisecond)
+		require.NoError(t, s.client.XAck(t.Context(), in.o.Kind.Stream("1"), in.o.Kind.Group("1"), ids[0].ID).Err())
+		require.Never(t, func() bool { return !active.has("1") }, 3*quick().IdleTimeout, 10*time.Millisecond)
 		free()
-		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning("1") })
 	})
 }
 
@@ -299,17 +299,17 @@ func TestStartAndStopNeverOverlap(t *testing.T) {
 				for i := range 30 {
 					id := int64((g+i)%2 + 1)
 					if (g+i)%3 == 0 {
-						_ = in.stop(context.Background(), id)
+						_ = in.stop(context.Background(), fmt.Sprint(id))
 					} else {
-						_ = in.start(context.Background(), id, 10)
+						_ = in.start(context.Background(), fmt.Sprint(id), 10)
 					}
 				}
 			})
 		}
 		wg.Wait()
-		require.NoError(t, in.start(t.Context(), 1, 10))
-		require.NoError(t, in.stop(t.Context(), 1))
-		require.NoError(t, in.stop(t.Context(), 2))
+		require.NoError(t, in.start(t.Context(), "1", 10))
+		require.NoError(t, in.stop(t.Context(), "1"))
+		require.NoError(t, in.stop(t.Context(), "2"))
 		mu.Lock()
 		defer mu.Unlock()
 		require.Equal(t, 1, most, "one reader per stream at a time")

@@ -15,9 +15,9 @@ import (
 
 // Activation is one stream that should run.
 type Activation struct {
-	ID         int64 // positive
-	TotalCount int64 // for the sizing; 0 when not known
-	Paused     bool  // neither polled nor cleaned up
+	ID         string // 1 to 300 bytes; see Kind.Stream
+	TotalCount int64  // for the sizing; 0 when not known
+	Paused     bool   // neither polled nor cleaned up
 }
 
 // Activations is the durable set of streams that should run, shared by all instances. Its methods
@@ -32,10 +32,10 @@ type Activations interface {
 	// Activate adds id to the set; it is no error when it is there. It is called when an enqueue
 	// finds no stream: before the stream is created (unless Options.Admit is set), and after. It is
 	// also called when an idle stop came too late.
-	Activate(ctx context.Context, id int64) error
+	Activate(ctx context.Context, id string) error
 	// Deactivate takes id off the set, before the clean-up script runs; it is no error when it is
 	// off.
-	Deactivate(ctx context.Context, id int64) error
+	Deactivate(ctx context.Context, id string) error
 }
 
 // Options are the dependencies of a Manager. Kind, Config, Client, Activations and Instance are
@@ -49,12 +49,12 @@ type Options struct {
 	Activations Activations
 	// Admit activates id for an enqueue that found no stream. False: the entry is answered Full,
 	// and no stream is created. Nil: Activations.Activate.
-	Admit func(ctx context.Context, id int64) (bool, error)
+	Admit func(ctx context.Context, id string) (bool, error)
 	// Blocked is called in each round for an active stream that can't be used (ErrRefused or
 	// ErrForeign). Nil: not called.
-	Blocked func(ctx context.Context, id int64) error
+	Blocked func(ctx context.Context, id string) error
 	// Created is called when a stream was created, before an entry is added. Nil: not called.
-	Created func(ctx context.Context, id int64, incarnation string) error
+	Created func(ctx context.Context, id string, incarnation string) error
 	// Instance is unique among all instances. The reader's name is Instance-0.
 	Instance string
 	// Fence is poll.Options.Fence of the readers. Nil: none.
@@ -116,10 +116,10 @@ func NewManager(o Options) *Manager {
 		o.Owner = func() string { return "" }
 	}
 	if o.Admit == nil {
-		o.Admit = func(ctx context.Context, id int64) (bool, error) { return true, o.Activations.Activate(ctx, id) }
+		o.Admit = func(ctx context.Context, id string) (bool, error) { return true, o.Activations.Activate(ctx, id) }
 	}
 	if o.Blocked == nil {
-		o.Blocked = func(context.Context, int64) error { return nil }
+		o.Blocked = func(context.Context, string) error { return nil }
 	}
 	o.Metrics.initialize(o.Kind.Type)
 	return &Manager{
@@ -131,7 +131,7 @@ func NewManager(o Options) *Manager {
 		active:   activeCache{read: o.Activations.Active, lock: make(chan struct{}, 1)},
 		sampler:  logs.NewThrottle(warnEvery),
 		inFlight: inFlightCounts{m: map[string]*inFlightCount{}},
-		orphans:  orphans{since: map[int64]orphan{}},
+		orphans:  orphans{since: map[string]orphan{}},
 	}
 }
 

@@ -15,7 +15,7 @@ const ownersTogether = 500
 
 // ours returns the ids whose streams do not belong to another deployment, and how many do. The
 // latter are logged.
-func (m *Manager) ours(ctx context.Context, ids []int64) (own []int64, foreign int, err error) {
+func (m *Manager) ours(ctx context.Context, ids []string) (own []string, foreign int, err error) {
 	if m.o.Owner() == "" {
 		return ids, 0, nil
 	}
@@ -50,7 +50,7 @@ func (m *Manager) ours(ctx context.Context, ids []int64) (own []int64, foreign i
 }
 
 // noteForeign remembers whether an active stream belongs to another deployment.
-func (s *subscription) noteForeign(id int64, foreign bool) {
+func (s *subscription) noteForeign(id string, foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if foreign {
@@ -61,7 +61,7 @@ func (s *subscription) noteForeign(id int64, foreign bool) {
 }
 
 // countForeign sets the gauge of the active streams that belong to another deployment.
-func (s *subscription) countForeign(wanted map[int64]Activation) {
+func (s *subscription) countForeign(wanted map[string]Activation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.foreign {

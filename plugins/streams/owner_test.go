@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -30,54 +31,54 @@ func deployment(t *testing.T, s server, id string, active Activations, c Config)
 func TestAStreamOfAnotherDeployment(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
-		ours, theirs := deployment(t, s, "ours", newActiveSet(1, 2), still()), deployment(t, s, "theirs", newActiveSet(1), still())
-		require.NoError(t, theirs.Ensure(ctx, 1))
-		enqueue(t, theirs.Manager, 1, 0, 3)
-		stream := theirs.o.Kind.Stream(1)
+		ours, theirs := deployment(t, s, "ours", newActiveSet("1", "2"), still()), deployment(t, s, "theirs", newActiveSet("1"), still())
+		require.NoError(t, theirs.Ensure(ctx, "1"))
+		enqueue(t, theirs.Manager, "1", 0, 3)
+		stream := theirs.o.Kind.Stream("1")
 
-		_, err := ours.Enqueue(ctx, 1, newEntry("x"))
+		_, err := ours.Enqueue(ctx, "1", newEntry("x"))
 		require.ErrorIs(t, err, ErrForeign)
 		require.ErrorContains(t, err, "theirs")
-		_, _, err = ours.EnqueueBatch(ctx, 1, entries(0, 2))
+		_, _, err = ours.EnqueueBatch(ctx, "1", entries(0, 2))
 		require.ErrorIs(t, err, ErrForeign)
-		require.ErrorIs(t, ours.Ensure(ctx, 1), ErrForeign)
-		_, err = ours.cleanUp(ctx, 1)
+		require.ErrorIs(t, ours.Ensure(ctx, "1"), ErrForeign)
+		_, err = ours.cleanUp(ctx, "1")
 		require.ErrorIs(t, err, ErrForeign)
-		require.False(t, ours.Decommission(ctx, 1))
-		require.NoError(t, ours.o.Activations.Activate(ctx, 1))
+		require.False(t, ours.Decommission(ctx, "1"))
+		require.NoError(t, ours.o.Activations.Activate(ctx, "1"))
 		require.EqualValues(t, 3, s.client.XLen(ctx, stream).Val())
 		require.Equal(t, 1, ours.log.Count("a stream belongs to another deployment"))
 		require.Positive(t, ours.log.Count("owner=theirs"))
-		st, err := ours.Inspect(ctx, 1)
+		st, err := ours.Inspect(ctx, "1")
 		require.NoError(t, err)
 		require.True(t, st.Foreign)
 		require.Equal(t, "theirs", st.Owner)
 
 		// The sweep skips it, and finds the other orphan.
-		require.NoError(t, theirs.Ensure(ctx, 3))
-		require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: ours.o.Kind.Stream(4), Values: []any{"message", "x"}}).Err())
-		var found []int64
-		require.NoError(t, ours.Sweep(ctx, 0, func(_ context.Context, id int64) error { found = append(found, id); return nil }))
-		require.Equal(t, []int64{4}, found)
+		require.NoError(t, theirs.Ensure(ctx, "3"))
+		require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: ours.o.Kind.Stream("4"), Values: []any{"message", "x"}}).Err())
+		var found []string
+		require.NoError(t, ours.Sweep(ctx, 0, func(_ context.Context, id string) error { found = append(found, id); return nil }))
+		require.Equal(t, []string{"4"}, found)
 		require.InDelta(t, 1, testutil.ToFloat64(ours.o.Metrics.foreigns.WithLabelValues("POINT", "false")), 0)
 
 		// Its own readers read it; ours read the other stream.
 		ours.open(t, pipeline.Flow{}, nil)
-		enqueue(t, ours.Manager, 2, 10, 1)
+		enqueue(t, ours.Manager, "2", 10, 1)
 		redistest.Eventually(t, "the other stream is read", func() bool { return len(ours.done()) == 1 })
 		redistest.Eventually(t, "it is counted", func() bool {
 			return testutil.ToFloat64(ours.o.Metrics.foreigns.WithLabelValues("POINT", "true")) == 1
 		})
 		require.Zero(t, testutil.ToFloat64(ours.o.Metrics.failures.WithLabelValues("POINT", "start")))
-		require.False(t, ours.isRunning(1))
-		require.Empty(t, s.client.XInfoConsumers(ctx, stream, theirs.o.Kind.Group(1)).Val())
+		require.False(t, ours.isRunning("1"))
+		require.Empty(t, s.client.XInfoConsumers(ctx, stream, theirs.o.Kind.Group("1")).Val())
 		theirs.open(t, pipeline.Flow{}, nil)
 		redistest.Eventually(t, "all are handled there", func() bool { return len(theirs.done()) == 3 })
 
 		// Handed over, it is read here.
 		theirs.close()
 		require.NoError(t, s.client.HDel(ctx, MetaKey(stream), "owner").Err())
-		redistest.Eventually(t, "it starts here", func() bool { return ours.isRunning(1) })
+		redistest.Eventually(t, "it starts here", func() bool { return ours.isRunning("1") })
 		require.Equal(t, "ours", s.client.HGet(ctx, MetaKey(stream), "owner").Val())
 		redistest.Eventually(t, "it no longer counts", func() bool {
 			return testutil.ToFloat64(ours.o.Metrics.foreigns.WithLabelValues("POINT", "true")) == 0
@@ -92,11 +93,11 @@ func TestAStreamWithoutAnOwnerIsAdoptedOnce(t *testing.T) {
 		ctx := t.Context()
 		before := newInstance(t, s, "before", newActiveSet(), still()) // a version without owners
 		a, b := deployment(t, s, "a", newActiveSet(), still()), deployment(t, s, "b", newActiveSet(), still())
-		owner := func(id int64) string { return s.client.HGet(ctx, MetaKey(a.o.Kind.Stream(id)), "owner").Val() }
-		for id, adopt := range map[int64]func(*instance, int64) error{
-			1: func(in *instance, id int64) error { return in.Ensure(ctx, id) },
-			2: func(in *instance, id int64) error { _, err := in.Enqueue(ctx, id, newEntry("x")); return err },
-			3: func(in *instance, id int64) error {
+		owner := func(id string) string { return s.client.HGet(ctx, MetaKey(a.o.Kind.Stream(id)), "owner").Val() }
+		for id, adopt := range map[string]func(*instance, string) error{
+			"1": func(in *instance, id string) error { return in.Ensure(ctx, id) },
+			"2": func(in *instance, id string) error { _, err := in.Enqueue(ctx, id, newEntry("x")); return err },
+			"3": func(in *instance, id string) error {
 				_, err := parseVisited(in.scripts.visit.Run(ctx, in.client, in.keys(id), append(in.args(id), in.statusField(), "{}")...).Result())
 				return in.refusal(id, err)
 			},
@@ -126,15 +127,15 @@ func TestAStreamWithoutAnOwnerIsAdoptedOnce(t *testing.T) {
 func TestAReaderLeavesAStreamThatChangedItsOwner(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
-		in := deployment(t, s, "ours", newActiveSet(1), still())
+		in := deployment(t, s, "ours", newActiveSet("1"), still())
 		release := make(chan struct{})
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { <-release; return nil })
-		redistest.Eventually(t, "it runs", func() bool { return in.isRunning(1) })
-		enqueue(t, in.Manager, 1, 0, 1)
+		redistest.Eventually(t, "it runs", func() bool { return in.isRunning("1") })
+		enqueue(t, in.Manager, "1", 0, 1)
 		redistest.Eventually(t, "one is in flight", func() bool { return in.inFlight.Load() == 1 })
-		require.NoError(t, s.client.HSet(ctx, MetaKey(in.o.Kind.Stream(1)), "owner", "theirs").Err())
+		require.NoError(t, s.client.HSet(ctx, MetaKey(in.o.Kind.Stream("1")), "owner", "theirs").Err())
 		close(release)
-		redistest.Eventually(t, "it is not read any more", func() bool { return !in.isRunning(1) })
+		redistest.Eventually(t, "it is not read any more", func() bool { return !in.isRunning("1") })
 		redistest.Eventually(t, "and not started again", func() bool {
 			return testutil.ToFloat64(in.o.Metrics.foreigns.WithLabelValues("POINT", "true")) == 1
 		})
@@ -148,9 +149,9 @@ func TestARoundStopsWhenRedisIsUnavailable(t *testing.T) {
 	in := newInstance(t, s, "a", newActiveSet(), still())
 	h := &hook{}
 	in.client.AddHook(h)
-	sub := &subscription{m: in.Manager, Life: pipeline.NewLife(0, nil), running: map[int64]*running{}}
+	sub := &subscription{m: in.Manager, Life: pipeline.NewLife(0, nil), running: map[string]*running{}}
 	for id := range int64(3*visitBatch + 1) {
-		sub.running[id+1] = sub.newRunning(Activation{ID: id + 1})
+		sub.running[fmt.Sprint(id+1)] = sub.newRunning(Activation{ID: fmt.Sprint(id + 1)})
 	}
 	calls := 0
 	h.set(func(redis.Cmder) error { calls++; return errInjected }, nil)
@@ -169,9 +170,9 @@ func TestADrainBoundsWhatTheControlLoopHasStarted(t *testing.T) {
 	s := miniServer(t)
 	c := still()
 	c.StopTimeout = time.Millisecond
-	in := newInstance(t, s, "a", newActiveSet(1), c)
+	in := newInstance(t, s, "a", newActiveSet("1"), c)
 	started, ended := make(chan struct{}), make(chan error, 1)
-	in.o.Created = func(ctx context.Context, _ int64, _ string) error {
+	in.o.Created = func(ctx context.Context, _, _ string) error {
 		close(started)
 		<-ctx.Done()
 		ended <- ctx.Err()
@@ -188,7 +189,7 @@ func TestNoHandlerStartsBeforeTheFence(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		var fenced atomic.Bool
 		var calls atomic.Int64
-		in := newInstance(t, s, "a", newActiveSet(1), still())
+		in := newInstance(t, s, "a", newActiveSet("1"), still())
 		fenced.Store(true)
 		in.o.Fence = func() time.Time {
 			calls.Add(1)
@@ -204,7 +205,7 @@ func TestNoHandlerStartsBeforeTheFence(t *testing.T) {
 			}
 			return nil
 		})
-		enqueue(t, in.Manager, 1, 0, 3)
+		enqueue(t, in.Manager, "1", 0, 3)
 		redistest.Eventually(t, "the fence is read", func() bool { return calls.Load() >= 3 })
 		require.Empty(t, in.done())
 		fenced.Store(false)

@@ -69,12 +69,12 @@ type stepped struct {
 	step func()
 }
 
-func (s stepped) Activate(ctx context.Context, id int64) error {
+func (s stepped) Activate(ctx context.Context, id string) error {
 	s.step()
 	return s.activeSet.Activate(ctx, id)
 }
 
-func (s stepped) Deactivate(ctx context.Context, id int64) error {
+func (s stepped) Deactivate(ctx context.Context, id string) error {
 	s.step()
 	return s.activeSet.Deactivate(ctx, id)
 }
@@ -100,10 +100,10 @@ func newCast(t *testing.T, s server, actors int) *cast {
 		out.actors = append(out.actors, in.Manager)
 		out.hooks = append(out.hooks, h)
 		// Scripts are loaded before, so that each call is one step.
-		require.NoError(t, in.Ensure(t.Context(), 1))
-		_, err := in.add(t.Context(), 1, nil)
+		require.NoError(t, in.Ensure(t.Context(), "1"))
+		_, err := in.add(t.Context(), "1", nil)
 		require.NoError(t, err)
-		_, err = in.cleanUp(t.Context(), 1)
+		_, err = in.cleanUp(t.Context(), "1")
 		require.NoError(t, err)
 	}
 	return out
@@ -115,11 +115,11 @@ func newCast(t *testing.T, s server, actors int) *cast {
 func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	ctx := context.Background()
 	watch := c.actors[0]
-	stream := watch.o.Kind.Stream(1)
+	stream := watch.o.Kind.Stream("1")
 	require.NoError(t, c.s.client.Del(ctx, stream, MetaKey(stream)).Err())
-	c.active.set(Activation{ID: 1})
-	require.NoError(t, watch.Ensure(ctx, 1))
-	_, err := parseVisited(watch.scripts.visit.Run(ctx, c.s.client, []string{stream, MetaKey(stream)}, append(watch.args(1), "i:w", "{}")...).Result())
+	c.active.set(Activation{ID: "1"})
+	require.NoError(t, watch.Ensure(ctx, "1"))
+	_, err := parseVisited(watch.scripts.visit.Run(ctx, c.s.client, []string{stream, MetaKey(stream)}, append(watch.args("1"), "i:w", "{}")...).Result())
 	require.NoError(t, err)
 
 	st := newStage(len(c.actors))
@@ -131,16 +131,16 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 		c.hooks[i].set(func(redis.Cmder) error { step(); return nil }, nil)
 		m.o.Activations = stepped{c.active, step}
 		if i%2 == 0 {
-			acts = append(acts, func() { m.decommission(ctx, 1) })
+			acts = append(acts, func() { m.decommission(ctx, "1") })
 			continue
 		}
 		acts = append(acts, func() {
 			if c.feeds {
-				if err := errors.Join(m.o.Activations.Activate(ctx, 1), m.Ensure(ctx, 1)); err != nil {
+				if err := errors.Join(m.o.Activations.Activate(ctx, "1"), m.Ensure(ctx, "1")); err != nil {
 					failed = err
 				}
 			}
-			out, err := enqueueOne(ctx, m, 1, newEntry(fmt.Sprint("e", i)))
+			out, err := enqueueOne(ctx, m, "1", newEntry(fmt.Sprint("e", i)))
 			if err != nil || out != Added {
 				failed = fmt.Errorf("enqueue: %v, %w", out, err)
 			}
@@ -155,7 +155,7 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	require.NoError(t, failed)
 	n := c.s.client.XLen(ctx, stream).Val()
 	require.Equal(t, int64(added), n, "entries in the stream after %v", order)
-	require.True(t, c.active.has(1), "entries without an activation after %v", order)
+	require.True(t, c.active.has("1"), "entries without an activation after %v", order)
 }
 
 // The test runs every order of one enqueue with two idle stops, on the real code and scripts. One

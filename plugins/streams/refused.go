@@ -39,7 +39,7 @@ const foreignReply = "FOREIGN "
 
 // refusal adds ErrRefused or ErrForeign to an error reply about one stream, counts it and logs it.
 // All other errors are returned unchanged.
-func (m *Manager) refusal(id int64, err error) error {
+func (m *Manager) refusal(id string, err error) error {
 	if !poll.IsReply(err) || errors.Is(err, ErrRefused) {
 		return err
 	}

@@ -3,6 +3,7 @@ package streams
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -21,36 +22,36 @@ import (
 // line per minute.
 func TestAKeyThatIsNoStream(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1, 2)
+		active := newActiveSet("1", "2")
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
-		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream(1), "x", 0).Err())
-		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream(3), "x", 0).Err())
-		for _, id := range []int64{1, 3} {
-			_, err := in.Enqueue(ctx, id, newEntry("x"))
+		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream("1"), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream("3"), "x", 0).Err())
+		for _, id := range []string{"1", "3"} {
+			_, err := in.Enqueue(ctx, fmt.Sprint(id), newEntry("x"))
 			require.ErrorIs(t, err, ErrRefused)
-			require.ErrorIs(t, in.Ensure(ctx, id), ErrRefused)
+			require.ErrorIs(t, in.Ensure(ctx, fmt.Sprint(id)), ErrRefused)
 		}
-		require.NoError(t, in.Ensure(ctx, 4))
-		require.NoError(t, s.client.Set(ctx, MetaKey(in.o.Kind.Stream(4)), "x", 0).Err())
-		require.ErrorIs(t, in.Ensure(ctx, 4), ErrRefused, "the companion counts too")
+		require.NoError(t, in.Ensure(ctx, "4"))
+		require.NoError(t, s.client.Set(ctx, MetaKey(in.o.Kind.Stream("4")), "x", 0).Err())
+		require.ErrorIs(t, in.Ensure(ctx, "4"), ErrRefused, "the companion counts too")
 		in.open(t, pipeline.Flow{}, nil)
 		redistest.Eventually(t, "the start is tried again and again", func() bool {
 			return testutil.ToFloat64(in.o.Metrics.failures.WithLabelValues("POINT", "start")) >= 5
 		})
 		require.Equal(t, 1, in.log.Count("stream not started"))
-		require.Equal(t, 1, in.log.Count("redis refuses a stream's key, its work waits; other streams are not affected\" kind=POINT stream="+in.o.Kind.Stream(1)))
-		require.NoError(t, in.Sweep(ctx, 0, func(_ context.Context, id int64) error {
-			require.NotEqual(t, int64(3), id, "a string is no orphan")
+		require.Equal(t, 1, in.log.Count("redis refuses a stream's key, its work waits; other streams are not affected\" kind=POINT stream="+in.o.Kind.Stream("1")))
+		require.NoError(t, in.Sweep(ctx, 0, func(_ context.Context, id string) error {
+			require.NotEqual(t, "3", id, "a string is no orphan")
 			return nil
 		}))
-		out, err := in.Enqueue(ctx, 2, newEntry("y"))
+		out, err := in.Enqueue(ctx, "2", newEntry("y"))
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
 		redistest.Eventually(t, "the other stream is read", func() bool { return len(in.done()) == 1 })
 
-		require.NoError(t, s.client.Del(ctx, in.o.Kind.Stream(1)).Err())
-		redistest.Eventually(t, "the stream starts when its key is free", func() bool { return in.isRunning(1) })
+		require.NoError(t, s.client.Del(ctx, in.o.Kind.Stream("1")).Err())
+		redistest.Eventually(t, "the stream starts when its key is free", func() bool { return in.isRunning("1") })
 	})
 }
 
@@ -75,9 +76,9 @@ func TestRefusalsAreAboutOneKey(t *testing.T) {
 		"TRYAGAIN Multiple keys request during rehashing of slot":                          false,
 		"ERR something new": false,
 	} {
-		require.Equal(t, refused, errors.Is(in.refusal(1, reply(text)), ErrRefused), text)
+		require.Equal(t, refused, errors.Is(in.refusal("1", reply(text)), ErrRefused), text)
 	}
-	require.NotErrorIs(t, in.refusal(1, errors.New("dial tcp: WRONGTYPE")), ErrRefused, "no reply")
+	require.NotErrorIs(t, in.refusal("1", errors.New("dial tcp: WRONGTYPE")), ErrRefused, "no reply")
 }
 
 // Thousands of streams with one fault have one line per minute between them.
@@ -86,20 +87,20 @@ func TestOneLineForAllStreams(t *testing.T) {
 		var out redistest.Lines
 		m := NewManager(Options{Kind: Kind{Type: "POINT"}, Activations: newActiveSet(), Config: DefaultConfig, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		for id := range int64(1000) {
-			require.Error(t, m.refusal(id, reply("WRONGTYPE")))
+			require.Error(t, m.refusal(fmt.Sprint(id), reply("WRONGTYPE")))
 		}
 		require.Equal(t, 1, out.Count("redis refuses"))
 		time.Sleep(time.Minute - time.Nanosecond)
-		require.Error(t, m.refusal(6, reply("WRONGTYPE")))
+		require.Error(t, m.refusal("6", reply("WRONGTYPE")))
 		require.Equal(t, 1, out.Count("redis refuses"))
 		time.Sleep(time.Nanosecond)
-		require.Error(t, m.refusal(7, reply("WRONGTYPE")))
+		require.Error(t, m.refusal("7", reply("WRONGTYPE")))
 		require.Equal(t, 2, out.Count("redis refuses"))
 		require.Equal(t, 1, out.Count("stream=7 error=WRONGTYPE times=1001"))
 
 		var found redis.Delays
 		for id := range int64(1000) {
-			found.Note(m.o.Kind.Stream(id), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
+			found.Note(m.o.Kind.Stream(fmt.Sprint(id)), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
 		}
 		m.delayed(&found)
 		m.delayed(&found)
@@ -113,7 +114,7 @@ func TestNothingIsReclaimedWhileTheGateIsClosed(t *testing.T) {
 	s := miniServer(t)
 	var open atomic.Bool
 	open.Store(true)
-	in := newInstance(t, s, "a", newActiveSet(1), still())
+	in := newInstance(t, s, "a", newActiveSet("1"), still())
 	in.open(t, pipeline.Flow{Gate: open.Load}, nil)
 	redistest.Eventually(t, "it runs", func() bool { return len(in.ReclaimTarget().Streams()) == 1 })
 	open.Store(false)
@@ -130,7 +131,7 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
 		calls, admitted := 0, false
-		in.o.Admit = func(ctx context.Context, id int64) (bool, error) {
+		in.o.Admit = func(ctx context.Context, id string) (bool, error) {
 			calls++
 			if !admitted {
 				return false, nil
@@ -138,19 +139,19 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 			return true, active.Activate(ctx, id)
 		}
 		for range 20 {
-			out, err := in.Enqueue(ctx, 1, newEntry("x"))
+			out, err := in.Enqueue(ctx, "1", newEntry("x"))
 			require.NoError(t, err)
 			require.Equal(t, Full, out)
 		}
 		require.Less(t, calls, 20)
-		require.Zero(t, s.client.Exists(ctx, in.o.Kind.Stream(1), MetaKey(in.o.Kind.Stream(1))).Val())
-		require.False(t, active.has(1))
+		require.Zero(t, s.client.Exists(ctx, in.o.Kind.Stream("1"), MetaKey(in.o.Kind.Stream("1"))).Val())
+		require.False(t, active.has("1"))
 
 		admitted = true
 		redistest.Eventually(t, "added", func() bool {
-			out, err := in.Enqueue(ctx, 1, newEntry("x"))
+			out, err := in.Enqueue(ctx, "1", newEntry("x"))
 			return err == nil && out == Added
 		})
-		require.True(t, active.has(1))
+		require.True(t, active.has("1"))
 	})
 }

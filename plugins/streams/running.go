@@ -14,7 +14,7 @@ import (
 
 // running is one stream that has a reader in this instance. Only its state changes.
 type running struct {
-	id            int64
+	id            string
 	stream, group string
 	consumer      string
 	reader        *poll.Reader
@@ -116,7 +116,7 @@ func (s *subscription) slots(c Config, total int64) int {
 
 // absent is called by a reader that finds its stream or group gone. An active stream was lost, and
 // is created again. One that is not active was deleted by another instance.
-func (s *subscription) absent(ctx context.Context, id int64) (again bool, err error) {
+func (s *subscription) absent(ctx context.Context, id string) (again bool, err error) {
 	active, err := s.m.active.get(ctx)
 	if err != nil {
 		return false, fmt.Errorf("read the active set: %w", err)
@@ -156,7 +156,7 @@ func (s *subscription) apply(r *running, a Activation) {
 }
 
 // stop stops the reader of id and waits for it, bounded by Config.StopTimeout.
-func (s *subscription) stop(ctx context.Context, id int64, why string) error {
+func (s *subscription) stop(ctx context.Context, id string, why string) error {
 	unlock, err := s.locks.lock(ctx, id)
 	if err != nil {
 		return err

@@ -34,33 +34,33 @@ func TestEnqueueScript(t *testing.T) {
 		c.MaxLen = 5
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		ctx := t.Context()
-		stream, group := in.o.Kind.Stream(1), in.o.Kind.Group(1)
+		stream, group := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
 
-		n, err := in.add(ctx, 1, entries(0, 1))
+		n, err := in.add(ctx, "1", entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, -1, n, "an absent stream is not made by an enqueue")
 		require.Zero(t, s.client.Exists(ctx, stream).Val())
 
 		require.NoError(t, s.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, Values: []any{"message", "foreign"}}).Err())
-		n, err = in.add(ctx, 1, entries(0, 1))
+		n, err = in.add(ctx, "1", entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, -1, n, "a stream without its group has no reader")
 
-		require.NoError(t, in.Ensure(ctx, 1))
-		n, err = in.add(ctx, 1, entries(0, 3))
+		require.NoError(t, in.Ensure(ctx, "1"))
+		n, err = in.add(ctx, "1", entries(0, 3))
 		require.NoError(t, err)
 		require.Equal(t, 3, n)
-		n, err = in.add(ctx, 1, entries(3, 3))
+		n, err = in.add(ctx, "1", entries(3, 3))
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "a prefix up to max_len, the foreign entry counts")
-		n, err = in.add(ctx, 1, entries(9, 1))
+		n, err = in.add(ctx, "1", entries(9, 1))
 		require.NoError(t, err)
 		require.Zero(t, n)
 
 		ids := readSome(t, s, stream, group, "r-0", 10)
 		require.Len(t, ids, 5, "the group was made at 0: the foreign entry is read too")
 		require.NoError(t, s.client.XAck(ctx, stream, group, ids[0], ids[1]).Err())
-		n, err = in.add(ctx, 1, entries(10, 5))
+		n, err = in.add(ctx, "1", entries(10, 5))
 		require.NoError(t, err)
 		require.Equal(t, 2, n, "acknowledged entries make room")
 		require.Equal(t, int64(5), s.client.XLen(ctx, stream).Val())
@@ -74,12 +74,12 @@ func TestEnqueueScript(t *testing.T) {
 func TestWireFormat(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
-		require.NoError(t, in.Ensure(t.Context(), 1))
+		require.NoError(t, in.Ensure(t.Context(), "1"))
 		e := entry.Entry{Key: "777", UUID: "id-1", Message: []byte(`{"a":"ü\u0000"}`), Headers: map[string]string{"x": "1"}}
-		out, err := in.Enqueue(t.Context(), 1, e)
+		out, err := in.Enqueue(t.Context(), "1", e)
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
-		raw, err := s.client.Do(t.Context(), "XRANGE", in.o.Kind.Stream(1), "-", "+").Slice()
+		raw, err := s.client.Do(t.Context(), "XRANGE", in.o.Kind.Stream("1"), "-", "+").Slice()
 		require.NoError(t, err)
 		require.Equal(t, []any{"key", "777", "message", `{"a":"ü\u0000"}`, "uuid", "id-1", "headers", `{"x":"1"}`}, raw[0].([]any)[1])
 	})
@@ -89,16 +89,16 @@ func TestCreateScriptRenewsTheIncarnationOnlyWhenSomethingWasLost(t *testing.T) 
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
-		stream, group := in.o.Kind.Stream(7), in.o.Kind.Group(7)
+		stream, group := in.o.Kind.Stream("7"), in.o.Kind.Group("7")
 		token := func() string {
-			require.NoError(t, in.Ensure(ctx, 7))
-			st, err := in.Inspect(ctx, 7)
+			require.NoError(t, in.Ensure(ctx, "7"))
+			st, err := in.Inspect(ctx, "7")
 			require.NoError(t, err)
 			require.True(t, st.Exists)
 			require.NotEmpty(t, st.Incarnation)
 			return st.Incarnation
 		}
-		st, err := in.Inspect(ctx, 7)
+		st, err := in.Inspect(ctx, "7")
 		require.NoError(t, err)
 		require.Equal(t, State{Drained: true}, st)
 
@@ -120,12 +120,12 @@ func TestCreateScriptRenewsTheIncarnationOnlyWhenSomethingWasLost(t *testing.T) 
 		require.NoError(t, s.client.Del(ctx, MetaKey(stream)).Err())
 		require.NotEqual(t, fourth, token(), "only meta lost")
 
-		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream(8), "x", 0).Err())
-		require.ErrorContains(t, in.Ensure(ctx, 8), "WRONGTYPE", "any other error than BUSYGROUP is one")
+		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream("8"), "x", 0).Err())
+		require.ErrorContains(t, in.Ensure(ctx, "8"), "WRONGTYPE", "any other error than BUSYGROUP is one")
 	})
 }
 
-func visitOnce(t require.TestingT, in *instance, id int64) visited {
+func visitOnce(t require.TestingT, in *instance, id string) visited {
 	stream := in.o.Kind.Stream(id)
 	got, err := parseVisited(in.scripts.visit.Run(context.Background(), in.client, []string{stream, MetaKey(stream)}, append(in.args(id), in.statusField(), "{}")...).Result())
 	require.NoError(t, err)
@@ -138,27 +138,27 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		c.IdleTimeout = 80 * time.Millisecond
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		ctx := t.Context()
-		stream, group := in.o.Kind.Stream(1), in.o.Kind.Group(1)
+		stream, group := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
 		clean := func() int {
-			answer, err := in.cleanUp(ctx, 1)
+			answer, err := in.cleanUp(ctx, "1")
 			require.NoError(t, err)
 			return answer
 		}
 		// idle waits until the stream has been seen drained for the timeout.
 		idle := func() {
-			redistest.Eventually(t, "idle", func() bool { return visitOnce(t, in, 1).idleMillis >= c.IdleTimeout.Milliseconds() })
+			redistest.Eventually(t, "idle", func() bool { return visitOnce(t, in, "1").idleMillis >= c.IdleTimeout.Milliseconds() })
 		}
 		require.Equal(t, cleanAbsent, clean())
-		require.Equal(t, visited{}, visitOnce(t, in, 1))
+		require.Equal(t, visited{}, visitOnce(t, in, "1"))
 		require.Zero(t, s.client.Exists(ctx, stream, MetaKey(stream)).Val(), "looking at an absent stream leaves nothing behind")
 
-		require.NoError(t, in.Ensure(ctx, 1))
+		require.NoError(t, in.Ensure(ctx, "1"))
 		require.Equal(t, cleanNotDrained, clean(), "drained, but only just")
 		idle()
-		_, err := in.add(ctx, 1, entries(0, 1))
+		_, err := in.add(ctx, "1", entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, cleanNotDrained, clean(), "one unread entry")
-		got := visitOnce(t, in, 1)
+		got := visitOnce(t, in, "1")
 		require.False(t, got.drained)
 
 		ids := readSome(t, s, stream, group, "other-0", 1)
@@ -168,7 +168,7 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		idle()
 
 		// Traffic that comes and goes between two looks counts too.
-		_, err = in.add(ctx, 1, entries(1, 1))
+		_, err = in.add(ctx, "1", entries(1, 1))
 		require.NoError(t, err)
 		require.NoError(t, s.client.XAck(ctx, stream, group, readSome(t, s, stream, group, "other-0", 1)...).Err())
 		require.Equal(t, cleanNotDrained, clean(), "something happened since it was seen drained")
@@ -179,9 +179,9 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		require.NoError(t, in.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, Values: []any{"message", "x"}}).Err())
 		require.NoError(t, s.client.XAck(ctx, stream, group, readSome(t, s, stream, group, "other-0", 1)...).Err())
 		require.Equal(t, cleanNotDrained, clean())
-		require.False(t, visitOnce(t, in, 1).drained)
+		require.False(t, visitOnce(t, in, "1").drained)
 		require.NoError(t, s.client.XGroupDestroy(ctx, stream, "second").Err())
-		visitOnce(t, in, 1)
+		visitOnce(t, in, "1")
 		idle()
 		require.Equal(t, cleanDeleted, clean())
 		require.Zero(t, s.client.Exists(ctx, stream, MetaKey(stream)).Val(), "stream, group and meta are gone")
@@ -195,12 +195,12 @@ func TestDrainedDespiteADeletedTail(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
-		require.NoError(t, in.Ensure(ctx, 1))
-		id, err := s.client.XAdd(ctx, &goredis.XAddArgs{Stream: in.o.Kind.Stream(1), Values: []any{"message", "x"}}).Result()
+		require.NoError(t, in.Ensure(ctx, "1"))
+		id, err := s.client.XAdd(ctx, &goredis.XAddArgs{Stream: in.o.Kind.Stream("1"), Values: []any{"message", "x"}}).Result()
 		require.NoError(t, err)
-		require.False(t, visitOnce(t, in, 1).drained)
-		require.NoError(t, s.client.XDel(ctx, in.o.Kind.Stream(1), id).Err())
-		require.True(t, visitOnce(t, in, 1).drained)
+		require.False(t, visitOnce(t, in, "1").drained)
+		require.NoError(t, s.client.XDel(ctx, in.o.Kind.Stream("1"), id).Err())
+		require.True(t, visitOnce(t, in, "1").drained)
 	})
 }
 
@@ -209,8 +209,8 @@ func TestTrimComparesIDsExactly(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
-		stream := in.o.Kind.Stream(1)
-		own := in.o.Kind.Group(1)
+		stream := in.o.Kind.Stream("1")
+		own := in.o.Kind.Group("1")
 		ids := []string{"9-9", "9-10", "10-2", "9007199254740993-1", "9007199254740993-18446744073709551613", "9007199254740993-18446744073709551614"}
 		for _, id := range ids {
 			require.NoError(t, s.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, ID: id, Values: []any{"message", id}}).Err())
@@ -221,9 +221,9 @@ func TestTrimComparesIDsExactly(t *testing.T) {
 			one := readSome(t, s, stream, own, "c-0", 1)
 			require.NoError(t, s.client.XAck(ctx, stream, own, one...).Err())
 			two := readSome(t, s, stream, "two", "c-0", 1)
-			require.Zero(t, visitOnce(t, in, 1).trimmed, "the other group holds %s", ids[i])
+			require.Zero(t, visitOnce(t, in, "1").trimmed, "the other group holds %s", ids[i])
 			require.NoError(t, s.client.XAck(ctx, stream, "two", two...).Err())
-			require.EqualValues(t, 1, visitOnce(t, in, 1).trimmed, ids[i])
+			require.EqualValues(t, 1, visitOnce(t, in, "1").trimmed, ids[i])
 		}
 		require.Zero(t, s.client.XLen(ctx, stream).Val())
 	})
@@ -240,8 +240,8 @@ func TestTrimNeverRemovesUnreadOrPending(t *testing.T) {
 		run := int64(0)
 		rapid.Check(t, func(t *rapid.T) {
 			run++
-			stream, main := in.o.Kind.Stream(run), in.o.Kind.Group(run)
-			require.NoError(t, in.Ensure(ctx, run))
+			stream, main := in.o.Kind.Stream(fmt.Sprint(run)), in.o.Kind.Group(fmt.Sprint(run))
+			require.NoError(t, in.Ensure(ctx, fmt.Sprint(run)))
 			defer s.client.Del(ctx, stream, MetaKey(stream))
 			added := map[string]bool{}            // ids, removed ones included
 			acked := map[string]map[string]bool{} // group → id
@@ -273,7 +273,7 @@ func TestTrimNeverRemovesUnreadOrPending(t *testing.T) {
 				"enqueue": func(t *rapid.T) {
 					before := len(ids())
 					want := rapid.IntRange(1, 5).Draw(t, "n")
-					n, err := in.add(ctx, run, entries(0, want))
+					n, err := in.add(ctx, fmt.Sprint(run), entries(0, want))
 					require.NoError(t, err)
 					after := ids()
 					require.LessOrEqual(t, len(after), max(before, int(c.MaxLen)), "max_len is a bound")
@@ -313,7 +313,7 @@ func TestTrimNeverRemovesUnreadOrPending(t *testing.T) {
 					groups = append(groups, g)
 				},
 				"visit": func(t *rapid.T) {
-					got := visitOnce(t, in, run)
+					got := visitOnce(t, in, fmt.Sprint(run))
 					check("visit")
 					drained := true
 					for id := range ids() {

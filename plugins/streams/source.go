@@ -40,10 +40,10 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 	sub := &subscription{
 		m: m, flow: f,
 		starts:   make(chan struct{}, parallelStarts),
-		running:  map[int64]*running{},
-		cleanups: map[int64]struct{}{},
-		foreign:  map[int64]struct{}{},
-		locks:    mutexes{m: map[int64]*keyLock{}},
+		running:  map[string]*running{},
+		cleanups: map[string]struct{}{},
+		foreign:  map[string]struct{}{},
+		locks:    mutexes{m: map[string]*keyLock{}},
 	}
 	sub.Life = pipeline.NewLife(m.o.Config().StopTimeout, sub.run)
 	sub.work, sub.endWork = context.WithCancel(context.Background())
@@ -76,9 +76,9 @@ type subscription struct {
 	locks mutexes // one holder per id: starts and stops of one stream never overlap
 
 	mu       sync.Mutex
-	running  map[int64]*running
-	cleanups map[int64]struct{} // stopped, but the clean-up script could not be run: tried again
-	foreign  map[int64]struct{} // active here, but of another deployment
+	running  map[string]*running
+	cleanups map[string]struct{} // stopped, but the clean-up script could not be run: tried again
+	foreign  map[string]struct{} // active here, but of another deployment
 }
 
 // run runs the control loop, then stops all readers within Config.StopTimeout. Entries that no
@@ -155,7 +155,7 @@ func (s *subscription) gate() bool {
 	return s.m.o.Gate() && (s.flow.Gate == nil || s.flow.Gate())
 }
 
-func (s *subscription) get(id int64) *running {
+func (s *subscription) get(id string) *running {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.running[id]

@@ -60,7 +60,7 @@ const missedVisits = 5
 func (m *Manager) statusField() string { return reclaim.InstanceField(m.o.Instance) }
 
 // Inspect looks at the stream of id.
-func (m *Manager) Inspect(ctx context.Context, id int64) (State, error) {
+func (m *Manager) Inspect(ctx context.Context, id string) (State, error) {
 	st, _, _, err := m.inspect(ctx, id)
 	return st, err
 }
@@ -68,7 +68,7 @@ func (m *Manager) Inspect(ctx context.Context, id int64) (State, error) {
 // Statuses returns what every instance that reads the stream of id says about it, by name. An
 // instance that has not written for five rounds, and no less than 10 s, longer than it announced is
 // left out.
-func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, error) {
+func (m *Manager) Statuses(ctx context.Context, id string) ([]InstanceStatus, error) {
 	_, at, meta, err := m.inspect(ctx, id)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, err
 }
 
 // inspect runs inspect.lua: the state, the server's time, the fields of meta.
-func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[string]string, error) {
+func (m *Manager) inspect(ctx context.Context, id string) (State, time.Time, map[string]string, error) {
 	stream := m.o.Kind.Stream(id)
 	fail := func(err error) (State, time.Time, map[string]string, error) {
 		return State{}, time.Time{}, nil, fmt.Errorf("streams: inspect %s: %w", stream, err)

@@ -20,7 +20,7 @@ const (
 // orphans remembers since when streams have been seen without an activation.
 type orphans struct {
 	mu    sync.Mutex
-	since map[int64]orphan
+	since map[string]orphan
 	round int64
 }
 
@@ -37,8 +37,8 @@ type orphan struct {
 //
 // since when a stream has been an orphan is remembered by this Manager, so one sweep finds nothing
 // unless grace is 0.
-func (m *Manager) Sweep(ctx context.Context, grace time.Duration, found func(ctx context.Context, id int64) error) error {
-	var present []int64
+func (m *Manager) Sweep(ctx context.Context, grace time.Duration, found func(ctx context.Context, id string) error) error {
+	var present []string
 	if err := m.scan(ctx, func(keys []string) {
 		for _, key := range keys {
 			if id, ok := m.o.Kind.id(key); ok {
@@ -69,15 +69,15 @@ func (m *Manager) Sweep(ctx context.Context, grace time.Duration, found func(ctx
 }
 
 // note returns which of the present streams have not been active for grace.
-func (o *orphans) note(present []int64, active []Activation, grace time.Duration, now time.Time) []int64 {
-	known := make(map[int64]bool, len(active))
+func (o *orphans) note(present []string, active []Activation, grace time.Duration, now time.Time) []string {
+	known := make(map[string]bool, len(active))
 	for _, a := range active {
 		known[a.ID] = true
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.round++
-	var due []int64
+	var due []string
 	for _, id := range present {
 		if known[id] {
 			continue

@@ -30,7 +30,7 @@ type activitySeen struct {
 }
 
 // dueVisits returns the streams to visit in this round.
-func (s *subscription) dueVisits(all []*running, wanted map[int64]Activation) (due []*running) {
+func (s *subscription) dueVisits(all []*running, wanted map[string]Activation) (due []*running) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,7 +3,6 @@ package streams
 import (
 	"context"
 	"log/slog"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,13 +21,13 @@ const (
 )
 
 // WakeKey returns the key of the kind's wake-up stream. Each enqueue adds the id of its stream.
-func (k Kind) WakeKey() string { return k.StreamPrefix + "wake" }
+func (k Kind) WakeKey() string { return k.StreamPrefix + ":wake" }
 
 // wakeUps are the streams to add to the wake-up stream of a cluster. Elsewhere enqueue.lua does it.
 type wakeUps struct {
 	crossSlot atomic.Bool // a plain client is connected to a cluster
 	mu        sync.Mutex
-	ids       map[int64]struct{}
+	ids       map[string]struct{}
 	sending   bool
 	silent    time.Time // nothing is added before
 }
@@ -40,7 +39,7 @@ func (m *Manager) isCluster() bool {
 }
 
 // announce adds id to the wake-up stream of a cluster. It does not wait for it.
-func (m *Manager) announce(id int64) {
+func (m *Manager) announce(id string) {
 	w := &m.wakeUps
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,7 +47,7 @@ func (m *Manager) announce(id int64) {
 		return
 	}
 	if w.ids == nil {
-		w.ids = map[int64]struct{}{}
+		w.ids = map[string]struct{}{}
 	}
 	w.ids[id] = struct{}{}
 	if !w.sending {
@@ -77,7 +76,7 @@ func (m *Manager) sendWakeUps() {
 	}
 }
 
-func (m *Manager) addWakeUps(ids map[int64]struct{}) error {
+func (m *Manager) addWakeUps(ids map[string]struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), wakeTimeout)
 	defer cancel()
 	pipe := m.o.Client().Pipeline()
@@ -121,9 +120,8 @@ func (s *subscription) readWakeUps(ctx context.Context, last string) (string, bo
 	}
 	for _, e := range entries {
 		last = e.ID
-		text, _ := e.Values["id"].(string)
-		id, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || e.Values["by"] == s.m.o.Instance {
+		id, _ := e.Values["id"].(string)
+		if e.Values["by"] == s.m.o.Instance {
 			continue // its own enqueue has woken the reader
 		}
 		if r := s.get(id); r != nil {

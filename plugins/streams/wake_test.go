@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -18,7 +19,7 @@ import (
 )
 
 // idleInstance reads streams that are idle: only a wake-up ends the poll interval of an hour.
-func idleInstance(t *testing.T, s server, ids ...int64) *instance {
+func idleInstance(t *testing.T, s server, ids ...string) *instance {
 	c := still()
 	c.PollInterval, c.InitialPollInterval = time.Hour, time.Hour
 	in := newInstance(t, s, "reader", newActiveSet(ids...), c)
@@ -37,12 +38,12 @@ func idleInstance(t *testing.T, s server, ids ...int64) *instance {
 
 func TestAnEnqueueWakesTheReadersOfOtherInstances(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		in := idleInstance(t, s, 1, 2, 3)
-		other := newInstance(t, s, "other", newActiveSet(1, 2, 3), still())
-		enqueue(t, other.Manager, 2, 0, 1)
+		in := idleInstance(t, s, "1", "2", "3")
+		other := newInstance(t, s, "other", newActiveSet("1", "2", "3"), still())
+		enqueue(t, other.Manager, "2", 0, 1)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
-		enqueue(t, other.Manager, 2, 1, 1)
-		enqueue(t, other.Manager, 3, 2, 1)
+		enqueue(t, other.Manager, "2", 1, 1)
+		enqueue(t, other.Manager, "3", 2, 1)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 3 })
 		require.Zero(t, testutil.ToFloat64(in.o.Metrics.failures.WithLabelValues("POINT", "wake")))
 	})
@@ -52,11 +53,11 @@ func TestAnEnqueueWakesTheReadersOfOtherInstances(t *testing.T) {
 func TestALostWakeUpCostsThePollInterval(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		require.NoError(t, s.client.Set(t.Context(), s.kind().WakeKey(), "no stream", 0).Err())
-		in := newInstance(t, s, "reader", newActiveSet(1), still())
+		in := newInstance(t, s, "reader", newActiveSet("1"), still())
 		in.open(t, pipeline.Flow{}, nil)
-		other := newInstance(t, s, "other", newActiveSet(1), still())
-		require.NoError(t, other.Ensure(t.Context(), 1))
-		enqueue(t, other.Manager, 1, 0, 3)
+		other := newInstance(t, s, "other", newActiveSet("1"), still())
+		require.NoError(t, other.Ensure(t.Context(), "1"))
+		enqueue(t, other.Manager, "1", 0, 3)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 3 })
 		redistest.Eventually(t, "counted", func() bool {
 			return testutil.ToFloat64(in.o.Metrics.failures.WithLabelValues("POINT", "wake")) > 0
@@ -68,10 +69,10 @@ func TestALostWakeUpCostsThePollInterval(t *testing.T) {
 // Each enqueue adds a wake-up, and the stream of them stays small.
 func TestTheWakeUpStreamIsBounded(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		in := newInstance(t, s, "a", newActiveSet(1), still())
-		require.NoError(t, in.Ensure(t.Context(), 1))
+		in := newInstance(t, s, "a", newActiveSet("1"), still())
+		require.NoError(t, in.Ensure(t.Context(), "1"))
 		key := in.o.Kind.WakeKey()
-		enqueue(t, in.Manager, 1, 0, 1)
+		enqueue(t, in.Manager, "1", 0, 1)
 		last := s.client.XRevRangeN(t.Context(), key, "+", "-", 1).Val()
 		require.Len(t, last, 1)
 		require.Equal(t, map[string]any{"id": "1", "by": "a"}, last[0].Values)
@@ -81,10 +82,10 @@ func TestTheWakeUpStreamIsBounded(t *testing.T) {
 		}
 		_, err := pipe.Exec(t.Context())
 		require.NoError(t, err)
-		enqueue(t, in.Manager, 1, 1, 1)
+		enqueue(t, in.Manager, "1", 1, 1)
 		require.LessOrEqual(t, s.client.XLen(t.Context(), key).Val(), int64(wakeLength+200))
-		require.NoError(t, in.Sweep(t.Context(), 0, func(_ context.Context, id int64) error {
-			require.Equal(t, int64(1), id, "the wake-up stream is no orphan")
+		require.NoError(t, in.Sweep(t.Context(), 0, func(_ context.Context, id string) error {
+			require.Equal(t, "1", id, "the wake-up stream is no orphan")
 			return nil
 		}))
 	})
@@ -93,7 +94,7 @@ func TestTheWakeUpStreamIsBounded(t *testing.T) {
 // More wake-ups than one read returns are read at once.
 func TestManyWakeUpsAreReadAtOnce(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		in := idleInstance(t, s, 1)
+		in := idleInstance(t, s, "1")
 		pipe := s.client.Pipeline()
 		for range 2 * wakeLength {
 			pipe.XAdd(t.Context(), &goredis.XAddArgs{Stream: in.o.Kind.WakeKey(), Values: []any{"id", "7", "by", "b"}})
@@ -101,8 +102,8 @@ func TestManyWakeUpsAreReadAtOnce(t *testing.T) {
 		pipe.XAdd(t.Context(), &goredis.XAddArgs{Stream: in.o.Kind.WakeKey(), Values: []any{"nothing", "of use"}})
 		_, err := pipe.Exec(t.Context())
 		require.NoError(t, err)
-		other := newInstance(t, s, "other", newActiveSet(1), still())
-		enqueue(t, other.Manager, 1, 0, 1)
+		other := newInstance(t, s, "other", newActiveSet("1"), still())
+		enqueue(t, other.Manager, "1", 0, 1)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 	})
 }
@@ -110,7 +111,7 @@ func TestManyWakeUpsAreReadAtOnce(t *testing.T) {
 // An idle stream is visited when its idle timeout may have passed, and not in each round.
 func TestIdleStreamsAreNotVisited(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		in := newInstance(t, s, "a", newActiveSet(1, 2), still())
+		in := newInstance(t, s, "a", newActiveSet("1", "2"), still())
 		var visits atomic.Int64
 		h := &hook{}
 		in.client.AddHook(h)
@@ -121,7 +122,7 @@ func TestIdleStreamsAreNotVisited(t *testing.T) {
 			return nil
 		}, nil)
 		in.open(t, pipeline.Flow{}, nil)
-		enqueue(t, in.Manager, 1, 0, 3)
+		enqueue(t, in.Manager, "1", 0, 3)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 3 })
 		settled := int64(-1)
 		require.Eventually(t, func() bool {
@@ -129,7 +130,7 @@ func TestIdleStreamsAreNotVisited(t *testing.T) {
 			settled = visits.Load()
 			return settled > 0 && settled == before
 		}, 2*time.Minute, 10*in.o.Config().ReconcileInterval, "the visits end")
-		enqueue(t, in.Manager, 2, 3, 1)
+		enqueue(t, in.Manager, "2", 3, 1)
 		redistest.Eventually(t, "a change causes a visit", func() bool { return visits.Load() > settled })
 	})
 }
@@ -141,7 +142,7 @@ func TestNoEntryDependsOnAWakeUp(t *testing.T) {
 		const streams, steps = 5, 25
 		c := still()
 		c.PollInterval = 200 * time.Millisecond
-		in, other := newInstance(t, s, "reader", newActiveSet(1, 2, 3, 4, 5), c), newInstance(t, s, "other", newActiveSet(1, 2, 3, 4, 5), c)
+		in, other := newInstance(t, s, "reader", newActiveSet("1", "2", "3", "4", "5"), c), newInstance(t, s, "other", newActiveSet("1", "2", "3", "4", "5"), c)
 		key := in.o.Kind.WakeKey()
 		var unreadable atomic.Bool
 		h := &hook{}
@@ -179,7 +180,7 @@ func TestNoEntryDependsOnAWakeUp(t *testing.T) {
 		for step := range steps {
 			disturb[random.IntN(len(disturb))]()
 			begin := time.Now()
-			enqueue(t, other.Manager, random.Int64N(streams)+1, step, 1)
+			enqueue(t, other.Manager, fmt.Sprint(random.Int64N(streams)+1), step, 1)
 			redistest.Eventually(t, "handled", func() bool { return len(in.done()) == step+1 })
 			require.Less(t, time.Since(begin), c.PollInterval+c.PollInterval/10+10*time.Second)
 		}

@@ -170,13 +170,13 @@ func (c commands) statusOf(ctx context.Context, id rules.Promotion) (Status, err
 	if of == nil {
 		return s, nil
 	}
-	instances, err := of.Statuses(ctx, id.ID)
+	instances, err := of.Statuses(ctx, id.StreamID())
 	if err == nil {
 		s.Instances = append([]streams.InstanceStatus{}, instances...)
 	}
 	if err != nil {
 		c.Resources.Log().WarnContext(ctx, "instances unknown: Redis does not answer", logs.Err(err))
-	} else if st, err := of.Inspect(ctx, id.ID); err == nil {
+	} else if st, err := of.Inspect(ctx, id.StreamID()); err == nil {
 		s.DelayingGroups = st.Delaying
 		if st.Foreign {
 			s.ForeignOwner = st.Owner

@@ -16,10 +16,6 @@ type ActiveSet struct {
 	Waiting *atomic.Bool // Options.Waiting
 }
 
-func (a ActiveSet) promotion(id int64) rules.Promotion {
-	return rules.Promotion{Type: a.Type, ID: id}
-}
-
 // Active implements streams.Activations.
 func (a ActiveSet) Active(ctx context.Context) ([]streams.Activation, error) {
 	active, err := a.Ledger().Active(ctx, a.Type)
@@ -28,39 +24,59 @@ func (a ActiveSet) Active(ctx context.Context) ([]streams.Activation, error) {
 	}
 	out := make([]streams.Activation, len(active))
 	for i, s := range active {
-		out[i] = streams.Activation{ID: s.ID, TotalCount: s.TotalCount, Paused: s.Paused}
+		out[i] = streams.Activation{ID: s.StreamID(), TotalCount: s.TotalCount, Paused: s.Paused}
 	}
 	return out, nil
 }
 
 // Activate implements streams.Activations.
-func (a ActiveSet) Activate(ctx context.Context, id int64) error {
-	return a.Ledger().Activate(ctx, a.promotion(id), 0)
+func (a ActiveSet) Activate(ctx context.Context, id string) error {
+	p, err := rules.PromotionOfStream(a.Type, id)
+	if err != nil {
+		return err
+	}
+	return a.Ledger().Activate(ctx, p, 0)
 }
 
 // Deactivate implements streams.Activations.
-func (a ActiveSet) Deactivate(ctx context.Context, id int64) error {
-	return a.Ledger().Deactivate(ctx, a.promotion(id))
+func (a ActiveSet) Deactivate(ctx context.Context, id string) error {
+	p, err := rules.PromotionOfStream(a.Type, id)
+	if err != nil {
+		return err
+	}
+	return a.Ledger().Deactivate(ctx, p)
 }
 
 // Admit implements streams.Options.Admit.
-func (a ActiveSet) Admit(ctx context.Context, id int64) (bool, error) {
-	return a.Ledger().Admit(ctx, a.promotion(id))
+func (a ActiveSet) Admit(ctx context.Context, id string) (bool, error) {
+	p, err := rules.PromotionOfStream(a.Type, id)
+	if err != nil {
+		return false, err
+	}
+	return a.Ledger().Admit(ctx, p)
 }
 
 // Blocked implements streams.Options.Blocked. A promotion with a blocked stream yields its place
 // while others wait for one.
-func (a ActiveSet) Blocked(ctx context.Context, id int64) error {
+func (a ActiveSet) Blocked(ctx context.Context, id string) error {
 	if !a.Waiting.Load() {
 		return nil
 	}
-	_, err := a.Ledger().Yield(ctx, a.promotion(id))
+	p, err := rules.PromotionOfStream(a.Type, id)
+	if err != nil {
+		return err
+	}
+	_, err = a.Ledger().Yield(ctx, p)
 	return err
 }
 
 // Created implements streams.Options.Created. It records the incarnation of a new stream, unless
 // the ledger still has the incarnation of a lost one.
-func (a ActiveSet) Created(ctx context.Context, id int64, incarnation string) error {
-	_, err := a.Ledger().RecordIncarnation(ctx, a.promotion(id), incarnation)
+func (a ActiveSet) Created(ctx context.Context, id string, incarnation string) error {
+	p, err := rules.PromotionOfStream(a.Type, id)
+	if err != nil {
+		return err
+	}
+	_, err = a.Ledger().RecordIncarnation(ctx, p, incarnation)
 	return err
 }

@@ -24,7 +24,7 @@ func (f *Feeder) Feed(ctx context.Context, m *streams.Manager, u ledger.Unfinish
 	if u.Incarnation, err = f.Ledger().Incarnation(ctx, u.Promotion); err != nil {
 		return false, err
 	}
-	st, err := m.Inspect(ctx, u.ID)
+	st, err := m.Inspect(ctx, u.StreamID())
 	if err != nil {
 		return false, err
 	}
@@ -111,11 +111,11 @@ func (f *Feeder) enqueue(ctx context.Context, m *streams.Manager, p rules.Promot
 	} else if !ok {
 		return 0, false, errNoPlace
 	}
-	if err := m.Ensure(ctx, p.ID); err != nil {
+	if err := m.Ensure(ctx, p.StreamID()); err != nil {
 		return 0, false, err
 	}
 	m.Refresh()
-	st, err := m.Inspect(ctx, p.ID)
+	st, err := m.Inspect(ctx, p.StreamID())
 	if err != nil {
 		return 0, false, err
 	}
@@ -130,7 +130,7 @@ func (f *Feeder) enqueue(ctx context.Context, m *streams.Manager, p rules.Promot
 	for i, item := range items {
 		entries[i] = entry.Entry{Key: string(item.RecordKey), UUID: item.Key.String(), Message: item.Payload, Headers: item.Headers}
 	}
-	n, outcome, err := m.EnqueueBatch(ctx, p.ID, entries)
+	n, outcome, err := m.EnqueueBatch(ctx, p.StreamID(), entries)
 	failpoint.Hit(failpoint.FeederBatch)
 	if _, markErr := f.Ledger().MarkEnqueued(ctx, p, st.Incarnation, items[:n]); markErr != nil {
 		err = errors.Join(err, markErr)

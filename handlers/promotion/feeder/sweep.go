@@ -13,9 +13,14 @@ import (
 // announced, so that it is counted and not read.
 func (f *Feeder) sweep(ctx context.Context, t rules.Type, m *streams.Manager) error {
 	unknown := 0
-	err := m.Sweep(ctx, f.Config.GracePeriod, func(ctx context.Context, id int64) error {
-		p := rules.Promotion{Type: t, ID: id}
-		attrs := []any{slog.String(logPromotionType, string(t)), slog.Int64(logPromotionID, id)}
+	err := m.Sweep(ctx, f.Config.GracePeriod, func(ctx context.Context, id string) error {
+		attrs := []any{slog.String(logPromotionType, string(t)), slog.String(logPromotionID, id)}
+		p, err := rules.PromotionOfStream(t, id)
+		if err != nil {
+			unknown++
+			f.log.DebugContext(ctx, "stream of no promotion, not read", attrs...)
+			return nil
+		}
 		known, err := f.Ledger().ActivateKnown(ctx, p)
 		if err == nil && !known && f.AcceptUnannounced {
 			known, err = true, f.Ledger().Started(ctx, p, 0)

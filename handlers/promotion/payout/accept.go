@@ -41,7 +41,7 @@ func (p *Processor) Accept(ctx context.Context, msgs []*message.Message) []pipel
 }
 
 // full reports whether the stream of a promotion was full a moment ago.
-func (p *Processor) full(promotion rules.Promotion) bool { return p.Streams.Full(promotion.ID) }
+func (p *Processor) full(promotion rules.Promotion) bool { return p.Streams.Full(promotion.StreamID()) }
 
 // accepted returns what comes next for a record: its entry, its payment, or nothing. Nothing comes
 // next when the payout is settled or paused, or when the record conflicts and is in the outbox.

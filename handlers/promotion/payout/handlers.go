@@ -53,7 +53,7 @@ func (p *Processor) PayFrom(route string) message.HandlerFunc {
 
 // checkStream refuses an entry in the stream of another promotion.
 func (p *Processor) checkStream(o pipeline.Origin, key rules.Key) error {
-	if want := p.Streams.Kind().Stream(key.Promotion); o.Kind == poll.Kind && o.Source != want {
+	if want := p.Streams.Kind().Stream(key.OfPromotion().StreamID()); o.Kind == poll.Kind && o.Source != want {
 		err := fmt.Errorf("payout %s belongs into %s", key, want)
 		return pipeline.WithClass(pipeline.Permanent(err), ClassWrongStream)
 	}

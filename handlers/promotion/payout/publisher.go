@@ -53,17 +53,18 @@ const leaveTimeout = 5 * time.Second
 // call, all streams at the same time. The error is a pipeline.PublishError.
 func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error {
 	keys, errs := make([]rules.Key, len(msgs)), make([]error, len(msgs))
-	byPromotion := map[int64][]int{} // indexes of msgs
+	byPromotion := map[rules.Promotion][]int{} // indexes of msgs
 	for i, msg := range msgs {
 		if keys[i], errs[i] = payoutKey(msg.UUID); errs[i] != nil {
 			errs[i] = pipeline.Permanent(fmt.Errorf("promotion: the message's UUID: %w", errs[i]))
 			continue
 		}
-		byPromotion[keys[i].Promotion] = append(byPromotion[keys[i].Promotion], i)
+		of := keys[i].OfPromotion()
+		byPromotion[of] = append(byPromotion[of], i)
 	}
 	within, cancel := context.WithTimeout(ctx, enqueueTimeout)
 	defer cancel()
-	add := func(promotion int64, batch []int) {
+	add := func(promotion rules.Promotion, batch []int) {
 		for _, i := range batch {
 			errs[i] = errNotEnqueued // unless the call returns
 		}
@@ -101,12 +102,12 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 
 // enqueue adds those of msgs to one stream that batch names. It returns the length of the prefix
 // that was added. The error is errLater if the feeder has to enqueue the others.
-func (p publisher) enqueue(ctx context.Context, promotion int64, msgs []*message.Message, batch []int) (added int, err error) {
+func (p publisher) enqueue(ctx context.Context, promotion rules.Promotion, msgs []*message.Message, batch []int) (added int, err error) {
 	entries := make([]entry.Entry, len(batch))
 	for n, i := range batch {
 		entries[n] = streamEntry(msgs[i])
 	}
-	added, out, err := p.Streams.EnqueueBatch(ctx, promotion, entries)
+	added, out, err := p.Streams.EnqueueBatch(ctx, promotion.StreamID(), entries)
 	switch {
 	case errors.Is(err, streams.ErrRefused), errors.Is(err, streams.ErrForeign), errors.Is(err, streams.ErrVanishing):
 		return added, errLater

@@ -18,6 +18,20 @@ type Promotion struct {
 // String returns TYPE:promotion.
 func (p Promotion) String() string { return string(p.Type) + ":" + strconv.FormatInt(p.ID, 10) }
 
+// StreamID returns the id of the promotion's stream.
+func (p Promotion) StreamID() string { return strconv.FormatInt(p.ID, 10) }
+
+// PromotionOfStream returns the promotion of a stream by its StreamID. Any other text, such as 007, is an
+// error that wraps ErrInvalid.
+func PromotionOfStream(t Type, id string) (Promotion, error) {
+	n, err := strconv.ParseInt(id, 10, 64)
+	p := Promotion{Type: t, ID: n}
+	if err != nil || n <= 0 || p.StreamID() != id {
+		return Promotion{}, Invalid("stream %q of type %s: want a positive number, as the promotion has it", id, t)
+	}
+	return p, nil
+}
+
 // Validate returns an error that wraps ErrInvalid for a wrong type or id.
 func (p Promotion) Validate() error {
 	if len(p.Type) == 0 || len(p.Type) > 32 || p.ID <= 0 {
