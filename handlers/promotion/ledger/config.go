@@ -111,6 +111,7 @@ func (o *Options) check() error {
 
 func (c Config) policy(o Options) rules.Policy {
 	return rules.Policy{
+		Repeat:      rules.ByKey,
 		MaxAttempts: 1 + c.MaxRetries,
 		MaxLookups:  1 + c.MaxRetries,
 		MaxReleased: c.MaxReleased,

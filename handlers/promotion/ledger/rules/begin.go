@@ -9,9 +9,10 @@ func (p Policy) begin(row Row, ev Event) (Row, Effects, Decision) {
 		return row, Effects{DeadLetterClass: ClassConflict}, Decision{Next: Conflict, Reason: "conflict"}
 	case row.State.Settled():
 		return row, Effects{}, Decision{Next: Ack, Reason: "settled"}
-	case row.leased(now):
-		row = row.queuedIn(QueueRetry, row.LeaseUntil)
-		return row, Effects{}, Decision{Next: Retry, RetryIn: row.LeaseUntil.Sub(now), Reason: "leased"}
+	case p.busyUntil(row).After(now):
+		until := p.busyUntil(row)
+		row = row.queuedIn(QueueRetry, until)
+		return row, Effects{}, Decision{Next: Retry, RetryIn: until.Sub(now), Reason: "leased"}
 	case ev.Promotion == PromotionPaused:
 		return row.queuedIn(QueueNone, now), Effects{}, Decision{Next: Ack, Reason: "paused"}
 	}
@@ -47,13 +48,13 @@ func (p Policy) begin(row Row, ev Event) (Row, Effects, Decision) {
 		final.Attempt = eff.Attempt
 		return settled, final, Decision{Next: Ack, Reason: "cancelled"}
 	}
-	tooOld := row.KeyAge(now) > p.KeyTTL
-	mustLookUp := tooOld && !row.NoChargeSeen
+	tooOld := p.tooOld(row, now)
+	mustLookUp := tooOld && !row.NoChargeSeen && p.lookups() > 0
 	if row.MaybeCharged {
-		mustLookUp = row.LookingUp || cancelled || tooOld || p.sendsUsedUp(row)
+		mustLookUp = row.LookingUp || cancelled || tooOld || !p.sendsUnclear() || p.sendsUsedUp(row)
 	}
 	switch {
-	case !mustLookUp && p.sendsUsedUp(row), mustLookUp && row.Lookups >= p.MaxLookups:
+	case !mustLookUp && p.sendsUsedUp(row), mustLookUp && row.Lookups >= p.lookups():
 		return fail()
 	case mustLookUp:
 		row.Lookups++
@@ -80,7 +81,7 @@ func (p Policy) lease(row Row, now time.Time, lookingUp bool) Row {
 // NextBegin returns the result of the next begin and its earliest time. It ignores a pause.
 func (p Policy) NextBegin(row Row, promotion PromotionState, now time.Time) (Next, time.Time) {
 	at := now
-	for _, t := range []time.Time{row.LeaseUntil, row.NextAttemptAt} {
+	for _, t := range []time.Time{p.busyUntil(row), row.NextAttemptAt} {
 		if t.After(at) {
 			at = t
 		}

@@ -20,6 +20,8 @@
 //     answered, so that a payout ends even if every call for it is released.
 //   - UNKNOWN follows only after lookups: docs/decisions/0013-uncertain-charge.md. Only a
 //     resolution by an operator clears MaybeCharged. No operator's action clears KeyFirstUsedAt.
+//   - [Repeat] decides what follows a call that may have taken effect. The Money API is ByKey with
+//     lookups. The other far sides have the same table and the same random histories in the tests.
 //   - Only an operator changes a settled payout. Each such change has a new epoch, so that a late
 //     answer changes nothing.
 package rules

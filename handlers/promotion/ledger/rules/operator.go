@@ -41,7 +41,7 @@ func (p Policy) replay(row Row, ev Event) (Row, Effects, Decision) {
 	case ev.Promotion == PromotionCancelled:
 		return row, Effects{}, Decision{Refused: "its promotion is cancelled"}
 	}
-	eff := Effects{LeftState: row.State}
+	was, eff := row, Effects{LeftState: row.State}
 	row.State = Pending
 	if row.MaybeCharged {
 		row.State = Ambiguous
@@ -49,6 +49,9 @@ func (p Policy) replay(row Row, ev Event) (Row, Effects, Decision) {
 	row.Epoch++
 	row.Attempts, row.Lookups, row.Released, row.Failures, row.LookingUp, row.NoChargeSeen = 0, 0, 0, 0, false, false
 	row.SettledAt, row.NextAttemptAt = time.Time{}, time.Time{}
+	if next, _ := p.NextBegin(row, ev.Promotion, ev.Now); next == Ack {
+		return was, Effects{}, Decision{Refused: "it may have been charged, and no call can find that out: look at the far side and resolve it"}
+	}
 	return row.queuedIn(QueueNone, ev.Now), eff, Decision{}
 }
 

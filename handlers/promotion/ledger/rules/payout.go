@@ -164,9 +164,6 @@ type Row struct {
 	SettledAt        time.Time
 }
 
-// leased reports whether a worker may be calling now.
-func (r Row) leased(now time.Time) bool { return r.State == Sending && r.LeaseUntil.After(now) }
-
 // KeyAge returns the time since the idempotency key may have been used first, and 0 for an unused
 // key.
 func (r Row) KeyAge(now time.Time) time.Duration {

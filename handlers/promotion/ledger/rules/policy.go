@@ -32,12 +32,17 @@ func (n Next) String() string {
 // Policy has the limits of a ledger. It is safe for concurrent use.
 type Policy struct {
 	MaxAttempts int           // sends per payout
-	MaxLookups  int           // lookups per payout
+	MaxLookups  int           // lookups per payout; with ByKey 0 means that the far side has none
 	MaxReleased int           // counted releases before the payout is FAILED or looked up
 	Lease       time.Duration // of a begin
 	// KeyTTL is the age of a key above which a lookup precedes each send. Above it, too, lookups that
 	// are always refused end, after twice MaxReleased of them.
-	KeyTTL   time.Duration
+	KeyTTL time.Duration
+	// Repeat is what the far side does with a second request.
+	Repeat Repeat
+	// UnderWay is the longest time that a request is under way after its last byte has left. Only
+	// ByLookup uses it.
+	UnderWay time.Duration
 	Delay    func(failures int) time.Duration
 	Instance string
 }

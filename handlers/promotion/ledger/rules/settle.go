@@ -46,12 +46,13 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 	if res.Counted && res.Outcome.released() || refused {
 		row.Released++
 	}
+	wasSend := !row.LookingUp
 	if row.LookingUp {
 		p.settleLookup(&row, res.Outcome)
 	} else if rejected := p.settleSend(&row, res.Outcome); rejected && !row.MaybeCharged {
 		return finish(Failed)
 	}
-	if p.exhausted(row) {
+	if p.exhausted(row) && !(res.postponed && p.unclearEnds()) { // whose dead letter is refused, too
 		if refused {
 			row.LastError = fmt.Sprintf("its key is %s old and its lookups are refused, the last one: %s", row.KeyAge(now).Truncate(time.Minute), res.Answer)
 		}
@@ -68,6 +69,9 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 	} else {
 		row.Failures++
 		delay = max(p.Delay(row.Failures), res.RetryAfter).Truncate(time.Microsecond) // as stored
+	}
+	if p.Repeat == ByLookup && row.MaybeCharged && wasSend {
+		delay = max(delay, p.UnderWay) // an earlier lookup would prove nothing
 	}
 	row.NextAttemptAt = now.Add(delay)
 	if res.fed() {
@@ -105,15 +109,18 @@ func (p Policy) settleSend(row *Row, o Outcome) (rejected bool) {
 		row.FirstSentAt = time.Time{}
 		return rejected
 	}
-	row.LookingUp = rejected || p.sendsUsedUp(*row)
+	row.LookingUp = rejected || p.sendsUsedUp(*row) || !p.sendsUnclear()
 	return rejected
 }
 
-// settleLookup applies a lookup that did not end paid. A possible charge stays possible.
+// settleLookup applies a lookup that did not end paid. A possible charge stays possible, unless the
+// far side has no keys: such a lookup begins when no request is under way any more.
 func (p Policy) settleLookup(row *Row, o Outcome) {
 	switch {
 	case o.released():
 		row.Lookups--
+	case o == NoCharge && p.Repeat == ByLookup:
+		row.MaybeCharged, row.LookingUp, row.FirstSentAt = false, false, time.Time{}
 	case o == NoCharge:
 		// No proof, because a request may be under way. The next begin sends again if a send is
 		// left, the key is young enough, and the promotion is not cancelled.
@@ -129,7 +136,7 @@ func (p Policy) settleLookup(row *Row, o Outcome) {
 func (p Policy) refusedLate(row Row, res CallResult, now time.Time) bool {
 	switch res.Outcome {
 	case NotCharged, Unrecognized, Misconfigured:
-		return row.LookingUp && row.MaybeCharged && !res.postponed && row.KeyAge(now) > p.KeyTTL
+		return row.LookingUp && row.MaybeCharged && !res.postponed && p.tooOld(row, now)
 	}
 	return false
 }
@@ -139,5 +146,5 @@ func (p Policy) exhausted(row Row) bool {
 	if !row.MaybeCharged && !row.LookingUp {
 		return p.sendsUsedUp(row)
 	}
-	return row.LookingUp && (row.Lookups >= p.MaxLookups || row.Released >= 2*p.MaxReleased)
+	return row.LookingUp && (row.Lookups >= p.lookups() || row.Released >= 2*p.MaxReleased)
 }
