@@ -88,7 +88,7 @@ func makeIndex(binaries []binary) (v1.ImageIndex, error) {
 }
 
 func makeImage(base v1.Layer, b binary) (v1.Image, error) {
-	own, err := layerOf([]file{{name: "usr/", mode: 0o755}, {name: "usr/bin/", mode: 0o755}, {name: program[1:], mode: 0o755, content: b.content}})
+	own, err := layerOf(ownFiles(b))
 	if err != nil {
 		return nil, err
 	}
@@ -155,6 +155,37 @@ func baseFiles() []file {
 		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: roots()},
 		{name: "tmp/", mode: 0o1777},
 	}
+}
+
+// ownFiles are the binary and its folders.
+func ownFiles(b binary) []file {
+	return []file{{name: "usr/", mode: 0o755}, {name: "usr/bin/", mode: 0o755}, {name: program[1:], mode: 0o755, content: b.content}}
+}
+
+// writeRoot writes the files of the image of one binary into a folder, which must not exist. A Dockerfile
+// copies them.
+func writeRoot(dir string, b binary) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, f := range append(baseFiles(), ownFiles(b)...) {
+		path := filepath.Join(dir, f.name)
+		if f.name[len(f.name)-1] == '/' {
+			if err := os.Mkdir(path, 0o755); err != nil {
+				return err
+			}
+		} else if err := os.WriteFile(path, f.content, 0o600); err != nil {
+			return err
+		}
+		mode := fs.FileMode(f.mode).Perm() //nolint:gosec // twelve bits
+		if f.mode&0o1000 != 0 {
+			mode |= fs.ModeSticky
+		}
+		if err := os.Chmod(path, mode); err != nil { // Mkdir obeys the mask of the process
+			return err
+		}
+	}
+	return nil
 }
 
 // roots returns Mozilla's certificate authorities as PEM. Those that are trusted within limits only,

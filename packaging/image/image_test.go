@@ -1,12 +1,19 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/stretchr/testify/require"
 )
@@ -81,4 +88,64 @@ func TestUnfitBinariesAreRefused(t *testing.T) {
 	code, _, errOut := image("-o", t.TempDir())
 	require.Equal(t, 2, code)
 	require.Contains(t, errOut, "usage: image -o FOLDER BINARY…")
+}
+
+// The Dockerfile copies the folder, and `make image` packs the layers.
+func TestTheFolderHasTheFilesOfTheImage(t *testing.T) {
+	t.Parallel()
+	file := build(t, "linux", "amd64")
+	root := filepath.Join(t.TempDir(), "root")
+	code, _, errOut := image("-root", root, file)
+	require.Zero(t, code, errOut)
+	want := map[string]string{}
+	for _, layer := range stored(t, file) {
+		content, err := layer.Uncompressed()
+		require.NoError(t, err)
+		defer content.Close() //nolint:revive // two layers
+		archive := tar.NewReader(content)
+		for header, err := archive.Next(); err != io.EOF; header, err = archive.Next() {
+			require.NoError(t, err)
+			text, err := io.ReadAll(archive)
+			require.NoError(t, err)
+			want[strings.Trim(header.Name, "/")] = header.FileInfo().Mode().String() + string(text)
+		}
+	}
+	found := map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == root {
+			return err
+		}
+		info, err := d.Info()
+		require.NoError(t, err)
+		text := ""
+		if !d.IsDir() {
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			text = string(content)
+		}
+		rel, err := filepath.Rel(root, path)
+		found[filepath.ToSlash(rel)] = info.Mode().String() + text
+		return err
+	}))
+	require.Greater(t, len(want), 8)
+	require.True(t, maps.Equal(want, found), "%v and %v", slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(found)))
+	code, _, errOut = image("-root", root, file)
+	require.Equal(t, 1, code)
+	require.Contains(t, errOut, "file exists")
+	code, _, _ = image("-root", root+"2", file, file)
+	require.Equal(t, 2, code)
+}
+
+// stored returns the layers of the image of a binary.
+func stored(t *testing.T, file string) []v1.Layer {
+	t.Helper()
+	b, err := inspect(file)
+	require.NoError(t, err)
+	base, err := layerOf(baseFiles())
+	require.NoError(t, err)
+	img, err := makeImage(base, b)
+	require.NoError(t, err)
+	layers, err := img.Layers()
+	require.NoError(t, err)
+	return layers
 }

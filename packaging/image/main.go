@@ -5,7 +5,8 @@
 //
 // The same binaries give the same digest, because nothing in the image depends on the time or on
 // the machine. Version, commit and platform are read from the build information of the binaries.
-// It prints the digest, the version and the platforms.
+// It prints the digest, the version and the platforms. With -root it writes the files of the image of one
+// binary into a folder instead, for the Dockerfile.
 //
 // Exit codes: 0 done, 1 a binary is unfit or the folder can't be written, 2 usage.
 package main
@@ -26,8 +27,9 @@ func run(args []string, out, errOut io.Writer) int {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(errOut)
 	dir := flags.String("o", "", "`folder` of the OCI layout; one that exists is replaced")
-	if err := flags.Parse(args); err != nil || *dir == "" || flags.NArg() == 0 {
-		fmt.Fprintln(errOut, "usage: image -o FOLDER BINARY…")
+	root := flags.String("root", "", "`folder` of the files of the image, which must not exist")
+	if err := flags.Parse(args); err != nil || (*dir == "") == (*root == "") || flags.NArg() == 0 || *root != "" && flags.NArg() > 1 {
+		fmt.Fprintln(errOut, "usage: image -o FOLDER BINARY… | image -root FOLDER BINARY")
 		return 2
 	}
 	var binaries []binary
@@ -38,6 +40,13 @@ func run(args []string, out, errOut io.Writer) int {
 			return 1
 		}
 		binaries = append(binaries, b)
+	}
+	if *root != "" {
+		if err := writeRoot(*root, binaries[0]); err != nil {
+			fmt.Fprintf(errOut, "image: %v\n", err)
+			return 1
+		}
+		return 0
 	}
 	digest, err := write(*dir, binaries)
 	if err != nil {
