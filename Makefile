@@ -52,6 +52,25 @@ image: PLATFORMS = linux/amd64 linux/arm64
 image: binary ## Pack the static binaries into an image for linux/amd64 and linux/arm64, an OCI layout in dist/image
 	@cd packaging && GOWORK=off $(GO) run ./image -o $(DIST)/image $(foreach p,$(PLATFORMS),$(DIST)/$(subst /,-,$(p))/millrace)
 
+# What a release has beside the binaries: the licences of what is linked, a bill of materials (CycloneDX) per
+# binary, completions of the shells.
+.PHONY: release-files
+release-files: binary
+	@cd packaging && GOWORK=off $(GO) run ./notices -o $(DIST)/THIRD_PARTY_NOTICES $(foreach p,$(PLATFORMS),$(DIST)/$(subst /,-,$(p))/millrace)
+	@$(tool) github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
+	@$(foreach p,$(PLATFORMS),GOOS=$(firstword $(subst /, ,$(p))) GOARCH=$(lastword $(subst /, ,$(p))) $(bin)/cyclonedx-gomod bin -json -std -noserial -notimestamp -output $(DIST)/$(subst /,-,$(p))/millrace.cdx.json $(DIST)/$(subst /,-,$(p))/millrace;)
+	@mkdir -p $(DIST)/completions
+	@for shell in bash zsh fish; do $(DIST)/$$($(GO) env GOHOSTOS)-$$($(GO) env GOHOSTARCH)/millrace completion $$shell > $(DIST)/completions/millrace.$$shell; done
+
+# The owner sets the tag first and publishes dist/release afterwards: nothing is uploaded here. Without a tag the
+# archives are a snapshot. GORELEASER=goreleaser takes an installed one.
+GORELEASER ?= $(GO) run github.com/goreleaser/goreleaser/v2@v2.15.4
+.PHONY: release
+release: PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+release: release-files ## Pack archives for Linux and macOS, with SBOM, licences and checksums, in dist/release (.goreleaser.yaml)
+	@export GOTOOLCHAIN=$(toolchain); $(GORELEASER) release --clean $(if $(shell git tag --points-at HEAD),,--snapshot)
+	@for p in $(subst /,-,$(PLATFORMS)); do cmp $(DIST)/$$p/millrace $(DIST)/release/millrace_$${p/-/_}*/millrace; done
+
 .PHONY: demo
 demo: ## Pay a campaign with all servers inside one process
 	$(GO) run ./cmd/millrace demo
