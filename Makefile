@@ -52,6 +52,12 @@ image: PLATFORMS = linux/amd64 linux/arm64
 image: binary ## Pack the static binaries into an image for linux/amd64 and linux/arm64, an OCI layout in dist/image
 	@cd packaging && GOWORK=off $(GO) run ./image -o $(DIST)/image $(foreach p,$(PLATFORMS),$(DIST)/$(subst /,-,$(p))/millrace)
 
+# The version is that of the tag, as `git describe` says it: the image has the same.
+VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || echo v0.0.0-g$$(git rev-parse --short HEAD))
+.PHONY: chart
+chart: ## Pack the Helm chart into dist/chart, as an archive and as a folder (VERSION: the tag of the image)
+	@cd packaging && GOWORK=off $(GO) run ./chart -o $(DIST)/chart -version $(VERSION) ./chart/millrace
+
 .PHONY: demo
 demo: ## Pay a campaign with all servers inside one process
 	$(GO) run ./cmd/millrace demo
@@ -96,7 +102,7 @@ test-changed: tools ## After make test: run the part of the rest that this chang
 	$(call run_tests,$(rest_pkgs),$(rest_only) $(rest_flags))
 
 .PHONY: packaging packaging-changed
-packaging: tools ## Test the static binary and the image, as root on Linux: built twice, unpacked and run
+packaging: tools ## Test the static binary, the image (as root on Linux: built twice, unpacked and run) and the chart
 	@cd packaging && export GOWORK=off; $(call run_tests,./...,-count=1 -timeout 40m $(TESTFLAGS))
 
 packaging-changed: tools ## The same if this change touches what they are built of, and in one of four rounds

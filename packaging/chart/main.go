@@ -63,7 +63,7 @@ var added = map[string]string{
 func read(dir, version string) ([]*loader.BufferedFile, *chart.Chart, error) {
 	source, err := loader.LoadDir(dir)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	var files []*loader.BufferedFile
 	for _, f := range source.Raw {
