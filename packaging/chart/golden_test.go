@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write testdata again")
 // whole end of their documents.
 func short(t *testing.T, doc string) string {
 	t.Helper()
-	for name, path := range added {
+	for name, path := range added() {
 		text, err := os.ReadFile(filepath.Join("millrace", path))
 		require.NoError(t, err)
 		for _, indent := range []string{"  ", "    "} {

@@ -52,11 +52,13 @@ func run(args []string, out, errOut io.Writer) int {
 	return 0
 }
 
-// added are the files of the chart that the repository keeps elsewhere, by their name in the chart. Their
+// added returns the files of the chart that the repository keeps elsewhere, by their name in the chart. Their
 // paths are relative to the folder of the chart.
-var added = map[string]string{
-	"files/alerts.yaml":   "../../../configs/prometheus/alerts.yaml",
-	"files/millrace.json": "../../../configs/grafana/millrace.json",
+func added() map[string]string {
+	return map[string]string{
+		"files/alerts.yaml":   "../../../configs/prometheus/alerts.yaml",
+		"files/millrace.json": "../../../configs/grafana/millrace.json",
+	}
 }
 
 // read returns the files of the chart in dir with that version, sorted by name, and the chart they are.
@@ -75,7 +77,7 @@ func read(dir, version string) ([]*loader.BufferedFile, *chart.Chart, error) {
 		}
 		files = append(files, &loader.BufferedFile{Name: f.Name, Data: data})
 	}
-	for name, path := range added {
+	for name, path := range added() {
 		data, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(path)))
 		if err != nil {
 			return nil, nil, err
@@ -95,7 +97,7 @@ var versionLines = regexp.MustCompile(`(?m)^(version|appVersion): .*$`)
 // versioned returns Chart.yaml with the version of a tag.
 func versioned(text []byte, tag string) ([]byte, error) {
 	if n := len(versionLines.FindAll(text, -1)); n != 2 {
-		return nil, fmt.Errorf("Chart.yaml: has %d lines that begin with version or appVersion, want one of each", n)
+		return nil, fmt.Errorf("file Chart.yaml: has %d lines that begin with version or appVersion, want one of each", n)
 	}
 	return versionLines.ReplaceAllFunc(text, func(line []byte) []byte {
 		if bytes.HasPrefix(line, []byte("appVersion")) {

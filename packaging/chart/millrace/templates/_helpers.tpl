@@ -98,7 +98,8 @@ false, 0 and an empty text. An absent value changes nothing. */}}
 {{- define "millrace.plan" -}}
 {{- $role := get .root.Values.roles .role -}}
 {{- $settings := include "millrace.settings" . | fromYaml -}}
-{{- $web := dig "plugins" "web" "listen" "" $settings -}}
+{{- /* Other roles have no handlers for browsers, also if the settings of all roles name an address. */}}
+{{- $web := ternary (dig "plugins" "web" "listen" "" $settings) "" (hasKey $role "service") -}}
 {{- $least := ternary $role.autoscaling.minReplicas $role.replicas $role.autoscaling.enabled -}}
 {{- $pod := deepCopy .root.Values.pod -}}
 {{- include "millrace.merge" (dict "into" $pod "over" $role.pod) -}}
