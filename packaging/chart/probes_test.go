@@ -3,12 +3,14 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -39,14 +41,28 @@ roles:
   dispatcher: {enabled: true}
 `
 
-// freePort returns a port of loopback that nobody listened on a moment ago.
+// freePort returns a port of loopback without a listener, and each port only once. It is below the ports of
+// outgoing connections, one of which could take it before the process listens, and not among those that the
+// scenarios use.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	for range 1000 {
+		port := 25_000 + rand.IntN(5_000)
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		require.NoError(t, l.Close())
+		return port
+	}
+	require.FailNow(t, "no free port from 25000 to 29999")
+	return 0
 }
+
+var givenPorts sync.Map
 
 // get returns the status and the body of a probe as a kubelet sends it, and 0 while nobody listens.
 func get(t *testing.T, port int, path string) (int, string) {
