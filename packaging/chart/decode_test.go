@@ -25,9 +25,31 @@ type objects struct {
 	services    []core.Service
 	budgets     []policy.PodDisruptionBudget
 	scalers     []autoscaling.HorizontalPodAutoscaler
+	scaled      []scaledObject
 	policies    []networking.NetworkPolicy
 	monitors    []monitoring.ServiceMonitor
 	rules       []monitoring.PrometheusRule
+}
+
+// scaledObject has the fields of KEDA's ScaledObject (keda.sh/v1alpha1) that the chart writes. KEDA's own types
+// are in the module of its operator, which is too large for this.
+type scaledObject struct {
+	meta.TypeMeta   `json:",inline"`
+	meta.ObjectMeta `json:"metadata"`
+	Spec            struct {
+		ScaleTargetRef  autoscaling.CrossVersionObjectReference `json:"scaleTargetRef"`
+		MinReplicaCount *int32                                  `json:"minReplicaCount"`
+		MaxReplicaCount int32                                   `json:"maxReplicaCount"`
+		Triggers        []struct {
+			Type     string            `json:"type"`
+			Metadata map[string]string `json:"metadata"`
+		} `json:"triggers"`
+		Advanced struct {
+			HorizontalPodAutoscalerConfig struct {
+				Behavior *autoscaling.HorizontalPodAutoscalerBehavior `json:"behavior"`
+			} `json:"horizontalPodAutoscalerConfig"`
+		} `json:"advanced"`
+	} `json:"spec"`
 }
 
 // strictly decodes a document of the kind of T. Unknown and repeated fields are errors.
@@ -61,6 +83,8 @@ func decode(docs []string) (objects, error) {
 			err = strictly(doc, &o.budgets)
 		case "autoscaling/v2 HorizontalPodAutoscaler":
 			err = strictly(doc, &o.scalers)
+		case "keda.sh/v1alpha1 ScaledObject":
+			err = strictly(doc, &o.scaled)
 		case "networking.k8s.io/v1 NetworkPolicy":
 			err = strictly(doc, &o.policies)
 		case "monitoring.coreos.com/v1 ServiceMonitor":
@@ -86,7 +110,7 @@ func TestEveryDocumentIsOfTheAPI(t *testing.T) {
 	}
 	whole := strings.Join(documents(t, exampleValues(t, "examples/everything.yaml")), "---\n")
 	for _, field := range []string{
-		"readOnlyRootFilesystem", "terminationGracePeriodSeconds", "unhealthyPodEvictionPolicy", "backoffLimit", "minReplicas",
+		"readOnlyRootFilesystem", "terminationGracePeriodSeconds", "unhealthyPodEvictionPolicy", "backoffLimit", "minReplicaCount", "scaleDown",
 		"policyTypes", "podTargetLabels", "clusterIP", "data", "for", "matchLabelKeys", "failureThreshold",
 	} {
 		broken := strings.ReplaceAll(whole, " "+field+": ", " wrongField: ")

@@ -174,6 +174,13 @@ func (r *review) deployment(d apps.Deployment) {
 			least = *s.Spec.MinReplicas
 		}
 	}
+	for _, s := range r.scaled {
+		if s.Spec.ScaleTargetRef.Name == name {
+			r.that(d.Spec.Replicas == nil, "%s: an upgrade undoes what the autoscaler did", name)
+			r.that(len(s.Spec.Triggers) > 0 && s.Spec.MaxReplicaCount >= *s.Spec.MinReplicaCount, "%s: the autoscaler has no triggers or no range", name)
+			least = *s.Spec.MinReplicaCount
+		}
+	}
 	budgets := 0
 	for _, b := range r.budgets {
 		if selects(b.Spec.Selector.MatchLabels, labels) {
@@ -318,7 +325,8 @@ func TestRulesBite(t *testing.T) {
 		{"mountPath: /tmp", "mountPath: /var/tmp", "millrace-pipeline-worker/millrace: lacks the settings or /tmp"},
 		{"kind: PodDisruptionBudget", "kind: Nothing", "millrace-pipeline-router: has 0 budgets for 3 replicas"},
 		{"replicas: 3", "replicas: 1", "millrace-pipeline-router: has 1 budgets for 1 replicas"},
-		{"minReplicas: 3", "minReplicas: 1", "millrace-pipeline-worker: has 1 budgets for 1 replicas"},
+		{"minReplicaCount: 3", "minReplicaCount: 1", "millrace-pipeline-worker: has 1 budgets for 1 replicas"},
+		{"spec:\n  revisionHistoryLimit", "spec:\n  replicas: 3\n  revisionHistoryLimit", "millrace-pipeline-worker: an upgrade undoes what the autoscaler did"},
 		{"checksum/settings", "checksum/setting", "millrace-pipeline-worker: other settings start no pods"},
 		{"helm.sh/hook-weight: \"-10\"", "helm.sh/hook-weight: \"0\"", "millrace-pipeline-migration: is no hook of weight -10"},
 		{"helm.sh/hook: pre-install,pre-upgrade", "helm.sh/hook: post-install", "millrace-pipeline-migration: is no hook of weight -5"},

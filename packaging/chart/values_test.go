@@ -80,7 +80,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`roles: {worker: {replica: 3}}`:                   "'/roles/worker': additional properties 'replica' not allowed",
 		`roles: {worker: {replicas: "3"}}`:                "'/roles/worker/replicas': got string, want integer",
 		`roles: {worker: {service: {port: 80}}}`:          "'/roles/worker': additional properties 'service' not allowed",
-		`roles: {worker: {autoscaling: {enabled: true}}}`: "'/roles/worker/autoscaling/metrics': minItems: got 0, want 1",
+		`roles: {worker: {autoscaling: {enabled: true}}}`: "'/roles/worker/autoscaling/triggers': minItems: got 0, want 1",
 		`pod: {env: [{value: x}]}`:                        "'/pod/env/0': missing property 'name'",
 		`monitoring: {serviceMonitor: {interval: often}}`: "'/monitoring/serviceMonitor/interval': 'often' does not match pattern",
 		`topologySpread: {whenUnsatisfiable: Never}`:      "'/topologySpread/whenUnsatisfiable': value must be one of",
