@@ -34,12 +34,35 @@ roles:
     settings:
       plugins:
         kafka: {brokers: ["127.0.0.1:1"], tls: {enabled: false}, sasl: {mechanism: "", user: "", password: ""}}
-        redis: {password: ""}
+        deadletter: {store: {dsn: "postgres://127.0.0.1:1/a"}}
+        promotion: {ledger: {dsn: "postgres://127.0.0.1:1/a"}}
   router: {enabled: true}
   gateway: {enabled: true}
   broker: {enabled: true}
   dispatcher: {enabled: true}
 `
+
+// The Job has commands that the binary knows, with settings that it accepts: it asks for a server.
+func TestTheJobReachesForItsServers(t *testing.T) {
+	t.Parallel()
+	binary, err := millrace()
+	require.NoError(t, err)
+	docs := documents(t, laid(t, fmt.Sprintf(away+"migration: {settings: {start_timeout: 100ms}}\n", freePort(t), freePort(t))))
+	o, err := decode(docs)
+	require.NoError(t, err)
+	pod, dir := o.jobs[0].Spec.Template.Spec, t.TempDir()
+	file := filepath.Join(dir, "millrace.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(writeFiles(t, dir, settingsOf(t, docs)["millrace-migration"])), 0o600))
+	for _, c := range append(pod.InitContainers, pod.Containers...) {
+		cmd := exec.CommandContext(t.Context(), binary, append(c.Args[:len(c.Args)-1:len(c.Args)-1], file)...)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err)
+		require.Equal(t, 3, cmd.ProcessState.ExitCode(), "%s: %s", c.Name, out)
+		require.Contains(t, string(out), "127.0.0.1:1", c.Name)
+	}
+	require.Equal(t, "2m", pod.Containers[0].Env[1].Value, "topics create waits for Kafka")
+}
 
 // freePort returns a port of loopback without a listener, and each port only once. It is below the ports of
 // outgoing connections, one of which could take it before the process listens, and not among those that the

@@ -49,6 +49,19 @@ false, 0 and an empty text. An absent value changes nothing. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* The secrets that the profiles production and staging read from the environment, as files. */}}
+{{- define "millrace.secrets" -}}
+plugins:
+  kafka:
+    sasl: {password: "file:/run/secrets/millrace/kafka-password"}
+  redis: {password: "file:/run/secrets/millrace/redis-password"}
+  deadletter:
+    store: {dsn: "file:/run/secrets/millrace/ledger-dsn"}
+  promotion:
+    ledger: {dsn: "file:/run/secrets/millrace/ledger-dsn"}
+    money_api: {token: "file:/run/secrets/millrace/money-api-token"}
+{{- end -}}
+
 {{/* The settings of a role, as YAML: those of the chart, of all roles, of this role, and .over. */}}
 {{- define "millrace.settings" -}}
 {{- $values := .root.Values -}}
@@ -62,6 +75,9 @@ false, 0 and an empty text. An absent value changes nothing. */}}
 {{- end -}}
 {{- if and (eq .role "worker") $values.migration.enabled -}}
 {{- $_ := set $settings "migrate" false -}}
+{{- end -}}
+{{- if has $role.profile (list "production" "staging") -}}
+{{- include "millrace.merge" (dict "into" $settings "over" (include "millrace.secrets" . | fromYaml)) -}}
 {{- end -}}
 {{- include "millrace.merge" (dict "into" $settings "over" $values.settings) -}}
 {{- include "millrace.merge" (dict "into" $settings "over" $role.settings) -}}
