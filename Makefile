@@ -71,6 +71,12 @@ release: release-files ## Pack archives for Linux and macOS, with SBOM, licences
 	@export GOTOOLCHAIN=$(toolchain); $(GORELEASER) release --clean $(if $(shell git tag --points-at HEAD),,--snapshot)
 	@for p in $(subst /,-,$(PLATFORMS)); do cmp $(DIST)/$$p/millrace $(DIST)/release/millrace_$${p/-/_}*/millrace; done
 
+# The version is that of the tag, as `git describe` says it: the image has the same.
+VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || echo v0.0.0-g$$(git rev-parse --short HEAD))
+.PHONY: chart
+chart: ## Pack the Helm chart into dist/chart, as an archive and as a folder (VERSION: the tag of the image)
+	@cd packaging && GOWORK=off $(GO) run ./chart -o $(DIST)/chart -version $(VERSION) ./chart/millrace
+
 .PHONY: demo
 demo: ## Pay a campaign with all servers inside one process
 	$(GO) run ./cmd/millrace demo
@@ -115,7 +121,7 @@ test-changed: tools ## After make test: run the part of the rest that this chang
 	$(call run_tests,$(rest_pkgs),$(rest_only) $(rest_flags))
 
 .PHONY: packaging packaging-changed
-packaging: tools ## Test the static binary, the image and the stack, as root on Linux: built twice, unpacked and run
+packaging: tools ## Test the binary, image, stack, chart and packages, as root on Linux: built twice, installed and run
 	@eval "$$($(services) env 2>/dev/null || true)"; cd packaging && export GOWORK=off; $(call run_tests,./...,-count=1 -timeout 40m $(TESTFLAGS))
 
 packaging-changed: tools ## The same if this change touches what they are built of, and in one of four rounds

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+// millrace is the binary of this checkout.
+var millrace = sync.OnceValues(func() (string, error) {
+	file := filepath.Join(workDir, "millrace")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", file, "./cmd/millrace")
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", errors.Join(err, errors.New(string(out)))
+	}
+	return file, nil
+})
+
+// writeFiles writes what the settings of the examples read: each path in text that a pod would have is one
+// in dir afterwards.
+func writeFiles(t *testing.T, dir, text string) string {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	key, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
+	require.NoError(t, err)
+	keyPEM := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
+	certificatePEM := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}))
+	return regexp.MustCompile(`/(?:run/secrets/millrace|etc/[a-z]+)/[a-z.-]+`).ReplaceAllStringFunc(text, func(path string) string {
+		file := filepath.Join(dir, filepath.FromSlash(path))
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		content := "secret-of-" + filepath.Base(path)
+		switch name := filepath.Base(path); {
+		case strings.HasSuffix(name, "-dsn"):
+			content = "postgres://millrace:x@db.example.com/payouts?sslmode=verify-full"
+		case name == "token.pem" || name == "tls.key":
+			content = keyPEM
+		case name == "ca.pem" || name == "tls.crt":
+			content = certificatePEM
+		}
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		return file
+	})
+}
+
+// validate returns the exit code and the output of `millrace validate` for the settings of a ConfigMap.
+func validate(t *testing.T, text string) (int, string) {
+	t.Helper()
+	binary, err := millrace()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "millrace.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(writeFiles(t, dir, text)), 0o600))
+	cmd := exec.CommandContext(t.Context(), binary, "validate", "--config", file)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode(), string(out)
+	}
+	require.NoError(t, err)
+	return 0, string(out)
+}
+
+// settingsOf returns the files of settings that a release has, by the name of their ConfigMap.
+func settingsOf(t *testing.T, docs []string) map[string]string {
+	t.Helper()
+	o, err := decode(docs)
+	require.NoError(t, err)
+	all := map[string]string{}
+	for _, m := range o.configMaps {
+		if text, has := m.Data["millrace.yaml"]; has {
+			all[m.Name] = text
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+func TestTheBinaryAcceptsTheSettings(t *testing.T) {
+	t.Parallel()
+	for _, file := range examples(t) {
+		for name, text := range settingsOf(t, documents(t, exampleValues(t, file))) {
+			t.Run(filepath.Base(file)+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				code, out := validate(t, text)
+				require.Zero(t, code, "%s\n%s", out, text)
+			})
+		}
+	}
+	v := exampleValues(t, "examples/minimal.yaml")
+	v["settings"] = values(t, "plugins: {redis: {adrs: [a:1]}}")
+	code, out := validate(t, settingsOf(t, documents(t, v))["millrace-worker"])
+	require.Equal(t, 2, code)
+	require.Contains(t, out, "plugins.redis.adrs: unknown setting")
+}
+
+// setting returns a value of settings, or nil.
+func setting(t *testing.T, text string, path ...string) any {
+	t.Helper()
+	var node any
+	require.NoError(t, yaml.Unmarshal([]byte(text), &node))
+	for _, key := range path {
+		section, _ := node.(map[string]any)
+		node = section[key]
+	}
+	return node
+}
+
+func TestSettingsAreLaidOverEachOther(t *testing.T) {
+	t.Parallel()
+	v := exampleValues(t, "examples/minimal.yaml")
+	v["settings"] = values(t, "{log: {format: text, level: warn}, start_timeout: 2m, plugins: {kafka: {window: 64, window_bytes: 33554432}}}")
+	v["roles"].(map[string]any)["worker"].(map[string]any)["settings"] = values(t,
+		`{migrate: true, log: {level: error}, plugins: {redis: {password: "", trim: false, max_retries: 0}, kafka: {brokers: [b:1], window: null, sasl: {user: a}}, promotion: {money_api: {url: "https://money.example.com"}}}}`)
+	v["migration"] = values(t, `settings: {plugins: {promotion: {ledger: {dsn: "file:/run/secrets/millrace/migrator-dsn"}}}}`)
+	all := settingsOf(t, documents(t, v))
+	worker, job := all["millrace-worker"], all["millrace-migration"]
+	for _, tc := range []struct {
+		want any
+		path []string
+	}{
+		{"production", []string{"profile"}},
+		{"text", []string{"log", "format"}},
+		{"error", []string{"log", "level"}},
+		{"2m", []string{"start_timeout"}},
+		{true, []string{"migrate"}},
+		{"", []string{"plugins", "redis", "password"}},
+		{false, []string{"plugins", "redis", "trim"}},
+		{0.0, []string{"plugins", "redis", "max_retries"}},
+		{[]any{"b:1"}, []string{"plugins", "kafka", "brokers"}},
+		{64.0, []string{"plugins", "kafka", "window"}},
+		{33554432.0, []string{"plugins", "kafka", "window_bytes"}},
+		{":9464", []string{"plugins", "telemetry", "listen"}},
+		{"file:/run/secrets/millrace/ledger-dsn", []string{"plugins", "promotion", "ledger", "dsn"}},
+	} {
+		require.Equal(t, tc.want, setting(t, worker, tc.path...), tc.path)
+	}
+	require.Contains(t, worker, "window_bytes: 33554432\n", "as it was written")
+	require.Equal(t, "file:/run/secrets/millrace/migrator-dsn", setting(t, job, "plugins", "promotion", "ledger", "dsn"))
+	require.Equal(t, "file:/run/secrets/millrace/ledger-dsn", setting(t, job, "plugins", "deadletter", "store", "dsn"))
+	code, out := validate(t, worker)
+	require.Zero(t, code, out)
+}
