@@ -317,14 +317,14 @@ func (p pkg) concurrent() bool {
 }
 
 // packages lists the packages of the workspace. The module of the packaging is outside of it, and counts
-// as one package that imports what it builds: the binary, its list of plugins, its exit codes, and the
-// servers that a build tag leaves out.
+// as one package that imports what it builds: the binary, its list of plugins, its exit codes, its settings,
+// alerts and dashboard, and the servers that a build tag leaves out.
 func (r repository) packages() ([]pkg, error) {
 	text, err := r.command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "./...", "./e2e/...")
 	if err != nil {
 		return nil, err
 	}
-	list := []pkg{{ImportPath: packaging, Imports: []string{module + "/cmd/millrace", module + "/wire", module + "/pipeline/app", module + "/plugins/embedded"}}}
+	list := []pkg{{ImportPath: packaging, Imports: []string{module + "/configs", module + "/configs/profiles", module + "/cmd/millrace", module + "/wire", module + "/pipeline/app", module + "/plugins/embedded"}}}
 	for decoder := json.NewDecoder(strings.NewReader(text)); ; {
 		var p pkg
 		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
@@ -344,6 +344,10 @@ func touch(files []string, list []pkg) []string {
 		known[p.ImportPath] = true
 	}
 	for _, file := range files {
+		switch file {
+		case "compose.yaml", "Dockerfile", ".dockerignore", ".goreleaser.yaml": // at the top for those who look there
+			changed[packaging] = true
+		}
 		// A script or a test's data belongs to the nearest package above it.
 		for at := path.Dir(file); at != "."; at = path.Dir(at) {
 			if known[path.Join(module, at)] {

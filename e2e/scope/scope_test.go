@@ -157,9 +157,9 @@ func TestThePackagingFollowsTheBinary(t *testing.T) {
 	c := newCheckout(t)
 	c.commit(map[string]string{"packaging/go.mod": "module " + packaging + "\n\ngo 1.26\n", "packaging/image/main.go": "package main\n", "cmd/millrace/main.go": "package main\n"})
 	base := c.git("rev-parse", "HEAD")
-	other, image, binary, makefile := "plugins/kafka/kafka.go", "packaging/image/main.go", "cmd/millrace/main.go", "Makefile"
+	other, image, binary, makefile, stack := "plugins/kafka/kafka.go", "packaging/image/main.go", "cmd/millrace/main.go", "Makefile", "compose.yaml"
 	// Of two rounds in a row, one is in another quarter.
-	for n, file := range []string{other, other, other, other, image, image, binary, binary, makefile, makefile} {
+	for n, file := range []string{other, other, other, other, image, image, binary, binary, makefile, makefile, stack, stack} {
 		c.commit(map[string]string{file: fmt.Sprintf("package main // %d\n", n)})
 		code, out := c.scope("round", base)
 		require.Zero(t, code, out)
