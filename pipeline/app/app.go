@@ -56,7 +56,8 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	// Args are the arguments without the program's name. Nil: the process's.
 	Args []string
-	// Environ is the environment for settings, as os.Environ returns it. Nil: the process's.
+	// Environ is the environment for settings and for the service manager's socket, as os.Environ
+	// returns it. Nil: the process's.
 	Environ []string
 }
 
