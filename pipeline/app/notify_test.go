@@ -26,7 +26,7 @@ type serviceManager struct {
 
 func newServiceManager(t *testing.T) *serviceManager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "n") // t.TempDir may be too long for the path of a socket
+	dir, err := os.MkdirTemp("", "n") //nolint:usetesting // t.TempDir may be too long for the path of a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path := filepath.Join(dir, "notify")
