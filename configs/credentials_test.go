@@ -28,7 +28,7 @@ func TestPathsBelowTheFolderOfCredentials(t *testing.T) {
     other: env:$CREDENTIALS_DIRECTORY/other
     key_file: $CREDENTIALS_DIRECTORY/kafka.key
     keys: [$CREDENTIALS_DIRECTORY/one, /etc/two]
-    greeting: $CREDENTIALS_DIRECTORYS/ or $CREDENTIALS_DIRECTORY/
+    greeting: $CREDENTIALS_DIRECTORY2/ or $CREDENTIALS_DIRECTORY/
 `), 0o600))
 	load := func(environ ...string) (got files, err error) {
 		doc, err := configs.Load(configs.Options{File: file, EnvPrefix: "MILLRACE", Environ: environ})
@@ -43,7 +43,7 @@ func TestPathsBelowTheFolderOfCredentials(t *testing.T) {
 		Other:    hidden{"env:$CREDENTIALS_DIRECTORY/other"},
 		KeyFile:  "/run/credentials/millrace.service/kafka.key",
 		Keys:     []string{"/run/credentials/millrace.service/one", "/etc/two"},
-		Greeting: "$CREDENTIALS_DIRECTORYS/ or $CREDENTIALS_DIRECTORY/",
+		Greeting: "$CREDENTIALS_DIRECTORY2/ or $CREDENTIALS_DIRECTORY/",
 	}, got)
 
 	_, err = load("CREDENTIALS_DIRECTORY=", "MILLRACE__PLUGINS__SHOP__GREETING=$CREDENTIALS_DIRECTORY/greeting")
