@@ -52,6 +52,17 @@ image: PLATFORMS = linux/amd64 linux/arm64
 image: binary ## Pack the static binaries into an image for linux/amd64 and linux/arm64, an OCI layout in dist/image
 	@cd packaging && GOWORK=off $(GO) run ./image -o $(DIST)/image $(foreach p,$(PLATFORMS),$(DIST)/$(subst /,-,$(p))/millrace)
 
+# This machine's binary writes the manual pages and the completions.
+host = $(shell $(GO) env GOHOSTOS)/$(shell $(GO) env GOHOSTARCH)
+packed = linux/amd64 linux/arm64
+.PHONY: packages
+packages: PLATFORMS = $(sort $(packed) $(host))
+packages: binary ## Pack the static binaries for linux/amd64 and linux/arm64 into packages of dpkg and rpm in dist
+	@rm -rf $(DIST)/man $(DIST)/completions && mkdir -p $(DIST)/completions
+	@$(DIST)/$(subst /,-,$(host))/millrace man $(DIST)/man
+	@for shell in bash fish zsh; do $(DIST)/$(subst /,-,$(host))/millrace completion $$shell > $(DIST)/completions/millrace.$$shell; done
+	@cd packaging && GOWORK=off $(GO) run ./packages -o $(DIST) $(foreach p,$(packed),$(DIST)/$(subst /,-,$(p))/millrace)
+
 .PHONY: demo
 demo: ## Pay a campaign with all servers inside one process
 	$(GO) run ./cmd/millrace demo
