@@ -36,7 +36,8 @@ func pack(dir, binary string, out io.Writer) error {
 	if info.Contents, err = contents(dir, binary, temporary, info); err != nil {
 		return err
 	}
-	for format, packager := range map[string]nfpm.Packager{"deb": deb.Default, "rpm": rpm.DefaultRPM} {
+	for _, format := range []string{"deb", "rpm"} {
+		packager := map[string]nfpm.Packager{"deb": deb.Default, "rpm": rpm.DefaultRPM}[format]
 		var text bytes.Buffer
 		// A packager changes what it gets.
 		copied := *info

@@ -10,6 +10,9 @@ if [ -n "${DPKG_ROOT:-}" ] || [ ! -d /run/systemd/system ]; then
 	exit 0
 fi
 systemctl stop millrace.service 'millrace@*.service' || true
-for unit in millrace.service /etc/systemd/system/multi-user.target.wants/millrace@*.service; do
-	systemctl --quiet disable "${unit##*/}" || true
+systemctl --quiet disable millrace.service || true
+for unit in /etc/systemd/system/multi-user.target.wants/millrace@*.service; do
+	if [ -L "$unit" ]; then
+		systemctl --quiet disable "${unit##*/}" || true
+	fi
 done
