@@ -199,9 +199,9 @@ func TestThePackageOfRpm(t *testing.T) {
 	for _, f := range files {
 		found[f.Name()] = true
 		require.Equal(t, "root", f.UserName(), f.Name())
-		require.EqualValues(t, 1767323045, f.Mtime(), "the time of the commit: %s", f.Name())
+		require.Equal(t, 1767323045, f.Mtime(), "the time of the commit: %s", f.Name())
 		if f.Name() == "/etc/millrace/millrace.yaml" {
-			require.EqualValues(t, config|noReplace, f.Flags()&(config|noReplace), "an upgrade keeps it")
+			require.Equal(t, config|noReplace, f.Flags()&(config|noReplace), "an upgrade keeps it")
 		}
 	}
 	for name := range installed {

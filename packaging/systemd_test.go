@@ -6,8 +6,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,6 +88,33 @@ func TestTheTemplateOfTheUnit(t *testing.T) {
 		"StateDirectory=millrace\n", "StateDirectory=millrace-%i\n",
 		"WorkingDirectory=%S/millrace\n", "WorkingDirectory=%S/millrace-%i\n",
 	).Replace(string(unit)), string(template))
+}
+
+// Exit code 2 is that of wrong settings, which the unit does not start again, and that of a crash of Go. So
+// the environment of the unit makes a crash, and the end by the watchdog, a signal.
+func TestTheUnitStartsAgainAfterACrash(t *testing.T) {
+	c, unit := release(t), directives(t, unitFile)
+	require.Equal(t, []string{"2"}, unit["RestartPreventExitStatus"])
+	crash := func(environ ...string) syscall.WaitStatus {
+		t.Helper()
+		p := exec.Command(c.path("dist", "linux-"+runtime.GOARCH, "millrace"), "run", "--profile", "embedded")
+		p.Env = append([]string{"MILLRACE__DATA_DIR=" + t.TempDir(), "MILLRACE__PLUGINS__TELEMETRY__LISTEN="}, environ...)
+		out := &buffer{}
+		p.Stdout, p.Stderr = out, out
+		require.NoError(t, p.Start())
+		t.Cleanup(func() { _ = p.Process.Kill() })
+		require.Eventually(t, func() bool { return strings.Contains(out.String(), `"msg":"running"`) }, 2*time.Minute, 20*time.Millisecond)
+		require.NoError(t, p.Process.Signal(syscall.SIGABRT)) // as the watchdog does
+		_ = p.Wait()
+		require.Contains(t, out.String(), "goroutine 1 ")
+		status, ok := p.ProcessState.Sys().(syscall.WaitStatus)
+		require.True(t, ok)
+		return status
+	}
+	require.Equal(t, 2, crash().ExitStatus())
+	status := crash(unit["Environment"]...)
+	require.True(t, status.Signaled(), "exit code %d", status.ExitStatus())
+	require.Equal(t, syscall.SIGABRT, status.Signal())
 }
 
 // analyze runs systemd-analyze on a unit whose program exists here, and returns what it says.
