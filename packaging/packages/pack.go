@@ -124,7 +124,7 @@ func contents(dir, binary, temporary string, info *nfpm.Info) (files.Contents, e
 	add(filepath.Join(completions, "millrace.fish"), "/usr/share/fish/vendor_completions.d/millrace.fish", 0o644)
 	add(filepath.Join(completions, "millrace.zsh"), "/usr/share/zsh/vendor-completions/_millrace", 0o644).Packager = "deb"
 	add(filepath.Join(completions, "millrace.zsh"), "/usr/share/zsh/site-functions/_millrace", 0o644).Packager = "rpm"
-	add("../LICENSE", "/usr/share/doc/millrace/copyright", 0o644).Packager = "deb"
+	add("packages/copyright", "/usr/share/doc/millrace/copyright", 0o644).Packager = "deb"
 	license := add("../LICENSE", "/usr/share/licenses/millrace/LICENSE", 0o644)
 	license.Packager, license.Type = "rpm", files.TypeRPMLicense
 
