@@ -107,7 +107,7 @@ test-changed: tools ## After make test: run the part of the rest that this chang
 	$(call run_tests,$(rest_pkgs),$(rest_only) $(rest_flags))
 
 .PHONY: packaging packaging-changed
-packaging: tools ## Test the static binary and the image, as root on Linux: built twice, unpacked and run
+packaging: tools ## Test the static binary, the image and the packages, as root on Linux: built twice, run and installed
 	@cd packaging && export GOWORK=off; $(call run_tests,./...,-count=1 -timeout 40m $(TESTFLAGS))
 
 packaging-changed: tools ## The same if this change touches what they are built of, and in one of four rounds
