@@ -52,6 +52,11 @@ image: PLATFORMS = linux/amd64 linux/arm64
 image: binary ## Pack the static binaries into an image for linux/amd64 and linux/arm64, an OCI layout in dist/image
 	@cd packaging && GOWORK=off $(GO) run ./image -o $(DIST)/image $(foreach p,$(PLATFORMS),$(DIST)/$(subst /,-,$(p))/millrace)
 
+# This machine's binary writes the completions of the shells and the manual pages.
+host = $(shell $(GO) env GOHOSTOS)/$(shell $(GO) env GOHOSTARCH)
+host_binary = $(DIST)/$(subst /,-,$(host))/millrace
+completions = mkdir -p $(DIST)/completions; for shell in bash fish zsh; do $(host_binary) completion $$shell > $(DIST)/completions/millrace.$$shell; done
+
 # What a release has beside the binaries: the licences of what is linked, a bill of materials (CycloneDX) per
 # binary, completions of the shells.
 .PHONY: release-files
@@ -59,8 +64,7 @@ release-files: binary
 	@cd packaging && GOWORK=off $(GO) run ./notices -o $(DIST)/THIRD_PARTY_NOTICES $(foreach p,$(PLATFORMS),$(DIST)/$(subst /,-,$(p))/millrace)
 	@$(tool) github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 	@$(foreach p,$(PLATFORMS),GOOS=$(firstword $(subst /, ,$(p))) GOARCH=$(lastword $(subst /, ,$(p))) $(bin)/cyclonedx-gomod bin -json -std -noserial -notimestamp -output $(DIST)/$(subst /,-,$(p))/millrace.cdx.json $(DIST)/$(subst /,-,$(p))/millrace;)
-	@mkdir -p $(DIST)/completions
-	@for shell in bash zsh fish; do $(DIST)/$$($(GO) env GOHOSTOS)-$$($(GO) env GOHOSTARCH)/millrace completion $$shell > $(DIST)/completions/millrace.$$shell; done
+	@$(completions)
 
 # The owner sets the tag first and publishes dist/release afterwards: nothing is uploaded here. Without a tag the
 # archives are a snapshot. GORELEASER=goreleaser takes an installed one.
@@ -76,6 +80,14 @@ VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || 
 .PHONY: chart
 chart: ## Pack the Helm chart into dist/chart, as an archive and as a folder (VERSION: the tag of the image)
 	@cd packaging && GOWORK=off $(GO) run ./chart -o $(DIST)/chart -version $(VERSION) ./chart/millrace
+
+packed = linux/amd64 linux/arm64
+.PHONY: packages
+packages: PLATFORMS = $(sort $(packed) $(host))
+packages: binary ## Pack the static binaries for linux/amd64 and linux/arm64 into packages of dpkg and rpm in dist
+	@$(completions)
+	@rm -rf $(DIST)/man && $(host_binary) man $(DIST)/man
+	@cd packaging && GOWORK=off $(GO) run ./packages -o $(DIST) $(foreach p,$(packed),$(DIST)/$(subst /,-,$(p))/millrace)
 
 .PHONY: demo
 demo: ## Pay a campaign with all servers inside one process

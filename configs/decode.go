@@ -31,7 +31,7 @@ func (d *Document) Decode(path string, target any) error {
 		}
 		return nil
 	}
-	w := &walker{top: v.Elem().Type(), topPath: path, claimed: d.claimed}
+	w := &walker{top: v.Elem().Type(), topPath: path, claimed: d.claimed, credentials: d.credentials}
 	switch {
 	case path == "":
 		w.skip = []string{profileKey, pluginsKey}
@@ -62,7 +62,9 @@ type walker struct {
 	topPath string
 	skip    []string // keys of the top section that are not the target's
 	claimed map[string]bool
-	errs    []*Error
+	// credentials is the folder of systemd's credentials; empty: there is none.
+	credentials string
+	errs        []*Error
 }
 
 func (w *walker) fail(n *node, path, format string, args ...any) {
@@ -278,7 +280,11 @@ func (w *walker) scalar(n *node, path string, v reflect.Value) {
 			v.Set(reflect.ValueOf(level))
 		}
 	case readsText(v.Type()):
-		if err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text)); err != nil {
+		resolved, err := w.resolve(text)
+		if err == nil {
+			err = v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(resolved))
+		}
+		if err != nil {
 			// Never with the value: it may be a secret.
 			w.fail(n, path, "%s", err)
 		}
@@ -289,8 +295,13 @@ func (w *walker) scalar(n *node, path string, v reflect.Value) {
 			v.SetInt(int64(d))
 		}
 	case v.Kind() == reflect.String:
+		resolved, err := w.resolve(text)
+		if err != nil {
+			w.fail(n, path, "%s", err)
+			return
+		}
 		fits = true
-		v.SetString(text)
+		v.SetString(resolved)
 	case v.Kind() == reflect.Bool:
 		var b bool
 		if fits = tag == boolTag && n.scalar.Decode(&b) == nil; fits {

@@ -23,7 +23,8 @@ type Options struct {
 	// EnvPrefix is the prefix of the environment variables with settings: MILLRACE for
 	// MILLRACE__LOG__LEVEL. Empty: the environment is not read.
 	EnvPrefix string
-	// Environ is the environment as os.Environ returns it; only variables with the prefix are read.
+	// Environ is the environment as os.Environ returns it. Only variables with the prefix are read, and
+	// CREDENTIALS_DIRECTORY, with which the path of a file may begin.
 	Environ []string
 	// Overrides are settings of the program itself, dotted path to value; they win over everything.
 	Overrides map[string]any
@@ -36,6 +37,8 @@ type Document struct {
 	profile string
 	layers  []string
 	claimed map[string]bool
+	// credentials is the folder of systemd's credentials; empty: there is none.
+	credentials string
 }
 
 const (
@@ -65,7 +68,7 @@ func Load(o Options) (*Document, error) {
 
 	name, at, profileErrs := chooseProfile(o, file, environ)
 	errs = append(errs, profileErrs...)
-	d := &Document{root: newSection(place{}), profile: name, claimed: map[string]bool{}}
+	d := &Document{root: newSection(place{}), profile: name, claimed: map[string]bool{}, credentials: credentialsIn(o.Environ)}
 	if name != "" {
 		profile, profileErrs := readProfile(o.Profiles, name, at)
 		errs = append(errs, profileErrs...)

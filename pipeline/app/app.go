@@ -56,7 +56,8 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	// Args are the arguments without the program's name. Nil: the process's.
 	Args []string
-	// Environ is the environment for settings, as os.Environ returns it. Nil: the process's.
+	// Environ is the environment for settings and for the service manager's socket, as os.Environ
+	// returns it. Nil: the process's.
 	Environ []string
 }
 
@@ -239,7 +240,7 @@ func (h *Host) root() *cobra.Command {
 	}
 	add(groupService, h.runCommand(), h.migrateCommand(), h.validateCommand(), h.topologyCommand())
 	add(groupOperate, h.tailCommand())
-	add(groupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand())
+	add(groupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand(), h.manualCommand())
 	for _, p := range h.o.Plugins {
 		if c, ok := p.(Commander); ok {
 			for _, cmd := range c.Commands(h) {

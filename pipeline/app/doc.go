@@ -22,6 +22,10 @@
 //  6. All routes drain at once, then services stop upstream first; stop_timeout bounds both
 //     together. Then the environment is stopped.
 //
+// A service manager that speaks the protocol of sd_notify, such as systemd with Type=notify, is told
+// when the start is over (READY=1), when the drain begins (STOPPING=1), and in between that the process
+// lives (WATCHDOG=1). It is asked to wait for as long as start_timeout and stop_timeout say.
+//
 // SIGTERM drains and exits with 0, Ctrl-C drains and exits with 130, a second Ctrl-C ends at once.
 //
 // # Commands

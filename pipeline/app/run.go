@@ -78,13 +78,9 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 		})
 		work := o.Ready
 		if work == nil {
-			work = func(ctx context.Context, _ *Running) error {
-				<-ctx.Done()
-				if errors.Is(context.Cause(ctx), errInterrupt) {
-					return errInterrupt
-				}
-				return nil
-			}
+			manager := newNotifier(ctx, h.o.Environ, l)
+			defer manager.close()
+			work = manager.untilStopped
 		}
 		err = live(ctx, rt, rt.Start, l, func(ctx context.Context) error {
 			h.announce(ctx, l.Logger, l.Plugins)

@@ -1,6 +1,8 @@
 package app_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,4 +53,21 @@ func TestSecretsMayBeUnsetOffline(t *testing.T) {
 		r = run(t.Context(), options(newVault(), command, "--config", file, "--allow-unset-secrets"))
 		require.Equal(t, app.ExitUsage, r.code, "other errors are still errors")
 	}
+}
+
+func TestSecretsOfTheServiceManager(t *testing.T) {
+	t.Parallel()
+	dir, v := t.TempDir(), newVault()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "password"), []byte("hush\n"), 0o600))
+	o := options(v, "validate", "--config", settingsFile(t, "plugins:\n  vault: {password: \"file:$CREDENTIALS_DIRECTORY/password\"}\n"))
+	r := run(t.Context(), o)
+	require.Equal(t, app.ExitUsage, r.code)
+	require.Contains(t, r.stderr, "plugins.vault.password: environment variable CREDENTIALS_DIRECTORY, which systemd sets for a unit with LoadCredential, is not set\n")
+
+	o.Args = append(o.Args, "--allow-unset-secrets")
+	require.Zero(t, run(t.Context(), o).code, "such as in CI")
+
+	o.Environ = []string{"CREDENTIALS_DIRECTORY=" + dir}
+	require.Zero(t, run(t.Context(), o).code)
+	require.Equal(t, "hush", v.config.Password.Reveal())
 }
