@@ -168,7 +168,7 @@ func newModelEnv(t testing.TB, h *modelEnv, redisAddr string, redisDB int, drive
 		c.Addrs, c.DB = []string{redisAddr}, redisDB
 		// A slow machine is no finding.
 		c.ReadTimeout, c.DialTimeout = 30*time.Second, 30*time.Second
-		client, err := redis.NewClient(c)
+		client, err := redis.NewClient(c, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = client.Close() })
 		return client

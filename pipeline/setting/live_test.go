@@ -96,12 +96,18 @@ func TestASecretFileIsReadAgain(t *testing.T) {
 func TestTheLastGoodSecretStaysInUse(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, file string){
-		"missing":    func(t *testing.T, file string) { require.NoError(t, os.Remove(file)) },
-		"empty":      func(t *testing.T, file string) { write(t, file, "\n") },
-		"refused":    func(t *testing.T, file string) { write(t, file, "short") },
-		"huge":       func(t *testing.T, file string) { write(t, file, strings.Repeat("a", 70_000)) },
-		"a folder":   func(t *testing.T, file string) { require.NoError(t, os.Remove(file)); require.NoError(t, os.Mkdir(file, 0o700)) },
-		"no symlink": func(t *testing.T, file string) { require.NoError(t, os.Remove(file)); require.NoError(t, os.Symlink("gone", file)) },
+		"missing": func(t *testing.T, file string) { require.NoError(t, os.Remove(file)) },
+		"empty":   func(t *testing.T, file string) { write(t, file, "\n") },
+		"refused": func(t *testing.T, file string) { write(t, file, "short") },
+		"huge":    func(t *testing.T, file string) { write(t, file, strings.Repeat("a", 70_000)) },
+		"a folder": func(t *testing.T, file string) {
+			require.NoError(t, os.Remove(file))
+			require.NoError(t, os.Mkdir(file, 0o700))
+		},
+		"no symlink": func(t *testing.T, file string) {
+			require.NoError(t, os.Remove(file))
+			require.NoError(t, os.Symlink("gone", file))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

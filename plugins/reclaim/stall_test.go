@@ -132,7 +132,7 @@ func TestAStalledDomainDelaysNoOther(t *testing.T) {
 		p := newProxy(t, s.Addr)
 		c := redis.DefaultClientConfig()
 		c.Addrs = []string{p.Addr().String()}
-		behind, err := redis.NewClient(c)
+		behind, err := redis.NewClient(c, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = behind.Close() })
 		good, stalled := &fakeReader{free: 1000}, &fakeReader{free: 1000}
@@ -169,7 +169,7 @@ func TestDomainsDoNotWaitForEachOther(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := redis.DefaultClientConfig()
 		c.Addrs = []string{s.Addr}
-		hung, err := redis.NewClient(c)
+		hung, err := redis.NewClient(c, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = hung.Close() })
 		release, entered := make(chan struct{}), make(chan struct{}, 100)
@@ -343,7 +343,7 @@ func newHooked(t *testing.T, s server, h hook) goredis.UniversalClient {
 	t.Helper()
 	c := redis.DefaultClientConfig()
 	c.Addrs = []string{s.Addr}
-	client, err := redis.NewClient(c)
+	client, err := redis.NewClient(c, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	client.AddHook(h)

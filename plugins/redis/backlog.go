@@ -37,13 +37,13 @@ func (p *Plugin) connect(ctx context.Context) (connected context.Context, closeI
 	closeIt = func() {}
 	c := p.Client()
 	if c == nil {
-		if c, err = NewClient(p.cfg.ClientConfig); err != nil {
-			return nil, nil, err
-		}
-		closeIt = func() { _ = c.Close() } // it was only read
 		p.mu.Lock()
 		log := p.env.Logger
 		p.mu.Unlock()
+		if c, err = NewClient(p.cfg.ClientConfig, log); err != nil {
+			return nil, nil, err
+		}
+		closeIt = func() { _ = c.Close() } // it was only read
 		if err := waitFor(ctx, c, p.cfg.address(), log); err != nil {
 			closeIt()
 			return nil, nil, err

@@ -92,7 +92,7 @@ func (p *Plugin) Delete(ctx context.Context, stream string, ids ...string) error
 
 // withClient calls do with a client of its own.
 func (p *Plugin) withClient(ctx context.Context, do func(goredis.UniversalClient) error) error {
-	c, err := NewClient(p.cfg.ClientConfig)
+	c, err := NewClient(p.cfg.ClientConfig, p.env.Logger)
 	if err != nil {
 		return err
 	}

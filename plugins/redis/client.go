@@ -1,7 +1,9 @@
 package redis
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -15,12 +17,15 @@ import (
 // contain the same.
 var silence = sync.OnceFunc(logging.Disable) //nolint:gochecknoglobals // the library has one logger per process
 
-// NewClient returns a client for c. It opens no connection; the caller closes it.
+// NewClient returns a client for c. It opens no connection; the caller closes it. Each new connection
+// sends the current password (setting.Live), while open connections stay authenticated; log has the
+// warning about a file that can't be read, and nil discards it. The password of a Sentinel is that of
+// the start.
 //
 // The client speaks RESP2. RESP3 has push messages, which cost a check before each command, and a
 // handshake that Valkey, proxies and older servers refuse. The client honours the deadlines of
 // contexts, unlike the library's default.
-func NewClient(c ClientConfig) (goredis.UniversalClient, error) {
+func NewClient(c ClientConfig, log *slog.Logger) (goredis.UniversalClient, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("redis client: %w", err)
 	}
@@ -29,12 +34,11 @@ func NewClient(c ClientConfig) (goredis.UniversalClient, error) {
 		return nil, fmt.Errorf("redis client: %w", err)
 	}
 	silence()
+	password := c.Password.Live("password of redis at "+c.address(), log, nil)
 	options := &goredis.UniversalOptions{
 		Addrs:                 c.Addrs,
 		MasterName:            c.MasterName,
 		IsClusterMode:         c.Cluster,
-		Username:              c.Username,
-		Password:              c.Password.Reveal(),
 		SentinelUsername:      c.SentinelUsername,
 		SentinelPassword:      c.SentinelPassword.Reveal(),
 		DB:                    c.DB,
@@ -48,6 +52,9 @@ func NewClient(c ClientConfig) (goredis.UniversalClient, error) {
 		MaxRetries:            c.MaxRetries,
 		DialerRetries:         1, // commands are re-sent anyway
 		ContextTimeoutEnabled: true,
+		CredentialsProviderContext: func(ctx context.Context) (string, string, error) {
+			return c.Username, password.Value(ctx), nil
+		},
 		// CLIENT SETINFO is unknown before Redis 7.2, and narrow ACLs refuse it.
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -15,7 +15,7 @@ import (
 // Tests use clients with the options of production.
 func TestTheClientsOfTestsHaveTheDefaultOptions(t *testing.T) {
 	config := DefaultClientConfig()
-	c, err := NewClient(config)
+	c, err := NewClient(config, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	ofTests := redistest.Server{Addr: config.Addrs[0]}.Client(t)

@@ -336,7 +336,7 @@ func TestValidateReportsEverything(t *testing.T) {
 	}
 	var field *setting.FieldError
 	require.ErrorAs(t, err, &field)
-	_, err = redis.NewClient(cfg.ClientConfig)
+	_, err = redis.NewClient(cfg.ClientConfig, nil)
 	require.Error(t, err)
 }
 
@@ -345,7 +345,7 @@ func TestClientKinds(t *testing.T) {
 	kind := func(change func(*redis.ClientConfig)) goredis.UniversalClient {
 		cfg := redis.DefaultClientConfig()
 		change(&cfg)
-		c, err := redis.NewClient(cfg)
+		c, err := redis.NewClient(cfg, nil)
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
 		return c
@@ -376,7 +376,7 @@ func TestTLS(t *testing.T) {
 		cfg.Addrs, cfg.MaxRetries = []string{m.Addr()}, -1
 		cfg.TLS = setting.TLS{Enabled: true, CAFile: ca}
 		change(&cfg.TLS)
-		c, err := redis.NewClient(cfg)
+		c, err := redis.NewClient(cfg, nil)
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ const (
 // The caller closes it. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is
 // missing, and errEvicts when the server may evict.
 func open(ctx context.Context, cfg ClientConfig, log *slog.Logger, commands []string, keys ...string) (goredis.UniversalClient, error) {
-	c, err := NewClient(cfg)
+	c, err := NewClient(cfg, log)
 	if err != nil {
 		return nil, err
 	}

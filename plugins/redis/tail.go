@@ -51,7 +51,7 @@ func (t tail) Describe() pipeline.Endpoint {
 
 // Open connects, and fails when the stream does not exist.
 func (t tail) Open(ctx context.Context, _ pipeline.Flow) (pipeline.Subscription, error) {
-	c, err := NewClient(t.at)
+	c, err := NewClient(t.at, t.p.env.Logger)
 	if err != nil {
 		return nil, err
 	}

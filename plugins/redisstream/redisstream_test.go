@@ -68,7 +68,7 @@ func TestTheLibraryReadsWhatTheSinkWrites(t *testing.T) {
 			require.NoError(t, r.sink.Publish(t.Context(), m))
 		}
 		require.NoError(t, r.c.Ping(t.Context()).Err(), "publishing must not close the shared client")
-		own, err := redis.NewClient(r.redis.Settings().(*redis.Config).ClientConfig)
+		own, err := redis.NewClient(r.redis.Settings().(*redis.Config).ClientConfig, nil)
 		require.NoError(t, err)
 		sub, err := lib.NewSubscriber(lib.SubscriberConfig{Client: own, ConsumerGroup: group, BlockTime: 10 * time.Millisecond, DisableIndefiniteInitialBlock: true}, watermill.NopLogger{})
 		require.NoError(t, err)

@@ -27,13 +27,13 @@ func (Databases) Schema(m portable.Migrations, dsn setting.Secret, setting strin
 }
 
 // Open implements portable.Databases.
-func (Databases) Open(ctx context.Context, dsn setting.Secret) (portable.Database, error) {
+func (Databases) Open(ctx context.Context, dsn setting.Secret, log *slog.Logger) (portable.Database, error) {
 	d := portable.Database{Dialect: portable.DialectOf(dsn.Reveal()), Commit: (*sql.Tx).Commit}
 	switch d.Dialect {
 	case portable.Postgres:
 		var commits *Commits
 		var err error
-		if d.DB, commits, d.Where, err = OpenPostgres(dsn.Reveal()); err != nil {
+		if d.DB, commits, d.Where, err = OpenPostgres(dsn, log); err != nil {
 			return d, err
 		}
 		d.Commit = func(tx *sql.Tx) error { return commits.Do(tx.Commit) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 const (
@@ -60,10 +63,11 @@ func TunePostgres(c *pgx.ConnConfig) {
 }
 
 // OpenPostgres returns a database whose sessions are tuned by TunePostgres and have the settings
-// (see Set), the watcher of its commits, and the name of its server. It opens no connection yet: its
-// error is about the DSN. The caller closes the database.
-func OpenPostgres(dsn string, settings ...string) (db *sql.DB, commits *Commits, where string, err error) {
-	c, err := pgx.ParseConfig(dsn)
+// (see Set), the watcher of its commits, and the name of its server. Each connection has the current
+// credentials (see Renew). It opens no connection yet: its error is about the DSN. A nil log discards.
+// The caller closes the database.
+func OpenPostgres(dsn setting.Secret, log *slog.Logger, settings ...string) (db *sql.DB, commits *Commits, where string, err error) {
+	c, err := pgx.ParseConfig(dsn.Reveal())
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("dsn: %w", err) // pgx omits the password
 	}
@@ -73,7 +77,7 @@ func OpenPostgres(dsn string, settings ...string) (db *sql.DB, commits *Commits,
 	if len(settings) > 0 {
 		Set(c, settings...)
 	}
-	db = stdlib.OpenDB(*c)
+	db = stdlib.OpenDB(*c, stdlib.OptionBeforeConnect(Renew(dsn, log)))
 	db.SetConnMaxLifetime(ConnLifetime)
 	return db, commits, "postgres at " + net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), nil
 }
@@ -82,10 +86,10 @@ func OpenPostgres(dsn string, settings ...string) (db *sql.DB, commits *Commits,
 // constant "name = value". A name with a value in the DSN is skipped.
 func Set(c *pgx.ConnConfig, settings ...string) {
 	sql := ""
-	for _, setting := range settings {
-		name, _, _ := strings.Cut(setting, " = ")
+	for _, one := range settings {
+		name, _, _ := strings.Cut(one, " = ")
 		if _, given := c.RuntimeParams[name]; !given {
-			sql += "SET " + setting + ";"
+			sql += "SET " + one + ";"
 		}
 	}
 	before := c.AfterConnect

@@ -82,7 +82,7 @@ func (s Schema) open(ctx context.Context, toRead bool) (database, error) {
 		case portable.Postgres:
 			var where string
 			var err error
-			if d.DB, _, where, err = OpenPostgres(s.DSN.Reveal(), migrationLock); err != nil {
+			if d.DB, _, where, err = OpenPostgres(s.DSN, s.logger(), migrationLock); err != nil {
 				return d, fmt.Errorf("%s: %w", s.Name, err)
 			}
 			if err := d.PingContext(ctx); err != nil {

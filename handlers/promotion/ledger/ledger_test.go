@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/internal/sqldbtest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 func TestPayoutIsPaid(t *testing.T) {
@@ -310,7 +311,7 @@ func TestOpenReportsPermanentErrors(t *testing.T) {
 // them.
 func TestAPoolerTakesOurSessions(t *testing.T) {
 	t.Parallel()
-	pool, err := new(postgres).newPool(t.Context(), "postgres://u@127.0.0.1:1/db", 4, "SET jit = off")
+	pool, err := new(postgres).newPool(t.Context(), setting.NewSecret("postgres://u@127.0.0.1:1/db"), 4, "SET jit = off")
 	require.NoError(t, err)
 	defer pool.Close()
 	for parameter := range pool.Config().ConnConfig.RuntimeParams {

@@ -40,7 +40,7 @@ func Connect(ctx context.Context, drivers portable.Databases, dsn setting.Secret
 	}
 	s := &Store{drivers: drivers, log: log, prints: newFingerprints()}
 	var err error
-	switch s.db, err = drivers.Open(ctx, dsn); {
+	switch s.db, err = drivers.Open(ctx, dsn, log); {
 	case err != nil && s.db.Where == "":
 		return nil, fmt.Errorf("dead letters: %w", err)
 	case err != nil:

@@ -28,7 +28,7 @@ func Example() {
 	defer server.Close()
 	settings := redis.DefaultClientConfig()
 	settings.Addrs = []string{server.Addr()}
-	client, err := redis.NewClient(settings)
+	client, err := redis.NewClient(settings, nil)
 	if err != nil {
 		panic(err)
 	}

@@ -56,9 +56,10 @@ type Databases interface {
 	// holds dsn, for errors; log may be nil.
 	Schema(m Migrations, dsn setting.Secret, setting string, log *slog.Logger) migration.Schema
 	// Open returns an open database, in which a transaction of SQLite begins as a writer. It opens no
-	// connection to a server yet. The caller closes the database. With an error the database has only
-	// the name of its place, which is empty if the DSN is wrong.
-	Open(ctx context.Context, dsn setting.Secret) (Database, error)
+	// connection to a server yet, and each connection has the credentials that dsn has at that moment.
+	// The caller closes the database. With an error the database has only the name of its place, which
+	// is empty if the DSN is wrong. log may be nil.
+	Open(ctx context.Context, dsn setting.Secret, log *slog.Logger) (Database, error)
 	// Await calls open until it succeeds or fails with another error than pipeline.ErrUnavailable. It
 	// does not wait for a file that this process may not open, or on a read-only file system. An
 	// error that ends the wait names the setting; the log names the database by name.
