@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/web"
 )
 
 // The roles of a process.
@@ -78,7 +79,8 @@ type Config struct {
 	Replicas int `yaml:"replicas"`
 	// ReplicaWait bounds the wait for them.
 	ReplicaWait time.Duration `yaml:"replica_wait"`
-	// ShopTokens are the credentials of ticket shops.
+	// ShopTokens are the credentials of ticket shops. Two of them let a shop change its token while both
+	// are valid.
 	ShopTokens []setting.Secret `yaml:"shop_tokens"`
 	// AdminToken is the credential of the operations API. Empty: there is no API.
 	AdminToken setting.Secret `yaml:"admin_token"`
@@ -114,7 +116,6 @@ func (c *Config) rooms() room.Options {
 const (
 	maxPromoteBatch = 500 // members that a script touches
 	maxTTL          = time.Hour
-	minSecretBytes  = 16
 )
 
 // Validate reports all errors at once.
@@ -141,9 +142,13 @@ func (c *Config) Validate() error {
 	p.Check(c.Replicas >= 0, "replicas", "must be >= 0, got %d", c.Replicas)
 	p.Check(c.ReplicaWait > 0 && c.ReplicaWait <= time.Second, "replica_wait", "must be > 0 and at most 1s, got %s", c.ReplicaWait)
 	for i, secret := range c.ShopTokens {
-		p.Check(len(secret.Reveal()) >= minSecretBytes, fmt.Sprintf("shop_tokens[%d]", i), "must have at least %d characters", minSecretBytes)
+		if err := web.CheckToken(secret.Reveal()); err != nil {
+			p.Check(false, fmt.Sprintf("shop_tokens[%d]", i), "%s", err)
+		}
 	}
-	p.Check(c.AdminToken.IsZero() || len(c.AdminToken.Reveal()) >= minSecretBytes, "admin_token", "must have at least %d characters", minSecretBytes)
+	if err := web.CheckToken(c.AdminToken.Reveal()); err != nil && !c.AdminToken.IsZero() {
+		p.Check(false, "admin_token", "%s", err)
+	}
 	if c.Redis != nil {
 		p.Under("redis", c.Redis.Validate())
 	}

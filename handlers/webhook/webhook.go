@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // metaID is the metadata key of the id that the receiver gets. All retries of a record have it.
@@ -28,6 +29,7 @@ const maxRetryAfter = 24 * time.Hour
 // Plugin posts records. Build it with New.
 type Plugin struct {
 	config Config
+	secret *setting.Live
 	topics pipeline.Topics
 	dead   pipeline.DeadLetters
 	client *http.Client
@@ -52,6 +54,7 @@ func (p *Plugin) Settings() any { return &p.config }
 // Register adds the route of the topic, and with it the route of the retry topic.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	c := p.config
+	p.secret = c.Secret.Live("plugins.webhook.secret", r.Env().Logger, nil)
 	r.Route(pipeline.Route{
 		Name: "webhook", From: p.topics.Source(c.Topic, "millrace-webhook"), Handle: p.post,
 		Policy: pipeline.Policy{
@@ -82,7 +85,7 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	for name, value := range trace { // traceparent, if the record has a trace
 		req.Header.Set(name, value)
 	}
-	req.Header.Set("Webhook-Signature", sign(p.config.Secret.Reveal(), id, at, m.Payload))
+	req.Header.Set("Webhook-Signature", sign(p.secret.Value(m.Context()), id, at, m.Payload))
 	resp, err := p.client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("webhook: %w", err)

@@ -85,10 +85,10 @@ func (c *Client) call(ctx context.Context, o *operation, template *http.Request,
 
 	start := time.Now()
 	ctx, span := startSpan(ctx, o.name, req.key)
-	used := c.tokens.current.Load()
+	used := c.tokens.get(ctx)
 	req.secret = used.token
 	a, v, sent := c.exchange(ctx, template, &req, used)
-	c.evaluate(&a, permit, req.key, v, used)
+	c.evaluate(ctx, &a, permit, req.key, v, used)
 	endSpan(span, &a)
 	o.metrics.observe(a.Class, sent, time.Since(start))
 	return a
@@ -181,15 +181,10 @@ func unanswered(caller, ctx context.Context, err error, sent bool) (Answer, verd
 }
 
 // evaluate updates what all calls share: breaker, throttle, credential and metrics.
-func (c *Client) evaluate(a *Answer, p permit, key string, v verdict, used *credential) {
+func (c *Client) evaluate(ctx context.Context, a *Answer, p permit, key string, v verdict, used *credential) {
 	refused := a.Status == http.StatusUnauthorized // the credential, which all payouts share
 	if refused {
-		renewed, err := c.tokens.renew(used)
-		if err != nil {
-			c.log.Error("money api token can't be renewed", "error", err)
-		}
-		if renewed {
-			c.log.Info("money api token renewed")
+		if c.tokens.renew(ctx, used) {
 			v = neutral
 		}
 	}

@@ -45,8 +45,7 @@ type operation struct {
 	metrics operationMetrics
 }
 
-// New returns a client for a valid cfg. It opens no connection; it reads cfg.TokenFile and
-// cfg.CAFile. A nil log discards. The caller closes it.
+// New returns a client for a valid cfg. It opens no connection; it reads cfg.CAFile. A nil log discards. The caller closes it.
 func New(cfg Config, log *slog.Logger) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("money: %w", err)
@@ -59,10 +58,6 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("money: %w", err)
 	}
-	tokens, err := newTokens(&cfg)
-	if err != nil {
-		return nil, err
-	}
 	life, end := context.WithCancel(context.Background())
 	c := &Client{
 		cfg:     cfg,
@@ -71,7 +66,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
 		close:   end,
 		slots:   slots.New(cfg.Concurrency),
-		tokens:  tokens,
+		tokens:  newTokens(cfg.Token, log),
 		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
 	}
 	var protocols http.Protocols

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -237,22 +238,23 @@ func TestTokenIsReadAgainAfter401(t *testing.T) {
 	var want atomic.Value
 	want.Store("Bearer old-token")
 	var requests atomic.Int32
+	file := filepath.Join(t.TempDir(), "token")
+	rotate := func() { assert.NoError(t, os.WriteFile(file, []byte("new-token\n"), 0o600)) }
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
 		if got := r.Header.Get("Authorization"); got != want.Load() {
+			rotate() // while the call is on its way, so that it has the old token
 			http.Error(w, got+" is not valid", http.StatusUnauthorized)
 			return
 		}
 		w.Write([]byte(`{"transactionKey":"t-1"}`))
 	}))
 	defer s.Close()
-	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("old-token\n"), 0o600))
-	client := newClient(t, s.URL, func(cfg *money.Config) { cfg.TokenFile = file })
+	client := newClient(t, s.URL, func(cfg *money.Config) { require.NoError(t, cfg.Token.UnmarshalText([]byte("file:"+file))) })
 	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
 
 	want.Store("Bearer new-token")
-	require.NoError(t, os.WriteFile(file, []byte("new-token\n"), 0o600))
 	a := client.Charge(t.Context(), charge("POINT:1:2"))
 	require.Equal(t, money.Unrecognized, a.Class, "this attempt was refused; the client does not retry")
 	require.Equal(t, "401 Unauthorized: Bearer [redacted] is not valid ", a.Text)

@@ -24,10 +24,9 @@ type Config struct {
 	MaxRetryAfter time.Duration `yaml:"max_retry_after"`
 	// DefaultRetryAfter is the wait after a 429 without a readable Retry-After.
 	DefaultRetryAfter time.Duration `yaml:"default_retry_after"`
-	// Token is the bearer token. Empty: no Authorization header.
+	// Token is the bearer token. Empty: no Authorization header. A file is read again within a second
+	// of its change, and after a 401 at once.
 	Token setting.Secret `yaml:"token"`
-	// TokenFile contains the bearer token instead. It is read again after a 401.
-	TokenFile string `yaml:"token_file"`
 	// AllowPlaintextCredentials accepts a token with an http:// URL of another machine.
 	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
 	// CAFile contains the certificates (PEM) to trust for https instead of the system's.
@@ -77,7 +76,7 @@ func (c *Config) Validate() error {
 		p.Check(false, "url", "must be http:// or https:// with a host")
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
 		p.Check(false, "url", "must have no user, query or fragment")
-	case u.Scheme == "http" && !(c.Token.IsZero() && c.TokenFile == "") && !c.AllowPlaintextCredentials && !setting.Loopback(u.Host):
+	case u.Scheme == "http" && !c.Token.IsZero() && !c.AllowPlaintextCredentials && !setting.Loopback(u.Host):
 		p.Check(false, "url", "must be https:// because there is a token: over http:// it crosses the network in plain text; or set allow_plaintext_credentials: true in this section")
 	}
 	p.Positive("call_timeout", c.CallTimeout)
@@ -86,7 +85,7 @@ func (c *Config) Validate() error {
 	p.Positive("max_retry_after", c.MaxRetryAfter)
 	p.Positive("default_retry_after", c.DefaultRetryAfter)
 	p.Check(c.Concurrency > 0, "concurrency", "must be > 0, got %d", c.Concurrency)
-	p.Check(c.Token.IsZero() || c.TokenFile == "", "token_file", "must not be set together with token")
+	p.Check(checkToken(c.Token.Reveal()) == nil, "token", "must have one line")
 	p = append(p, c.tls().Validate())
 	b := c.Breaker
 	p.Check(b.FailureRatio > 0 && b.FailureRatio <= 1, "breaker.failure_ratio", "must be > 0 and at most 1, got %v", b.FailureRatio)

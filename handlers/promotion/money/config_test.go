@@ -23,10 +23,10 @@ func TestConfig(t *testing.T) {
 		require.NoError(t, cfg.Validate())
 	})
 	t.Run("every mistake at once, with its path", func(t *testing.T) {
-		err := (&money.Config{TokenFile: "f", Token: setting.NewSecret("x")}).Validate()
+		err := (&money.Config{Token: setting.NewSecret("two\nlines")}).Validate()
 		for _, path := range []string{
 			"url:", "call_timeout:", "connect_timeout:", "idle_conn_timeout:", "max_retry_after:",
-			"default_retry_after:", "concurrency:", "token_file:", "breaker.failure_ratio:", "breaker.min_calls:",
+			"default_retry_after:", "concurrency:", "token:", "breaker.failure_ratio:", "breaker.min_calls:",
 			"breaker.window:", "breaker.open_delay:", "breaker.half_open_successes:",
 		} {
 			require.ErrorContains(t, err, path)
@@ -67,10 +67,7 @@ func TestNewReadsFiles(t *testing.T) {
 		change func(*money.Config)
 		want   string
 	}{
-		"no token file":        {func(c *money.Config) { c.TokenFile = "/does/not/exist" }, "token file"},
-		"an empty token file":  {func(c *money.Config) { c.TokenFile = write("\n") }, "is empty"},
-		"a token of two lines": {func(c *money.Config) { c.TokenFile = write("a\nb\n") }, "more than one line"},
-		"a huge token":         {func(c *money.Config) { c.TokenFile = write(strings.Repeat("a", 70_000)) }, "larger"},
+		"a token of two lines": {func(c *money.Config) { c.Token = setting.NewSecret("a\nb") }, "must have one line"},
 		"no ca file":           {func(c *money.Config) { c.CAFile = "/does/not/exist" }, "ca_file"},
 		"a ca file of nothing": {func(c *money.Config) { c.CAFile = write("nothing") }, "contains no certificate"},
 	} {

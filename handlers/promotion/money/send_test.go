@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 var (
@@ -262,24 +264,19 @@ func TestTokensAreRenewedOnce(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("old\n"), 0o600))
-	tokens, err := newTokens(&Config{TokenFile: file})
-	require.NoError(t, err)
-	old := tokens.current.Load()
-	renewed, err := tokens.renew(old)
-	require.NoError(t, err)
-	require.False(t, renewed, "the file has nothing new")
+	var secret setting.Secret
+	require.NoError(t, secret.UnmarshalText([]byte("file:"+file)))
+	tokens := newTokens(secret, nil)
+	old := tokens.get(t.Context())
+	require.False(t, tokens.renew(t.Context(), old), "the file has nothing new")
 	require.NoError(t, os.WriteFile(file, []byte("new\n"), 0o600))
-	renewed, err = tokens.renew(old)
-	require.NoError(t, err)
-	require.True(t, renewed)
+	require.True(t, tokens.renew(t.Context(), old))
 	require.Equal(t, "Bearer new", tokens.current.Load().header.Get("Authorization"))
 
 	require.NoError(t, os.Remove(file))
-	renewed, err = tokens.renew(old)
-	require.NoError(t, err, "a late call with the old token gets the new one, without the file")
-	require.True(t, renewed)
-	renewed, err = tokens.renew(tokens.current.Load())
-	require.Error(t, err)
-	require.False(t, renewed)
+	require.True(t, tokens.renew(t.Context(), old), "a late call with the old token gets the new one, without the file")
+	require.False(t, tokens.renew(t.Context(), tokens.current.Load()))
 	require.Equal(t, "new", tokens.current.Load().token)
+	require.NoError(t, os.WriteFile(file, []byte("two\nlines\n"), 0o600))
+	require.False(t, tokens.renew(t.Context(), tokens.current.Load()), "it can't be sent")
 }

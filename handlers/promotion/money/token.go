@@ -1,17 +1,20 @@
 package money
 
 import (
-	"fmt"
-	"io"
+	"context"
+	"errors"
+	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
-// maxTokenBytes bounds a token file.
-const maxTokenBytes = 64 << 10
+// tokenLook is the time between two looks for a new token, unless one is refused.
+const tokenLook = time.Second
 
 // credential is one bearer token, ready to be sent. It is immutable.
 type credential struct {
@@ -29,62 +32,52 @@ func newCredential(token string) *credential {
 
 // tokens has the current credential. It is safe for concurrent use.
 type tokens struct {
-	file    string
+	live    *setting.Live
+	start   time.Time
+	next    atomic.Int64 // when to look again, after start
+	mu      sync.Mutex   // around a look
 	current atomic.Pointer[credential]
-	mu      sync.Mutex // around reading the file
 }
 
-func newTokens(cfg *Config) (*tokens, error) {
-	t := &tokens{file: cfg.TokenFile}
-	value := cfg.Token.Reveal()
-	if t.file != "" {
-		var err error
-		if value, err = readToken(t.file); err != nil {
-			return nil, err
-		}
+func newTokens(token setting.Secret, log *slog.Logger) *tokens {
+	t := &tokens{live: token.Live("token of the money api", log, checkToken), start: time.Now()}
+	t.current.Store(newCredential(token.Reveal()))
+	return t
+}
+
+// get returns the current credential. One call per tokenLook looks for a new token.
+func (t *tokens) get(ctx context.Context) *credential {
+	now, next := time.Since(t.start), t.next.Load()
+	if int64(now) >= next && t.next.CompareAndSwap(next, int64(now+tokenLook)) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.look(ctx)
 	}
-	t.current.Store(newCredential(value))
-	return t, nil
+	return t.current.Load()
 }
 
 // renew is called when used was refused. It reports whether there is another credential: one that
-// another call has read since, or a new one in the file. An error means that the file can't be
-// read; the old credential stays.
-func (t *tokens) renew(used *credential) (bool, error) {
+// another call has found since, or a new one.
+func (t *tokens) renew(ctx context.Context, used *credential) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.current.Load() != used {
-		return true, nil
+	if t.current.Load() == used {
+		t.look(ctx)
 	}
-	if t.file == "" {
-		return false, nil
-	}
-	value, err := readToken(t.file)
-	if err != nil || value == used.token {
-		return false, err
-	}
-	t.current.Store(newCredential(value))
-	return true, nil
+	return t.current.Load() != used
 }
 
-func readToken(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("money: token file: %w", err)
+// look takes the current token. The caller must hold t.mu.
+func (t *tokens) look(ctx context.Context) {
+	if value := t.live.Value(ctx); value != t.current.Load().token {
+		t.current.Store(newCredential(value))
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxTokenBytes+1))
-	if err != nil {
-		return "", fmt.Errorf("money: token file: %w", err)
+}
+
+// checkToken returns why a token can't be sent in a header.
+func checkToken(token string) error {
+	if strings.ContainsAny(token, "\r\n\x00") {
+		return errors.New("must have one line")
 	}
-	token := strings.TrimRight(string(b), "\r\n")
-	switch {
-	case token == "":
-		return "", fmt.Errorf("money: token file %s is empty", path)
-	case len(b) > maxTokenBytes:
-		return "", fmt.Errorf("money: token file %s is larger than %d bytes", path, maxTokenBytes)
-	case strings.ContainsAny(token, "\r\n\x00"):
-		return "", fmt.Errorf("money: token file %s has more than one line", path)
-	}
-	return token, nil
+	return nil
 }

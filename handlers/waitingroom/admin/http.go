@@ -1,15 +1,12 @@
 package admin
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
@@ -24,14 +21,12 @@ const Pattern = "POST /api/v1/rooms/{id}/{verb}"
 
 const maxBody = 64 << 10
 
-// Handler returns the API. Requests present the credential as a bearer token.
+// Handler returns the API. Requests present the credential as a bearer token (web.Tokens).
 func Handler(rooms *room.Rooms, credential setting.Secret, log *slog.Logger) http.Handler {
-	want := sha256.Sum256([]byte(credential.Reveal()))
+	bearer := web.NewTokens("plugins.waitingroom.admin_token", log, credential)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		given := sha256.Sum256([]byte(strings.TrimSpace(raw)))
-		if subtle.ConstantTimeCompare(given[:], want[:]) != 1 || !strings.EqualFold(scheme, "Bearer") {
+		if !bearer.Accepts(r) {
 			refuse(w, r, http.StatusUnauthorized, "no_operator", "present the admin token in the header Authorization")
 			return
 		}

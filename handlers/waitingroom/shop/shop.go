@@ -4,13 +4,10 @@ package shop
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,14 +26,14 @@ import (
 
 // Shop answers the requests of ticket shops. Build it with New.
 type Shop struct {
-	rooms       *room.Rooms
-	tokens      *token.Plugin
-	log         *slog.Logger
-	sampled     *logs.Throttle
-	credentials [][sha256.Size]byte
-	labels      *labels.Labels
-	late        *prometheus.CounterVec
-	requests    *prometheus.CounterVec
+	rooms    *room.Rooms
+	tokens   *token.Plugin
+	log      *slog.Logger
+	sampled  *logs.Throttle
+	bearer   *web.Tokens
+	labels   *labels.Labels
+	late     *prometheus.CounterVec
+	requests *prometheus.CounterVec
 }
 
 const warnEvery = 10 * time.Second
@@ -58,14 +55,12 @@ func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credent
 	}
 	s := &Shop{
 		rooms: rooms, tokens: tokens, log: log, sampled: logs.NewThrottle(warnEvery), labels: events,
+		bearer: web.NewTokens("plugins.waitingroom.shop_tokens", log, credentials...),
 		late: counter("late_finish_total",
 			"Sales that were reported after the end of their lease, by event (the 50 largest, else other) and answer: sold, conflict.", "event", "answer"),
 		requests: counter("shop_requests_total", "Requests of shops, by request (verify, extend, finish) and answer: ok, or the word of the refusal.", "request", "answer"),
 	}
 	events.Add(s.late, "sold", "conflict")
-	for _, c := range credentials {
-		s.credentials = append(s.credentials, sha256.Sum256([]byte(c.Reveal())))
-	}
 	for _, request := range requests() {
 		for _, answer := range []string{"ok", "no_shop", "unavailable"} {
 			s.requests.WithLabelValues(request, answer)
@@ -112,7 +107,7 @@ func (s *Shop) handler(name string) http.HandlerFunc {
 		web.Refuse(w, r, refusal)
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !s.isShop(r) {
+		if !s.bearer.Accepts(r) {
 			refuse(w, r, refusal(http.StatusUnauthorized, "no_shop", "present one of the shop tokens in the header Authorization"))
 			return
 		}
@@ -147,16 +142,6 @@ func (s *Shop) handler(name string) http.HandlerFunc {
 		// A client that is gone needs no answer.
 		_ = json.NewEncoder(w).Encode(Entry{UserID: claims.Subject, JTI: claims.ID, Until: place.Until, State: place.State})
 	}
-}
-
-// isShop compares with all credentials, in the same time for each of them.
-func (s *Shop) isShop(r *http.Request) bool {
-	scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	given, found := sha256.Sum256([]byte(strings.TrimSpace(raw))), 0
-	for _, c := range s.credentials {
-		found |= subtle.ConstantTimeCompare(given[:], c[:])
-	}
-	return found == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
 var (

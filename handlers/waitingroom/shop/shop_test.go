@@ -291,7 +291,7 @@ func TestOnlyAShopMayUseIt(t *testing.T) {
 	}
 	r.want(200, "ADMITTED")(r.post("/events/42/entry/verify", body, "bearer another credential"))
 	none := New(r.rooms, r.tokens, r.labels, nil, slog.New(slog.DiscardHandler))
-	require.False(t, none.isShop(&http.Request{Header: http.Header{"Authorization": {"Bearer "}}}))
+	require.False(t, none.bearer.Accepts(&http.Request{Header: http.Header{"Authorization": {"Bearer "}}}))
 }
 
 func TestBadRequestsAreRefused(t *testing.T) {
