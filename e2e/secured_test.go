@@ -145,6 +145,21 @@ func guardedRedis(t *testing.T, cert string, pair tls.Certificate, more ...strin
 // rights of the kafka README and returns the listener's address.
 func guardedKafka(t *testing.T, cert string) string {
 	t.Helper()
+	addr, admin := startGuardedKafka(t, cert, 0)
+	text, err := os.ReadFile("../plugins/kafka/README.md")
+	require.NoError(t, err)
+	commands := regexp.MustCompile(`(?m)^kafka-acls.sh (.*)$`).FindAllSubmatch(text, -1)
+	require.NotEmpty(t, commands, "the README of kafka names the user's rights")
+	for _, command := range commands {
+		allow(t, admin, strings.Fields(string(command[1])))
+	}
+	return addr
+}
+
+// startGuardedKafka starts that Kafka, whose user has no rights yet, and returns the listener's address
+// and a client of the listener without limits.
+func startGuardedKafka(t *testing.T, cert string, reauth time.Duration) (addr string, admin *kadm.Client) {
+	t.Helper()
 	ports := map[string]int{}
 	for _, name := range []string{servers.Kafka, "controller", "guard"} {
 		addr, err := freePort()
@@ -155,7 +170,7 @@ func guardedKafka(t *testing.T, cert string) string {
 	}
 	f, err := servers.New(servers.Options{
 		Dir: t.TempDir(), Cache: fleetCache(), Ports: ports, EndWithProcess: true,
-		Guard: &servers.Guard{Port: ports["guard"], Keystore: cert, User: "millrace", Password: theirPassword},
+		Guard: &servers.Guard{Port: ports["guard"], Keystore: cert, User: "millrace", Password: theirPassword, Reauth: reauth},
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -168,15 +183,8 @@ func guardedKafka(t *testing.T, cert string) string {
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(f.Addr(servers.Kafka)))
 	require.NoError(t, err)
-	defer client.Close()
-	text, err := os.ReadFile("../plugins/kafka/README.md")
-	require.NoError(t, err)
-	commands := regexp.MustCompile(`(?m)^kafka-acls.sh (.*)$`).FindAllSubmatch(text, -1)
-	require.NotEmpty(t, commands, "the README of kafka names the user's rights")
-	for _, command := range commands {
-		allow(t, kadm.NewClient(client), strings.Fields(string(command[1])))
-	}
-	return fmt.Sprintf("127.0.0.1:%d", ports["guard"])
+	t.Cleanup(client.Close)
+	return fmt.Sprintf("127.0.0.1:%d", ports["guard"]), kadm.NewClient(client)
 }
 
 // allow does what kafka-acls.sh does with these arguments.

@@ -88,7 +88,7 @@ func BenchmarkPublish(b *testing.B) {
 			open func(b *testing.B, p *Plugin, topic string) func([]*message.Message) error
 		}{
 			{"watermill", func(b *testing.B, p *Plugin, topic string) func([]*message.Message) error {
-				conf, err := producerConfig(p.config)
+				conf, err := producerConfig(p.config, nil)
 				require.NoError(b, err)
 				pub, err := wkafka.NewPublisher(wkafka.PublisherConfig{
 					Brokers: p.config.Brokers, OverwriteSaramaConfig: conf, Marshaler: marshaler{},

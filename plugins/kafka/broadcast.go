@@ -64,7 +64,7 @@ func (b *broadcast) deliver(partition int32, offset int64) int {
 // openBroadcast begins to read at initial, which is sarama.OffsetNewest or sarama.OffsetOldest. It
 // delivers everything published after its return.
 func openBroadcast(ctx context.Context, c Config, topic string, initial int64, f pipeline.Flow, log *slog.Logger) (*broadcast, error) {
-	conf, err := consumerConfig(c)
+	conf, err := consumerConfig(c, log)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

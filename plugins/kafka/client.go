@@ -2,10 +2,10 @@ package kafka
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/xdg-go/scram"
 
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
@@ -22,8 +22,9 @@ const batchBytes = 1_000_000
 // may be, in bytes. Their headers say where a record came from and why.
 const headerAllowance = 64 << 10
 
-// clientConfig translates the settings into what every sarama client here has in common.
-func clientConfig(c Config) (*sarama.Config, error) {
+// clientConfig translates the settings into what every sarama client here has in common. log has
+// the warnings about secrets that can't be read again.
+func clientConfig(c Config, log *slog.Logger) (*sarama.Config, error) {
 	version, err := sarama.ParseKafkaVersion(c.Version)
 	if err != nil {
 		return nil, fmt.Errorf("version: %w", err)
@@ -45,14 +46,14 @@ func clientConfig(c Config) (*sarama.Config, error) {
 		return nil, setting.FieldErrorsUnder("tls", err)
 	}
 	s.Net.TLS.Enable, s.Net.TLS.Config = tlsConfig != nil, tlsConfig
-	c.SASL.apply(s)
+	c.SASL.apply(s, log)
 	return s, nil
 }
 
 // adminConfig is for the client that reads cluster metadata. It alone requests all topics, because
 // sarama finds the controller that way. It does so only when it is used.
-func adminConfig(c Config) (*sarama.Config, error) {
-	s, err := clientConfig(c)
+func adminConfig(c Config, log *slog.Logger) (*sarama.Config, error) {
+	s, err := clientConfig(c, log)
 	if err != nil {
 		return nil, err
 	}
@@ -62,8 +63,8 @@ func adminConfig(c Config) (*sarama.Config, error) {
 }
 
 // consumerConfig is for group and broadcast subscribers.
-func consumerConfig(c Config) (*sarama.Config, error) {
-	s, err := clientConfig(c)
+func consumerConfig(c Config, log *slog.Logger) (*sarama.Config, error) {
+	s, err := clientConfig(c, log)
 	if err != nil {
 		return nil, err
 	}
@@ -88,8 +89,8 @@ func consumerConfig(c Config) (*sarama.Config, error) {
 }
 
 // producerConfig is for the shared publisher: durable on all in-sync replicas, and idempotent.
-func producerConfig(c Config) (*sarama.Config, error) {
-	s, err := clientConfig(c)
+func producerConfig(c Config, log *slog.Logger) (*sarama.Config, error) {
+	s, err := clientConfig(c, log)
 	if err != nil {
 		return nil, err
 	}
@@ -105,40 +106,3 @@ func producerConfig(c Config) (*sarama.Config, error) {
 	s.Producer.Retry.Max = 10 // for a change of leaders; the publisher itself waits for the brokers
 	return s, nil
 }
-
-func (a SASL) apply(s *sarama.Config) {
-	if a.Mechanism == "" {
-		return
-	}
-	s.Net.SASL.Enable = true
-	s.Net.SASL.Mechanism = sarama.SASLMechanism(a.Mechanism)
-	s.Net.SASL.User = a.User
-	s.Net.SASL.Password = a.Password.Reveal()
-	switch a.Mechanism {
-	case sarama.SASLTypeSCRAMSHA256:
-		s.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA256} }
-	case sarama.SASLTypeSCRAMSHA512:
-		s.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA512} }
-	}
-}
-
-// scramClient lets sarama speak SCRAM (RFC 5802) by xdg-go/scram.
-type scramClient struct {
-	hash scram.HashGeneratorFcn
-	conv *scram.ClientConversation
-}
-
-func (c *scramClient) Begin(user, password, authzID string) error {
-	client, err := c.hash.NewClient(user, password, authzID)
-	if err != nil {
-		return err
-	}
-	c.conv = client.NewConversation()
-	return nil
-}
-
-func (c *scramClient) Step(challenge string) (string, error) { return c.conv.Step(challenge) }
-
-func (c *scramClient) Done() bool { return c.conv.Done() }
-
-var _ sarama.SCRAMClient = (*scramClient)(nil)

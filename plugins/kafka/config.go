@@ -96,9 +96,11 @@ type Config struct {
 
 // SASL is how this program authenticates. The zero value does not.
 type SASL struct {
-	Mechanism string         `yaml:"mechanism"` // "", PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
-	User      string         `yaml:"user"`
-	Password  setting.Secret `yaml:"password"`
+	Mechanism string         `yaml:"mechanism"` // "", PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER
+	User      string         `yaml:"user"`      // not of OAUTHBEARER
+	Password  setting.Secret `yaml:"password"`  // not of OAUTHBEARER
+	// Token is that of OAUTHBEARER. Whoever issues it replaces its file before it expires.
+	Token setting.Secret `yaml:"token"`
 }
 
 // defaultConfig returns the defaults.
@@ -140,7 +142,7 @@ var compressions = map[string]sarama.CompressionCodec{
 	"zstd":   sarama.CompressionZSTD,
 }
 
-var mechanisms = []string{"", sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512}
+var mechanisms = []string{"", sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512, sarama.SASLTypeOAuth}
 
 // Validate reports every mistake at once, each as a *setting.FieldError.
 func (c *Config) Validate() error {
@@ -189,15 +191,21 @@ func (c *Config) Validate() error {
 		"must leave a quarter of rebalance_timeout (%s) after heartbeat_interval, got %s", c.RebalanceTimeout, c.DrainTimeout)
 	p.Under("tls", c.TLS.Validate())
 	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !setting.Loopback(c.Brokers...)
-	switch mechanism, user, password := c.SASL.Mechanism, c.SASL.User != "", !c.SASL.Password.IsZero(); {
+	const without = "must not go without TLS to brokers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section"
+	switch mechanism, user, password, token := c.SASL.Mechanism, c.SASL.User != "", !c.SASL.Password.IsZero(), !c.SASL.Token.IsZero(); {
 	case !slices.Contains(mechanisms, mechanism):
-		p.Check(false, "sasl.mechanism", "must be empty, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, got %q", mechanism)
+		p.Check(false, "sasl.mechanism", "must be empty, PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, got %q", mechanism)
 	case mechanism == "":
-		p.Check(!user && !password, "sasl.mechanism", "must be set with user or password")
+		p.Check(!user && !password && !token, "sasl.mechanism", "must be set with user, password or token")
+	case mechanism == sarama.SASLTypeOAuth:
+		p.Check(token, "sasl.token", "must be set with mechanism %s", mechanism)
+		p.Check(!user && !password, "sasl.mechanism", "must not be %s with user or password", mechanism)
+		p.Check(!plain, "sasl.token", without)
 	default:
+		p.Check(!token, "sasl.token", "must be empty with mechanism %s", mechanism)
 		p.Check(user, "sasl.user", "must be set with mechanism %s", mechanism)
 		p.Check(password, "sasl.password", "must be set with mechanism %s", mechanism)
-		p.Check(!plain, "sasl.password", "must not go without TLS to brokers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section")
+		p.Check(!plain, "sasl.password", without)
 	}
 	return p.Err()
 }

@@ -244,7 +244,7 @@ func TestAbortedTransactionsAreNotRead(t *testing.T) {
 		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
 		topic := topicFor(t, p)
 		require.NoError(t, p.ensureTopics(t.Context(), topic))
-		conf, err := producerConfig(p.config)
+		conf, err := producerConfig(p.config, nil)
 		require.NoError(t, err)
 		conf.Producer.Transaction.ID = topic
 		producer, err := sarama.NewSyncProducer(brokers, conf)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -73,6 +75,7 @@ func TestConfigReportsEveryMistake(t *testing.T) {
 		"tls.cert_file":      func(c *Config) { c.TLS.CertFile = "cert.pem" },
 		"sasl.mechanism":     func(c *Config) { c.SASL.Mechanism = "GSSAPI" },
 		"sasl.user":          func(c *Config) { c.SASL.Mechanism = "PLAIN" },
+		"sasl.token":         func(c *Config) { c.SASL.Mechanism = "OAUTHBEARER" },
 		"sasl.password":      func(c *Config) { c.SASL.Mechanism, c.SASL.User = "PLAIN", "u" },
 	} {
 		t.Run(path, func(t *testing.T) {
@@ -357,13 +360,14 @@ func TestBroadcastReachesEveryone(t *testing.T) {
 
 // restartable returns an address and a function that boots a broker there, with the data of the one
 // before.
-func restartable(t *testing.T) (addr string, boot func() *kfake.Cluster) {
+func restartable(t *testing.T) (addr string, boot func(more ...kfake.Opt) *kfake.Cluster) {
 	t.Helper()
 	addr, port := freePort(t)
 	dir := t.TempDir()
-	return addr, func() (cluster *kfake.Cluster) {
-		require.Eventually(t, func() (ok bool) { // its port may not be free at once
-			c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir), kfake.SyncWrites())
+	return addr, func(more ...kfake.Opt) (cluster *kfake.Cluster) {
+		_ = os.Remove(filepath.Join(dir, "sasl.json")) // the passwords are those of the options
+		require.Eventually(t, func() (ok bool) {       // its port may not be free at once
+			c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir), kfake.SyncWrites()}, more...)...)
 			cluster = c
 			return err == nil
 		}, 2*time.Minute, 20*time.Millisecond)

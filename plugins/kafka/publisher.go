@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -21,6 +22,7 @@ import (
 type publisher struct {
 	metrics *metrics
 	config  Config
+	log     *slog.Logger
 	closing chan struct{}
 
 	mu     sync.RWMutex // held for reading while a call feeds a producer
@@ -70,8 +72,8 @@ func (o *outgoing) answer(err error) {
 	}
 }
 
-func openPublisher(config Config, m *metrics) (*publisher, error) {
-	p := &publisher{metrics: m, config: config, closing: make(chan struct{})}
+func openPublisher(config Config, m *metrics, log *slog.Logger) (*publisher, error) {
+	p := &publisher{metrics: m, config: config, log: log, closing: make(chan struct{})}
 	var err error
 	if p.normal, err = p.open(func(*sarama.Config) {}); err != nil {
 		return nil, err
@@ -90,7 +92,7 @@ func openPublisher(config Config, m *metrics) (*publisher, error) {
 }
 
 func (p *publisher) open(adapt func(*sarama.Config)) (*producer, error) {
-	conf, err := producerConfig(p.config)
+	conf, err := producerConfig(p.config, p.log)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: publisher: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -193,6 +195,41 @@ func TestSecureConnections(t *testing.T) {
 
 			c.TLS = setting.TLS{Enabled: true, CAFile: filepath.Join(t.TempDir(), "absent.pem")}
 			require.ErrorContains(t, service{wrong}.Start(t.Context()), "tls.ca_file")
+		})
+	}
+}
+
+// The password changes while the broker is away. Publisher and subscription reach it again.
+func TestEachLoginSendsTheCurrentPassword(t *testing.T) {
+	t.Parallel()
+	tier.Rest(t)
+	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
+		t.Run(mechanism+"/kfake", func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "password")
+			addr, boot := restartable(t)
+			with := func(password string) *kfake.Cluster {
+				require.NoError(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
+				return boot(kfake.EnableSASL(), kfake.Superuser(mechanism, "user", password))
+			}
+			cluster := with("one")
+			p := start(t, []string{addr}, func(c *Config) {
+				c.SASL = SASL{Mechanism: mechanism, User: "user"}
+				require.NoError(t, c.SASL.Password.UnmarshalText([]byte("file:"+file)))
+			})
+			_, out := subscribe(t, p.Source("t", "g"), pipeline.Flow{})
+			publish(t, p, "t", texts("one")...)
+			next(t, out).Ack()
+			cluster.Close()
+			cluster = with("two")
+			t.Cleanup(cluster.Close)
+			require.Eventually(t, func() bool { return p.Sink("t").Publish(t.Context(), texts("two")...) == nil }, 2*time.Minute, 10*time.Millisecond)
+			for m := next(t, out); ; m = next(t, out) { // the first one may be delivered again
+				m.Ack()
+				if string(m.Payload) == "two" {
+					break
+				}
+			}
 		})
 	}
 }

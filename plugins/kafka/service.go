@@ -39,7 +39,7 @@ func (s service) Start(ctx context.Context) error {
 	if err := p.checkStatic(config); err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
-	conf, err := adminConfig(config)
+	conf, err := adminConfig(config, p.log)
 	if err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
@@ -47,7 +47,7 @@ func (s service) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pub, err := openPublisher(config, p.metrics)
+	pub, err := openPublisher(config, p.metrics, p.log)
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
@@ -113,6 +113,9 @@ func connect(ctx context.Context, config Config, conf *sarama.Config) (sarama.Cl
 		left := max(time.Until(deadline), 100*time.Millisecond)
 		probe.Net.DialTimeout = min(probe.Net.DialTimeout, left)
 		probe.Net.ReadTimeout = min(probe.Net.ReadTimeout, left)
+		if plain, ok := probe.Net.Proxy.Dialer.(*plainDialer); ok {
+			probe.Net.Proxy.Dialer = &plainDialer{&net.Dialer{Timeout: probe.Net.DialTimeout}, plain.tls, probe.Net.ReadTimeout}
+		}
 	}
 	first, err := sarama.NewClient(config.Brokers, &probe) // reads the cluster's metadata at once
 	if err != nil {

@@ -68,7 +68,7 @@ type subscription struct {
 
 // openGroup connects to the brokers. The caller closes what it returns.
 func openGroup(c Config, topic, group, instance string, f pipeline.Flow, log *slog.Logger, m *metrics) (*subscription, error) {
-	conf, err := consumerConfig(c)
+	conf, err := consumerConfig(c, log)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
@@ -87,7 +87,7 @@ func openGroup(c Config, topic, group, instance string, f pipeline.Flow, log *sl
 func (s *subscription) connect(conf *sarama.Config) (err error) {
 	c := &s.config
 	s.dialer = newDialer(c.DialTimeout)
-	conf.Net.Proxy.Enable, conf.Net.Proxy.Dialer = true, s.dialer
+	dialWith(conf, s.dialer)
 	if s.client, err = sarama.NewClient(c.Brokers, conf); err != nil {
 		return err
 	}

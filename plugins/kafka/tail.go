@@ -89,7 +89,7 @@ func (t tailToEnd) Open(ctx context.Context, _ pipeline.Flow) (pipeline.Subscrip
 // standalone connects for one read, without the service. The caller closes the connection.
 func (p *Plugin) standalone(ctx context.Context) (*connection, error) {
 	config := p.snapshot()
-	conf, err := adminConfig(config)
+	conf, err := adminConfig(config, p.log)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

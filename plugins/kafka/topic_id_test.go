@@ -24,7 +24,7 @@ const newPartitions = 8 // of the topics in these tests
 // fill appends n records to each partition of topic, with payloads that begin with word.
 func fill(t *testing.T, p *Plugin, topic, word string, n int) {
 	t.Helper()
-	conf, err := producerConfig(p.config)
+	conf, err := producerConfig(p.config, nil)
 	require.NoError(t, err)
 	conf.Producer.Partitioner = sarama.NewManualPartitioner
 	producer, err := sarama.NewSyncProducer(p.config.Brokers, conf)

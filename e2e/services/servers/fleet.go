@@ -80,12 +80,13 @@ type Cluster struct {
 	Controller string // host:port of the controller that the fleet which started it runs
 }
 
-// Guard is a listener of Kafka with TLS and SASL (PLAIN and SCRAM-SHA-512). Its one user may do
-// what ACLs allow. The plain listener has no limits.
+// Guard is a listener of Kafka with TLS and SASL (PLAIN, SCRAM-SHA-512, and OAUTHBEARER with tokens that
+// nobody has signed). Its one user may do what ACLs allow. The plain listener has no limits.
 type Guard struct {
-	Port           int    // on loopback
-	Keystore       string // PEM file: a key (PKCS #8) and its certificate
-	User, Password string // letters and digits only
+	Port           int           // on loopback
+	Keystore       string        // PEM file: a key (PKCS #8) and its certificate
+	User, Password string        // letters and digits only
+	Reauth         time.Duration // after which a connection must log in again; 0: never
 }
 
 // Fleet starts and stops the servers of one folder. Its methods are safe for concurrent use, also
