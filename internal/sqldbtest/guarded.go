@@ -41,7 +41,7 @@ func NewGuarded(t testing.TB, password string) *Guarded {
 	server := p.start(data, freePort(t))
 	admin, err := pgx.Connect(t.Context(), p.dsn(server))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = admin.Close(context.Background()) }) //nolint:usetesting // after the test
+	t.Cleanup(func() { _ = admin.Close(context.Background()) })
 	g := &Guarded{t: t, admin: admin, port: server.port}
 	g.exec("CREATE ROLE " + guardedRole + " LOGIN PASSWORD '" + password + "'")
 	g.exec("CREATE DATABASE " + guardedRole + " OWNER " + guardedRole)
