@@ -1,6 +1,7 @@
 package sqldb
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 
@@ -20,7 +21,12 @@ var ErrNotReplicated = errors.New("the server stopped waiting for its synchronou
 // sends a warning first. The client reads the warning before the answer.
 type Commits struct{ cancelled atomic.Int64 }
 
-// Watch adds the handler of the warning to the connections that are made with config.
+// reportWarnings has a session report warnings, unless it does already. A role, a database or a DSN
+// may have turned them off, and a cancelled wait would then look like a success.
+const reportWarnings = "SELECT set_config('client_min_messages', 'warning', false) WHERE current_setting('client_min_messages') = 'error'"
+
+// Watch adds the handler of the warning to the connections that are made with config, and has their
+// sessions report warnings.
 func (c *Commits) Watch(config *pgx.ConnConfig) {
 	before := config.OnNotice
 	config.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
@@ -31,6 +37,15 @@ func (c *Commits) Watch(config *pgx.ConnConfig) {
 		if before != nil {
 			before(conn, n)
 		}
+	}
+	connected := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if connected != nil {
+			if err := connected(ctx, conn); err != nil {
+				return err
+			}
+		}
+		return conn.Exec(ctx, reportWarnings).Close()
 	}
 }
 

@@ -49,6 +49,8 @@ func (r Refusal) Repair() string {
 		return "a sequence is at its end: raise its MAXVALUE"
 	case strings.HasPrefix(r.Code, "28"):
 		return "the server refuses the user or the password: put the current ones into the file of the DSN, which is read for each new connection"
+	case r.Code == "57014":
+		return "raise the statement_timeout of the role, the database or the DSN; without one, somebody has cancelled the statement"
 	case r.Code == "42501":
 		return "grant the missing right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it"
 	case r.Code == duplicateStatement, r.Code == missingStatement:

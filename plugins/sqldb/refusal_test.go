@@ -37,6 +37,7 @@ func TestOnlyTheStateOfTheDatabaseIsARefusal(t *testing.T) {
 			{"INSERT INTO numbered (a, b) VALUES (3, 3)", "2200H", "", "raise its MAXVALUE"},
 			{"INSERT INTO numbered (n, a, b) OVERRIDING SYSTEM VALUE VALUES (9, 1, 1)", "23505", "numbered", "read the error"},
 			{"INSERT INTO parts VALUES (1)", "23514", "parts", "create the missing partition of parts"},
+			{"SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(600)", "57014", "", "raise the statement_timeout"},
 			{"SELECT nothing", "42703", "", "millrace migrate --dry-run"},
 		} {
 			_, err := db.ExecContext(t.Context(), c.sql)

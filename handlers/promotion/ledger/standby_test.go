@@ -191,13 +191,18 @@ func (f *frozenPair) failOver() {
 	require.Equal(f.t, rules.Enqueue, a.Next)
 }
 
-// The server answers COMMIT with success and a warning when somebody cancels the wait.
+// The server answers COMMIT with success and a warning when somebody cancels the wait. The settings of
+// a session may suppress warnings.
 func TestAWaitThatTheServerCancelsConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		p := rules.Promotion{Type: "POINT", ID: 2}
-		f := freezePair(t, time.Minute, func(f *frozenPair) { require.Equal(t, 1, f.accept(f.first, record(1, 1))) })
+		var silent *Ledger
+		f := freezePair(t, time.Minute, func(f *frozenPair) {
+			require.Equal(t, 1, f.accept(f.first, record(1, 1)))
+			silent = newTestDB(f.Primary()+"&client_min_messages=error").open(t, as("c"), lateRetries)
+		})
 		cancelled := func(what string, call func() error) {
 			t.Helper()
 			ended := make(chan error, 1)
@@ -214,10 +219,10 @@ func TestAWaitThatTheServerCancelsConfirmsNothing(t *testing.T) {
 			}, 2*time.Minute, 10*time.Millisecond, what)
 			f.unconfirmed(err, what)
 		}
-		for range 2 {
-			cancelled("accept", func() error { _, err := f.first.acceptOne(t.Context(), record(2, 1), false); return err })
-			cancelled("begin", func() error { _, err := f.first.Begin(t.Context(), record(1, 1)); return err })
-			cancelled("pause", func() error { return f.first.Pause(t.Context(), p, operator) })
+		for _, l := range []*Ledger{f.first, silent, f.first} {
+			cancelled("accept", func() error { _, err := l.acceptOne(t.Context(), record(2, 1), false); return err })
+			cancelled("begin", func() error { _, err := l.Begin(t.Context(), record(1, 1)); return err })
+			cancelled("pause", func() error { return l.Pause(t.Context(), p, operator) })
 		}
 		f.failOver()
 	})
