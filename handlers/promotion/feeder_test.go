@@ -1,6 +1,8 @@
 package promotion
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -106,6 +109,73 @@ func TestACleanUpIsNoLoss(t *testing.T) {
 	require.NoError(t, hist.watch.Del(t.Context(), hist.stream, streams.MetaKey(hist.stream)).Err())
 	hist.run(in, hist.feed(in))
 	require.EqualValues(t, 1, lost())
+}
+
+// An idle stop of one instance, a feeder's round of another and an enqueue of a third meet at every
+// step. No stream is lost, whatever the feeder has seen before the deletion.
+func TestAnIdleStopDuringARoundIsNoLoss(t *testing.T) {
+	t.Parallel()
+	for name, env := range map[string]func(testing.TB) *modelEnv{"embedded": embeddedModelEnv, "servers": realModelEnv} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := env(t)
+			for _, recorded := range []bool{true, false} {
+				for feeds, ended := 0, false; !ended; feeds++ {
+					for stops, stopped := 0, false; !stopped; stops++ {
+						ended, stopped = h.stopDuringARound(t, recorded, feeds, stops)
+					}
+				}
+			}
+		})
+	}
+}
+
+// stopDuringARound stops an idle stream after some steps of a feeder's round, and adds an entry after
+// some steps of that stop. It reports whether the two had ended before.
+func (h *modelEnv) stopDuringARound(t *testing.T, recorded bool, feeds, stops int) (fed, stopped bool) {
+	hist := h.newHistory()
+	feeding, stopping := hist.ins[0], hist.ins[1]
+	hist.offer(1, 500)
+	hist.offer(2, 500)
+	// The first payout waits for the feeder, and the stream is empty.
+	first := rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: hist.offers[0].payload}
+	require.NoError(t, feeding.ledger.Accept(t.Context(), []rules.Record{first}, ledger.AcceptOptions{})[0].Err)
+	require.NoError(t, feeding.ledger.NotEnqueued(t.Context(), []rules.Key{first.Key})[0])
+	require.NoError(t, feeding.manager.Ensure(t.Context(), hist.promotion.ID))
+	hist.run(stopping, func(ctx context.Context) { // it is seen idle, too early for a deletion
+		require.False(t, stopping.manager.Decommission(ctx, hist.promotion.ID))
+	})
+	if recorded {
+		_, err := feeding.ledger.RecordIncarnation(t.Context(), hist.promotion, hist.token())
+		require.NoError(t, err)
+	}
+
+	step := func(a *actor, n int) {
+		for ; n > 0 && !a.ended; n-- {
+			hist.step(a, move{})
+		}
+	}
+	const toItsEnd = 1000
+	feed := hist.start(feeding, "feed", hist.feed(feeding))
+	step(feed, feeds)
+	fed = feed.ended
+	stop := hist.start(stopping, "idle stop", hist.idleStop(stopping))
+	step(stop, stops)
+	stopped = stop.ended
+	if feeds%2 == 0 {
+		hist.run(stopping, hist.accept(stopping, hist.offers[1]))
+	}
+	step(feed, toItsEnd)
+	step(stop, toItsEnd)
+	hist.run(stopping, hist.accept(stopping, hist.offers[1]))
+	for range 2 {
+		hist.pass(2 * modelGrace)
+		hist.run(feeding, hist.feed(feeding))
+	}
+	require.Empty(t, hist.faults)
+	require.Zero(t, counted(t, h, "streams_lost_total"), "a round of %d steps, then an idle stop of %d (recorded before: %t):\n%s",
+		feeds, stops, recorded, strings.Join(hist.log, "\n"))
+	return fed, stopped
 }
 
 // The next feeder does not wait for the lease of one that has stopped.

@@ -166,6 +166,13 @@ func (s steppedSet) Created(ctx context.Context, id, incarnation string) error {
 	return err
 }
 
+func (s steppedSet) Deleted(ctx context.Context, id int64, incarnation string) error {
+	if actorOf(ctx).wait("before retire").fail {
+		return errLink
+	}
+	return s.ActiveSet.Deleted(ctx, id, incarnation)
+}
+
 // modelInstance is one instance of the service: the real processor, feeder and stream manager. Its
 // reader and control loop are the model's, because a history can't step through the real loops.
 // They use the same group, and the manager's own Ensure, Decommission and Sweep.
@@ -217,6 +224,7 @@ func (in *modelInstance) restart(hist *history) {
 		Client:      func() goredis.UniversalClient { return in.client },
 		Activations: set,
 		Created:     set.Created,
+		Deleted:     set.Deleted,
 		Instance:    in.name,
 	})
 	log := slog.New(slog.DiscardHandler)

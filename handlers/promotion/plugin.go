@@ -157,6 +157,7 @@ func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
 		Admit:         set.Admit,
 		Blocked:       set.Blocked,
 		Created:       set.Created,
+		Deleted:       set.Deleted,
 		Fence:         p.redis.Fence,
 		Owner:         func() string { return p.run.ledgerID },
 		Gate:          p.run.ready,

@@ -67,18 +67,26 @@ func (m *Manager) decommission(ctx context.Context, id string) decommissioned {
 	return decommissionedClean
 }
 
-// cleanUp runs the clean-up script and counts its answer.
+// cleanUp runs the clean-up script, counts its answer, and tells Options.Deleted.
 func (m *Manager) cleanUp(ctx context.Context, id string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	stream := m.o.Kind.Stream(id)
 	args := append(m.args(id), m.o.Config().IdleTimeout.Milliseconds())
-	answer, err := m.scripts.delete.Run(ctx, m.o.Client(), m.keys(id), args...).Int()
+	reply, err := m.scripts.delete.Run(ctx, m.o.Client(), m.keys(id), args...).Slice()
 	if err != nil {
 		m.o.Metrics.cleanup(m.o.Kind.Type, "failed")
 		return 0, fmt.Errorf("clean up %s: %w", stream, m.refusal(id, err))
 	}
+	n, _ := reply[0].(int64)
+	answer := int(n)
 	m.o.Metrics.cleanup(m.o.Kind.Type, map[int]string{cleanDeleted: "deleted", cleanNotDrained: "not_drained", cleanAbsent: "absent"}[answer])
+	if answer == cleanDeleted && m.o.Deleted != nil {
+		incarnation, _ := reply[1].(string)
+		if err := m.o.Deleted(ctx, id, incarnation); err != nil {
+			m.log.WarnContext(ctx, "the end of a stream is not noted, and may be reported as a loss", slog.String(logs.Stream, stream), logs.Err(err))
+		}
+	}
 	return answer, nil
 }
 

@@ -45,7 +45,7 @@ func newScripts() scripts {
 	}
 }
 
-// The replies of delete.lua.
+// The first word of the replies of delete.lua.
 const (
 	cleanDeleted    = 1
 	cleanNotDrained = 0

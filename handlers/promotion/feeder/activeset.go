@@ -80,3 +80,8 @@ func (a ActiveSet) Created(ctx context.Context, id string, incarnation string) e
 	_, err = a.Ledger().RecordIncarnation(ctx, p, incarnation)
 	return err
 }
+
+// Deleted implements streams.Options.Deleted.
+func (a ActiveSet) Deleted(ctx context.Context, id int64, incarnation string) error {
+	return a.Ledger().Retire(ctx, a.promotion(id), incarnation)
+}

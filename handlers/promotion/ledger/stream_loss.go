@@ -25,8 +25,8 @@ func sameIncarnation(ctx context.Context, q querier, p rules.Promotion, incarnat
 	return recorded == incarnation, err
 }
 
-// RecordIncarnation records the incarnation of a stream if none is recorded. It reports whether
-// incarnation is now the recorded one. The creator of a stream calls it before the first entry is
+// RecordIncarnation records the incarnation of a stream if none is recorded and it is not retired. It
+// reports whether incarnation is now the recorded one. The creator of a stream calls it before the first entry is
 // added, so that a loss is detected which no feeder has seen. The recorded incarnation of an
 // earlier stream stays: the feeder calls RecordStreamLoss.
 func (l *Ledger) RecordIncarnation(ctx context.Context, p rules.Promotion, incarnation string) (bool, error) {
@@ -34,7 +34,7 @@ func (l *Ledger) RecordIncarnation(ctx context.Context, p rules.Promotion, incar
 	err := l.update(ctx, "adopt incarnation", nil, func(q querier, _ time.Time) error {
 		if _, err := q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, incarnation)
 			VALUES ($1, $2, FALSE, $3) ON CONFLICT (type, promotion_id) DO UPDATE SET incarnation = excluded.incarnation
-			WHERE s.incarnation = ''`, string(p.Type), p.ID, incarnation); err != nil {
+			WHERE s.incarnation = '' AND s.retired <> excluded.incarnation`, string(p.Type), p.ID, incarnation); err != nil {
 			return err
 		}
 		var err error
@@ -49,7 +49,18 @@ func (l *Ledger) RecordIncarnation(ctx context.Context, p rules.Promotion, incar
 func (l *Ledger) RecordIncarnationIfActive(ctx context.Context, p rules.Promotion, incarnation string) error {
 	return l.update(ctx, "adopt incarnation", nil, func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET incarnation = $3
-			WHERE type = $1 AND promotion_id = $2 AND incarnation = '' AND active`, string(p.Type), p.ID, incarnation)
+			WHERE type = $1 AND promotion_id = $2 AND incarnation = '' AND retired <> $3 AND active`, string(p.Type), p.ID, incarnation)
+		return err
+	})
+}
+
+// Retire notes that the stream of that incarnation was deleted in order, so that its absence is no
+// loss. A feeder may have found it before, and records it between Deactivate and the deletion, or even
+// later.
+func (l *Ledger) Retire(ctx context.Context, p rules.Promotion, incarnation string) error {
+	return l.update(ctx, "retire incarnation", nil, func(q querier, _ time.Time) error {
+		_, err := q.exec(ctx, `UPDATE promotion_streams SET retired = $3, incarnation = CASE WHEN incarnation = $3 THEN '' ELSE incarnation END
+			WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID, incarnation)
 		return err
 	})
 }
