@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/telemetry"
 )
 
 const (
@@ -28,9 +29,10 @@ type shardCheck struct {
 	log     *slog.Logger
 	sampled *logs.Throttle
 
-	mu   sync.Mutex
-	next time.Time // of the next look
-	last error     // of the last look
+	mu    sync.Mutex
+	next  time.Time         // of the next look
+	last  error             // of the last look
+	wrong map[string]string // of the last look: stream -> what is wrong with it
 }
 
 func newShardCheck(server *redis.Server, domains []redis.DomainConfig, log *slog.Logger) *shardCheck {
@@ -38,13 +40,16 @@ func newShardCheck(server *redis.Server, domains []redis.DomainConfig, log *slog
 }
 
 // check is the readiness check. It fails when no shard of a domain is a stream, because then none of
-// its events is handled. An unavailable server is left to the check of plugins.redis.
+// its events is handled. An unavailable server is left to the check of plugins.redis. The detail
+// "shards" has what is wrong with single streams, which do not stop their domain.
 func (s *shardCheck) check(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := time.Now(); now.After(s.next) {
-		s.next, s.last = now.Add(shardsEvery), s.look(ctx)
+		s.next, s.wrong = now.Add(shardsEvery), map[string]string{}
+		s.last = s.look(ctx)
 	}
+	telemetry.Detail(ctx, "shards", s.wrong)
 	return s.last
 }
 
@@ -60,12 +65,19 @@ domains:
 		foreign := 0
 		for i, call := range calls {
 			measured, err := redis.MeasuredBy(call)
+			problem := measured.Problem()
 			switch {
 			case err != nil && !errors.Is(err, redis.ErrNoStream):
 				continue domains // the check of plugins.redis reports it
 			case err != nil && i < d.Shards:
 				foreign++
+				s.wrong[d.Stream(i)] = "the key is no stream"
+			case i < d.Shards && problem != "":
+				s.wrong[d.Stream(i)] = problem + " (last id " + measured.LastID + ")"
+			case i < d.Shards && measured.Entries >= int64(d.EntryLimit()):
+				s.wrong[d.Stream(i)] = fmt.Sprintf("it is full: %d entries, and max_len is %d", measured.Entries, d.EntryLimit())
 			case i >= d.Shards && measured.Entries > 0:
+				s.wrong[d.Stream(i)] = "no router reads it"
 				s.sampled.Warn(s.log, "no router reads a stream of events, because its producer has another number of shards: set the same number in both",
 					slog.String(logs.Stream, d.Stream(i)), slog.Int("shards", d.Shards))
 			}

@@ -153,7 +153,8 @@ func (p *Plugin) TakeDomains() []*Domain {
 	return all
 }
 
-func (c DomainConfig) maxLen() int { return cmp.Or(c.MaxLen, 100_000) }
+// EntryLimit is MaxLen, or the default in place of zero.
+func (c DomainConfig) EntryLimit() int { return cmp.Or(c.MaxLen, 100_000) }
 
 // Config returns the settings of the domain, with the value that applies instead of each zero.
 func (d *Domain) Config() (DomainConfig, error) {
@@ -161,7 +162,7 @@ func (d *Domain) Config() (DomainConfig, error) {
 		if c.Prefix == d.prefix {
 			r := c.reader(d.p.cfg.Config)
 			c.Concurrency, c.BatchSize, c.PollInterval = r.Concurrency, r.BatchSize, r.PollInterval
-			c.MaxLen = c.maxLen()
+			c.MaxLen = c.EntryLimit()
 			return c, nil
 		}
 	}

@@ -90,7 +90,7 @@ func (t *trimmer) measure(ctx context.Context, c goredis.UniversalClient, log *s
 	for _, d := range t.cfg.Domains {
 		for shard := range d.Shards {
 			domain, label := nameOf(d.Prefix), strconv.Itoa(shard)
-			t.metrics.maxLen.WithLabelValues(domain, label).Set(float64(d.maxLen()))
+			t.metrics.maxLen.WithLabelValues(domain, label).Set(float64(d.EntryLimit()))
 			m, err := MeasuredBy(calls[0])
 			calls = calls[1:]
 			if err != nil {

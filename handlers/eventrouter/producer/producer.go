@@ -30,10 +30,9 @@ var ErrShards = errors.New("the domain has another number of shards")
 var errOther = errors.New("another event was published with it, so this one was not added")
 
 const (
-	markerTTL     = 2 * time.Minute // within which an event is not added twice
-	counterTTL    = 3 * time.Hour   // of Producer.CounterTTL
-	defaultMaxLen = 100_000
-	maxCall       = 100 // events in a call of the script
+	markerTTL  = 2 * time.Minute // within which an event is not added twice
+	counterTTL = 3 * time.Hour   // of Producer.CounterTTL
+	maxCall    = 100             // events in a call of the script
 )
 
 //go:embed lua/add.lua
@@ -56,7 +55,7 @@ type Producer struct {
 // New returns a producer. The caller starts and stops the server. It uses Prefix, Shards and MaxLen
 // of domain.
 func New(server *redis.Server, domain redis.DomainConfig, stages event.Stages) *Producer {
-	domain.MaxLen = cmp.Or(domain.MaxLen, defaultMaxLen)
+	domain.MaxLen = domain.EntryLimit()
 	return &Producer{CounterTTL: counterTTL, server: server, domain: domain, stages: stages, add: redis.NewScript(luaAdd)}
 }
 
