@@ -279,9 +279,14 @@ func (k *crashes) runs(offset int64) bool {
 	return k != nil && k.running != nil && k.running.offset == offset
 }
 
-// handOn completes the last mark of a claim that ends without a death. While the suspects are not
-// done, the next owner must suspect them as this one did. The count of a record without an answer
-// stays, because it can still kill this process. The caller holds the lock.
+// handOn completes the last mark of a claim that ends without a death. Unless all suspects are
+// known to be done, the next owner must suspect them as this one did, because a suspect that this
+// claim has not run can still kill its process. The counts of single records are part of the mark
+// already; that of a record without an answer is among them. The caller holds the lock.
+//
+// The end of the partition counts the markers of transactions, which a reader never gets. Behind a
+// marker the claim can't tell whether it has read all records, so it hands the suspicion on until it
+// has read enough of them (see suspects).
 func (c *claim) handOn(last *progress) {
 	k := c.crashes
 	if k == nil {
@@ -289,7 +294,7 @@ func (c *claim) handOn(last *progress) {
 	}
 	last.owned, last.deaths = false, 0
 	end, _, _ := c.endOf(time.Now())
-	doneAll := end > 0 && c.win.count == 0 && c.next >= end // no former owner can have read more
+	doneAll := end > 0 && c.win.count == 0 && c.next >= end // nothing is left that a former owner can have read
 	if k.deaths > 0 && !doneAll {
 		last.owned, last.deaths = true, k.deaths-1 // the next owner adds the death that this one found
 	}
