@@ -50,8 +50,8 @@ type SendAuditor interface {
 	SendAudit(topic string) *SendAudit
 }
 
-// SendAudit returns how `send` to the topic is recorded. It is nil for most topics.
-func (h *Host) SendAudit(topic string) *SendAudit {
+// sendAudit returns how `send` to the topic is recorded. It is nil for most topics.
+func (h *Host) sendAudit(topic string) *SendAudit {
 	for _, p := range h.o.Plugins {
 		if a, ok := p.(SendAuditor); ok {
 			if audit := a.SendAudit(topic); audit != nil {

@@ -113,17 +113,6 @@ func TestSendReportsThatItWaits(t *testing.T) {
 	require.Contains(t, errs.String(), `"msg":"waiting for kafka"`)
 }
 
-// A send without values reads standard input.
-func TestSendReadsStandardInput(t *testing.T) {
-	t.Parallel()
-	var got []string
-	for line, err := range readLines(bytes.NewBufferString("a\n\nb")) {
-		require.NoError(t, err)
-		got = append(got, line)
-	}
-	require.Equal(t, []string{"a", "", "b"}, got)
-}
-
 func TestSendCountsTheDurableRecords(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
