@@ -182,12 +182,11 @@ func (j *journal) old(at int64, now time.Time) bool {
 func (j *journal) callBegins(ctx context.Context, key string) (ends func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r := j.keys[key] // nil: no charge and no lookup was looked at yet
+	r := j.keys[key] // nil: no charge was looked at yet
 	if slices.ContainsFunc(j.calls[key], func(other context.Context) bool { return other.Err() == nil }) {
 		j.overlaps++
-		if r != nil {
-			r.overlaps++
-		}
+		r = j.record(key)
+		r.overlaps++
 	}
 	if r != nil && r.answered {
 		r.afterPaid++

@@ -82,6 +82,10 @@ func TestCallsThatALeaseForbids(t *testing.T) {
 		}
 		eventually(t, s, kindSilent, 2)
 		require.Equal(t, numbers{1, 0}, of(s))
+		require.NoError(t, s.SetFaults(Faults{}))
+		require.Equal(t, 200, call(s).point(1, 1, 5).status)
+		require.Equal(t, numbers{2, 0}, of(s))
+		require.Equal(t, 2, s.Page(Query{}).Entries[0].Overlaps, "also the one before the first charge was looked at")
 	})
 	t.Run("the first caller is gone", func(t *testing.T) {
 		t.Parallel()
