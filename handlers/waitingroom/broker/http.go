@@ -81,12 +81,24 @@ func (b *Broker) enter(w http.ResponseWriter, r *http.Request, event string, u w
 	}
 }
 
-// errLost means that Redis has lost the room of a user who returns with a signed index. The user tries
-// again until an operator has opened it, because an answer that there is no event would be final.
-var errLost = errors.New("redis has lost the room of a user who returns: open it again (millrace room open)")
+// errLost means that Redis has lost a room: a user returns with a signed index, or users of it have
+// streams here. Users try again until an operator has opened it, because an answer that there is no
+// event would be final.
+var errLost = errors.New("redis has lost a room that had users: open it again (millrace room open)")
+
+// lost reports whether Redis has lost the room of an event that has users here. A room that was
+// cleared is not lost.
+func (b *Broker) lost(ctx context.Context, event string) bool {
+	if b.local(event) == nil {
+		return false
+	}
+	cleared, err := b.o.Rooms.Cleared(ctx, event)
+	return err == nil && !cleared
+}
 
 // queue enters the room of an event. The first user of an event creates it. A user that returns
-// creates only a room that a failover has lost. The error is errLost when that is not possible.
+// creates only a room that a failover has lost. The error is errLost when that is not possible, and
+// for a user without an index when the room is gone while it has users here.
 func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (room.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, enterTimeout)
 	defer cancel()
@@ -101,9 +113,11 @@ func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (r
 			return room.Place{}, err
 		}
 	}
-	if err := b.o.Events.Confirm(ctx, event); cursor > 0 && errors.Is(err, eventservice.ErrNoEvent) {
+	err = b.o.Events.Confirm(ctx, event)
+	switch {
+	case errors.Is(err, eventservice.ErrNoEvent) && (cursor > 0 || b.lost(ctx, event)):
 		return room.Place{}, errLost
-	} else if err != nil {
+	case err != nil:
 		return room.Place{}, err
 	}
 	return b.o.Rooms.Enter(ctx, event, user, b.instance, cursor)
@@ -114,9 +128,12 @@ func (b *Broker) status(w http.ResponseWriter, r *http.Request, event string, u 
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
 	places, err := b.o.Rooms.Seen(ctx, event, b.instance, []room.Sign{{User: u.ID}})
-	if err == nil && len(places) == 1 {
+	switch {
+	case err == nil && len(places) == 1:
 		b.answer(w, r, event, u.ID, places[0])
 		return
+	case errors.Is(err, room.ErrUnknown) && b.lost(ctx, event):
+		err = errLost
 	}
 	b.refuse(w, r, room.Place{}, err)
 }

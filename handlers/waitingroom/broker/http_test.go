@@ -221,6 +221,25 @@ func TestAUserWhoReturnsToARoomThatRedisHasLost(t *testing.T) {
 	})
 }
 
+// A reload and a poll have no signed index. While other users of a lost room have streams here, they
+// wait for the room as well.
+func TestAReloadAndAPollOfARoomThatRedisHasLost(t *testing.T) {
+	each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.start("broker", "broker")
+		w.open(1, 0)
+		w.guest("first").run().wait("connected WAITING")
+		w.send("GET", w.path(), "u").place(t)
+		require.NoError(t, w.admin.Del(t.Context(), w.admin.Keys(t.Context(), "*{"+w.event+"}*").Val()...).Err())
+		require.Equal(t, "503 room_lost", w.send("GET", w.path()+"/status", "u").word())
+		require.Equal(t, "503 room_lost", w.send("GET", w.path(), "u").word())
+		require.Equal(t, "404 unknown_event", w.send("GET", "another/tickets/waiting", "u").word())
+		w.open(1, 0)
+		w.send("GET", w.path(), "u").place(t)
+		require.Equal(t, 200, w.send("GET", w.path()+"/status", "u").status)
+	})
+}
+
 // A user of an event beyond max_events is refused for now. The users of other events go on.
 func TestAnEventTooMany(t *testing.T) {
 	each(t, func(t *testing.T, s redistest.Server) {

@@ -389,7 +389,7 @@ func (h *history) finish(n int, by string, sold bool) {
 		if got.State != want {
 			h.fault("finished as %s, not %s", got.State, want)
 		}
-		if before := h.truth.result[k.jti]; before != "" && before != got.State && got.How != "late" || before == Sold && got.State != Sold {
+		if before := h.truth.result[k.jti]; before != "" && before != got.State && !strings.HasPrefix(got.How, "late") || before == Sold && got.State != Sold {
 			h.fault("%s was finished as %s, and now as %s", k.jti, before, got.State)
 		}
 		h.truth.result[k.jti] = got.State
@@ -397,7 +397,7 @@ func (h *history) finish(n int, by string, sold bool) {
 	if h.closed[k.jti] == 0 {
 		h.closed[k.jti] = index
 		// After a late sale, or a failover that lost it, the newest index is still good.
-		if got.How != "late" && index > h.over(k.user) && h.newest[k.user] <= h.m.last {
+		if !strings.HasPrefix(got.How, "late") && index > h.over(k.user) && h.newest[k.user] <= h.m.last {
 			h.closed[k.jti] = h.newest[k.user]
 		}
 	}

@@ -40,8 +40,8 @@ type Place struct {
 	// Reason says why there is no place: left, kicked, grace, sold, abandoned, lease_over,
 	// room_closed, sold_out (closed because of it), or unknown when nothing is remembered.
 	Reason string
-	// How is new, attached or restored after Enter and Seen, and late or again after Finish. After
-	// Leave it is lease if a lease has ended.
+	// How is new, attached or restored after Enter and Seen. After Finish it is late, late_lease or
+	// again, and after Leave it is lease if a lease has ended.
 	How      string
 	Ahead    int64 // users before this one, in results of Enter and Status; -1 elsewhere
 	Promoted int64 // the server's clock in ms at the promotion; 0 without a lease

@@ -244,8 +244,9 @@ func (r *Rooms) Extend(ctx context.Context, event, user, jti, by string, until i
 }
 
 // Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end
-// of the lease, expired or abandoned, needs a free slot: How is "late". Every other pair of state
-// and result returns ErrConflict, with the state of the lease.
+// of the lease, expired or abandoned, needs a free slot: How is "late". If it is the last purchase of
+// the user, it ends the lease that the user has since, too: How is "late_lease". Every other pair of
+// state and result returns ErrConflict, with the state of the lease.
 //
 // by is the session of the shop. Once a session has verified the lease, or ended it, all others get
 // ErrUsed, and nothing has changed. It may be empty for a lease that was not verified.

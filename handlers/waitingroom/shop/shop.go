@@ -198,17 +198,21 @@ func (s *Shop) finish(ctx context.Context, event string, c token.Claims, q reque
 	}
 	place, err := s.rooms.Finish(ctx, event, c.Subject, c.ID, q.By, sold)
 	failpoint.Hit(failpoint.Finished)
+	isLate := place.How == "late" || place.How == "late_lease"
 	late := func(answer string) { s.late.WithLabelValues(s.labels.Name(event), answer).Inc() }
 	// With too few replicas it has run, too, and is again when the shop repeats it.
 	ran := err == nil || errors.Is(err, redis.ErrNotReplicated)
 	switch {
-	case ran && sold && place.How == "late":
+	case ran && sold && isLate:
 		late("sold")
 	case errors.Is(err, room.ErrConflict) && sold && place.State != "": // the lease has ended
 		late("conflict")
 	}
-	// A late sale was counted as expired or abandoned before.
-	if ran && place.How != "again" && place.How != "late" {
+	// A late sale was counted as expired or abandoned before. The lease that it ends is another one.
+	switch {
+	case ran && place.How == "late_lease":
+		s.labels.Ended(event, string(room.Abandoned), 1)
+	case ran && place.How != "again" && !isLate:
 		s.labels.Ended(event, string(place.State), 1)
 	}
 	return place, err

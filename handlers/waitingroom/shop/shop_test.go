@@ -256,6 +256,26 @@ func TestALateSaleNeedsASeat(t *testing.T) {
 	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "sold")))
 }
 
+// A late sale that is the last purchase of a user ends the lease that the user has since.
+func TestTheLeaseThatALateSaleEndsIsCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, err := r.rooms.Control(t.Context(), "42", room.Change{Verb: room.Set, Capacity: new(int64(2))})
+	require.NoError(t, err)
+	late := r.admitBy(room.New(r.server, options(time.Millisecond)), "ann")
+	r.tickUntil("ann", "")
+	r.admit("ann")
+	o := options(time.Hour)
+	o.PurchasesPerUser = 1
+	r.shop.rooms = room.New(r.server, o)
+	for range 2 {
+		r.want(200, "SOLD")(r.finish(late, "", "sold"))
+		require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "sold")))
+		r.is(1, "ABANDONED")
+		r.is(0, "SOLD")
+	}
+}
+
 // A result that too few replicas have is stored. The shop repeats it, and it is counted once.
 func TestAResultWithoutReplicasIsCountedOnce(t *testing.T) {
 	t.Parallel()

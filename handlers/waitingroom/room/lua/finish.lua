@@ -4,7 +4,7 @@
 -- ARGV[11] session of the shop, or empty: after verify it is the one that has the lease, also when the lease has ended
 -- ARGV[12] purchases that a user may make, 0 for any number
 -- A late sale that uses the last purchase of a user ends the place and the unverified lease that the user has since.
--- Reply: the place; how is late for a sale after the end, and again for a result that is known. Code CONFLICT: the place has
+-- Reply: the place; how is late for a sale after the end, late_lease if it has ended such a lease, and again for a result that is known. Code CONFLICT: the place has
 --        the state of the lease. Code USED: another session has the lease, or has ended it.
 -- Complexity: O(log N)
 local user, jti, result, by, limit = ARGV[8], ARGV[9], ARGV[10], ARGV[11], tonumber(ARGV[12])
@@ -40,5 +40,9 @@ end
 if (waits(user) or math.huge) <= index then unqueue(user) end
 over(user, {jti = jti, idx = index, by = by}, result, reason, index)
 sell()
-if result == 'SOLD' and full(user, limit, 0) then leave(user, reason) end
-return answer('OK', place(result, index, nil, reason, 'late'))
+local how = 'late'
+if result == 'SOLD' and full(user, limit, 0) then
+  if redis.call('ZSCORE', LEASES, user) then how = 'late_lease' end
+  leave(user, reason)
+end
+return answer('OK', place(result, index, nil, reason, how))
