@@ -179,9 +179,12 @@ func (s *subscription) visitAll(wanted map[string]Activation) {
 			break
 		}
 	}
+	entries := int64(0)
 	for _, r := range all {
 		found.Note(r.stream, r.delaying, c.ForeignGroupGrace)
+		entries += r.entries
 	}
+	s.m.o.Metrics.measured(s.m.o.Kind.Type, entries)
 	s.m.delayed(&found)
 	if first != nil && s.Reading.Err() == nil {
 		s.m.o.Metrics.failed(s.m.o.Kind.Type, "visit")

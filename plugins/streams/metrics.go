@@ -10,6 +10,7 @@ import (
 type Metrics struct {
 	running       *prometheus.GaugeVec
 	slotCount     *prometheus.GaugeVec
+	entries       *prometheus.GaugeVec
 	starts        *prometheus.CounterVec
 	stops         *prometheus.CounterVec
 	enqueue       *prometheus.CounterVec
@@ -37,6 +38,7 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		running:   gauge("running", "Streams that have a reader in this instance."),
 		slotCount: gauge("concurrency", "Slots of all running streams in this instance."),
+		entries:   gauge("entries", "Entries of the running streams at their last visits by this instance: unread, pending, or not trimmed yet."),
 		starts:    counter("starts_total", "Readers started."),
 		stops:     counter("stops_total", "Readers stopped, by reason.", "reason"),
 		enqueue:   counter("enqueued_total", "Entries that were to be added, by outcome: added, full, failed.", "outcome"),
@@ -68,6 +70,7 @@ func NewMetrics() *Metrics {
 func (m *Metrics) initialize(kind string) {
 	m.running.WithLabelValues(kind)
 	m.slotCount.WithLabelValues(kind)
+	m.entries.WithLabelValues(kind)
 	m.batch.WithLabelValues(kind)
 	m.foreign(kind, true, 0)
 	m.foreign(kind, false, 0)
@@ -87,7 +90,7 @@ func (m *Metrics) initialize(kind string) {
 
 // Collectors returns the metrics for the registry.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.running, m.slotCount, m.starts, m.stops, m.enqueue, m.batch, m.revivals,
+	return []prometheus.Collector{m.running, m.slotCount, m.entries, m.starts, m.stops, m.enqueue, m.batch, m.revivals,
 		m.losses, m.cleanups, m.reactivations, m.trims, m.orphaned, m.failures, m.refusals, m.delaying, m.foreigns}
 }
 
@@ -101,6 +104,10 @@ func (m *Metrics) stopped(kind, why string, slots int) {
 	m.running.WithLabelValues(kind).Dec()
 	m.slotCount.WithLabelValues(kind).Sub(float64(slots))
 	m.stops.WithLabelValues(kind, why).Inc()
+}
+
+func (m *Metrics) measured(kind string, entries int64) {
+	m.entries.WithLabelValues(kind).Set(float64(entries))
 }
 
 func (m *Metrics) resized(kind string, by int) {

@@ -19,6 +19,7 @@ type visits struct {
 	changed  bool      // since the visit before
 	seen     activitySeen
 	delaying []DelayingGroup // what the last visit found
+	entries  int64           // the same
 }
 
 // activitySeen is the activity of this instance in a stream.
@@ -51,7 +52,7 @@ func (s *subscription) dueVisits(all []*running, wanted map[string]Activation) (
 
 // visited records the result of a visit.
 func (v *visits) visited(t visited, c Config, now time.Time) {
-	v.delaying = t.delaying
+	v.delaying, v.entries = t.delaying, t.length
 	wait := c.longestVisit()
 	switch {
 	case v.changed:
