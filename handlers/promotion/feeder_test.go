@@ -141,9 +141,9 @@ func (h *modelEnv) stopDuringARound(t *testing.T, recorded bool, feeds, stops in
 	first := rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: hist.offers[0].payload}
 	require.NoError(t, feeding.ledger.Accept(t.Context(), []rules.Record{first}, ledger.AcceptOptions{})[0].Err)
 	require.NoError(t, feeding.ledger.NotEnqueued(t.Context(), []rules.Key{first.Key})[0])
-	require.NoError(t, feeding.manager.Ensure(t.Context(), hist.promotion.ID))
+	require.NoError(t, feeding.manager.Ensure(t.Context(), hist.promotion.StreamID()))
 	hist.run(stopping, func(ctx context.Context) { // it is seen idle, too early for a deletion
-		require.False(t, stopping.manager.Decommission(ctx, hist.promotion.ID))
+		require.False(t, stopping.manager.Decommission(ctx, hist.promotion.StreamID()))
 	})
 	if recorded {
 		_, err := feeding.ledger.RecordIncarnation(t.Context(), hist.promotion, hist.token())

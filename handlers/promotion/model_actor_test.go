@@ -166,7 +166,7 @@ func (s steppedSet) Created(ctx context.Context, id, incarnation string) error {
 	return err
 }
 
-func (s steppedSet) Deleted(ctx context.Context, id int64, incarnation string) error {
+func (s steppedSet) Deleted(ctx context.Context, id, incarnation string) error {
 	if actorOf(ctx).wait("before retire").fail {
 		return errLink
 	}

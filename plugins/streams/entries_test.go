@@ -15,7 +15,7 @@ import (
 // Each instance measures what is in all streams that it reads, also while nothing is handled.
 func TestTheEntriesOfAllStreamsAreMeasured(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet(1, 2)
+		active := newActiveSet("1", "2")
 		release := make(chan struct{})
 		open := func(name string) *instance {
 			in := newInstance(t, s, name, active, quick())
@@ -28,7 +28,7 @@ func TestTheEntriesOfAllStreamsAreMeasured(t *testing.T) {
 		measured := func(in *instance) float64 {
 			return testutil.ToFloat64(in.o.Metrics.entries.WithLabelValues(in.o.Kind.Type))
 		}
-		for id, n := range map[int64]int{1: 30, 2: 50} {
+		for id, n := range map[string]int{"1": 30, "2": 50} {
 			require.NoError(t, a.Ensure(t.Context(), id))
 			added, _, err := a.EnqueueBatch(t.Context(), id, entries(0, n))
 			require.NoError(t, err)

@@ -54,10 +54,10 @@ type Options struct {
 	// ErrForeign). Nil: not called.
 	Blocked func(ctx context.Context, id string) error
 	// Created is called when a stream was created, before an entry is added. Nil: not called.
-	Created func(ctx context.Context, id string, incarnation string) error
+	Created func(ctx context.Context, id, incarnation string) error
 	// Deleted is called when an idle stop has deleted a stream, so that its end is not taken for a
 	// loss. An enqueue may have created the next incarnation already. Nil: not called.
-	Deleted func(ctx context.Context, id string, incarnation string) error
+	Deleted func(ctx context.Context, id, incarnation string) error
 	// Instance is unique among all instances. The reader's name is Instance-0.
 	Instance string
 	// Fence is poll.Options.Fence of the readers. Nil: none.

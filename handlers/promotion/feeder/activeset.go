@@ -72,7 +72,7 @@ func (a ActiveSet) Blocked(ctx context.Context, id string) error {
 
 // Created implements streams.Options.Created. It records the incarnation of a new stream, unless
 // the ledger still has the incarnation of a lost one.
-func (a ActiveSet) Created(ctx context.Context, id string, incarnation string) error {
+func (a ActiveSet) Created(ctx context.Context, id, incarnation string) error {
 	p, err := rules.PromotionOfStream(a.Type, id)
 	if err != nil {
 		return err
@@ -82,6 +82,10 @@ func (a ActiveSet) Created(ctx context.Context, id string, incarnation string) e
 }
 
 // Deleted implements streams.Options.Deleted.
-func (a ActiveSet) Deleted(ctx context.Context, id int64, incarnation string) error {
-	return a.Ledger().Retire(ctx, a.promotion(id), incarnation)
+func (a ActiveSet) Deleted(ctx context.Context, id, incarnation string) error {
+	p, err := rules.PromotionOfStream(a.Type, id)
+	if err != nil {
+		return err
+	}
+	return a.Ledger().Retire(ctx, p, incarnation)
 }
