@@ -239,8 +239,9 @@ func (h *Host) root() *cobra.Command {
 		}
 	}
 	add(groupService, h.runCommand(), h.migrateCommand(), h.validateCommand(), h.topologyCommand())
-	add(groupOperate, h.tailCommand())
+	add(groupOperate, h.tailCommand(), h.doctorCommand())
 	add(groupOperate, h.sendCommands()...)
+	add(groupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand(), h.manualCommand())
 	add(groupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand(), h.manualCommand())
 	for _, p := range h.o.Plugins {
 		if c, ok := p.(Commander); ok {

@@ -5,5 +5,6 @@
 //
 // A plugin has its reports and actions in a method (Operated) and does not offer them to the registry,
 // because the names and flags of commands are needed before any settings are read, while offers are
-// made in Register. What a report needs of other plugins is offered: see DeadLetters.
+// made in Register. What a report needs of other plugins is offered: see DeadLetters. So is what a plugin
+// can examine (Examined): Diagnose reads it all at once, and the command doctor shows it.
 package operate

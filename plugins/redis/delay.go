@@ -41,6 +41,9 @@ const (
 // dueBackoff is the wait after the n-th failed look in a row.
 var dueBackoff = pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second} //nolint:gochecknoglobals // a constant, but Go has none of this type
 
+// delayCommands are the commands on a dueKey, in addition to those of all plugins.
+func delayCommands() []string { return []string{"zadd", "zcard", "zrange", "zrem"} }
+
 // dueKey returns the sorted set of the entries that wait until they are added to a stream:
 // {stream}:due, or stream:due when the stream has a hash tag. Both keys have the same slot of a
 // Redis Cluster.

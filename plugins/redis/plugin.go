@@ -79,6 +79,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Service(p.Name(), service{p})
 	r.Health(p.Name(), p.check)
 	r.Collect(p.collectors()...)
+	r.Offer(p)
 	r.ErrorClasses(pipeline.ErrorClass{
 		Name: entry.ClassMissingMessage, Cause: "a stream entry without the field `message`",
 		Action: "another program wrote it: find and fix that program; then discard",
@@ -168,7 +169,7 @@ func (s service) Start(ctx context.Context) error {
 		return err
 	}
 	for _, stream := range p.delays.topics() {
-		if err := checkRights(ctx, c, []string{"zadd", "zcard", "zrange", "zrem"}, dueKey(stream)); err != nil {
+		if err := checkRights(ctx, c, delayCommands(), dueKey(stream)); err != nil {
 			return errors.Join(err, c.Close())
 		}
 	}

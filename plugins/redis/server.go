@@ -107,7 +107,7 @@ func checkEviction(ctx context.Context, c goredis.UniversalClient, log *slog.Log
 		log.WarnContext(ctx, "maxmemory-policy is unknown, it must be noeviction", logs.Err(err))
 	case !ok:
 		log.WarnContext(ctx, "maxmemory-policy is unknown, it must be noeviction")
-	case policy != "noeviction":
+	case policy != evictionPolicy:
 		return fmt.Errorf("%w, got %s: streams would be evicted unread", errEvicts, policy)
 	}
 	return nil
@@ -154,11 +154,23 @@ func checkRights(ctx context.Context, c goredis.UniversalClient, commands []stri
 			}
 		}
 		if len(denied) > 0 {
-			return fmt.Errorf("redis: %w: the ACL user may not run these commands on key %q: %s", pipeline.ErrUnavailable, key, strings.Join(denied, ", "))
+			return &deniedError{key, denied}
 		}
 	}
 	return nil
 }
+
+// deniedError says that the user lacks rights. It is a pipeline.ErrUnavailable.
+type deniedError struct {
+	key      string
+	commands []string
+}
+
+func (e *deniedError) Error() string {
+	return fmt.Sprintf("redis: %s: the ACL user may not run these commands on key %q: %s", pipeline.ErrUnavailable, e.key, strings.Join(e.commands, ", "))
+}
+
+func (*deniedError) Unwrap() error { return pipeline.ErrUnavailable }
 
 // Server is a Redis that a plugin uses: the shared one, or one with a client of its own. It is a
 // pipeline.Service.
