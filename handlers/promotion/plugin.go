@@ -82,6 +82,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	log := r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
 	p.run.use(r.Env(), log)
 	r.ErrorClasses(errorClasses()...)
+	for _, schema := range p.Schemas(r.Env()) {
+		r.Offer(schema) // it is an operate.Examined
+	}
 	r.Offer(deadletter.ReplayedBy{Plugin: payout.OutboxName, Replayer: payout.Replays{Ledger: p.ledger, Services: func(r *pipeline.Registry) {
 		p.run.use(r.Env(), r.Env().Logger)
 		r.Service("promotion.ledger", p.run.ledgerService(false))

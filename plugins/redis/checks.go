@@ -321,44 +321,13 @@ func (e *examined) rights(ctx context.Context, c goredis.UniversalClient) ([]ope
 }
 
 const (
-	samples    = 5                      // commands of a measurement
-	clockWarn  = time.Second            // offset of two clocks; leases of a few seconds still hold
-	clockFail  = 10 * time.Second       // leases and presences end too early or too late
-	latencyMax = 5 * time.Millisecond   // within one zone it is below 1 ms
-	noLatency  = time.Duration(1 << 62) // longer than any
+	samples    = 5                    // commands of a measurement
+	latencyMax = 5 * time.Millisecond // within one zone it is below 1 ms
 )
 
-// readClock compares the clock of the server with that of this process, by the quickest answer.
+// readClock compares the clock of the server with that of this process.
 func readClock(ctx context.Context, node *goredis.Client) (operate.Check, error) {
-	offset, best := time.Duration(0), noLatency
-	for range samples {
-		asked := time.Now()
-		there, err := node.Time(ctx).Result()
-		if err != nil {
-			return operate.Check{}, err
-		}
-		if took := time.Since(asked); took < best {
-			offset, best = there.Sub(asked.Add(took/2)), took
-		}
-	}
-	return clockCheck(offset, best), nil
-}
-
-// clockCheck judges an offset that is only known to within half of the time that the answer took.
-func clockCheck(offset, took time.Duration) operate.Check {
-	off := max(offset.Abs()-took/2, 0)
-	if off == 0 {
-		return operate.Check{Level: operate.OK, Text: "no offset that exceeds the time of an answer"}
-	}
-	text := fmt.Sprintf("the server is %s %s", offset.Abs().Round(time.Millisecond), map[bool]string{true: "ahead", false: "behind"}[offset >= 0])
-	remedy := "synchronize the clocks of both machines by NTP, because leases and due times compare them"
-	switch {
-	case off >= clockFail:
-		return operate.Check{Level: operate.Fail, Text: text, Remedy: remedy}
-	case off >= clockWarn:
-		return operate.Check{Level: operate.Warn, Text: text, Remedy: remedy}
-	}
-	return operate.Check{Level: operate.OK, Text: text}
+	return operate.Clock(ctx, func(ctx context.Context) (time.Time, error) { return node.Time(ctx).Result() })
 }
 
 // readLatency measures the median time of a command.

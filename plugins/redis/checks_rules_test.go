@@ -31,10 +31,6 @@ func TestChecksOfReadings(t *testing.T) {
 		"no persistence told": {persistenceCheck(""), operate.Warn, "no aof_enabled"},
 		"no replica is good":  {replicasCheck("role:master\r\nconnected_slaves:1\r\nmin_slaves_good_slaves:0\r\n"), operate.Fail, "refuses writes"},
 		"no replicas told":    {replicasCheck("role:master\r\n"), operate.Warn, "no connected_slaves"},
-		"a clock is ahead":    {clockCheck(11*time.Second, time.Second), operate.Fail, "the server is 11s ahead"},
-		"a clock is behind":   {clockCheck(-2*time.Second, time.Second), operate.Warn, "the server is 2s behind"},
-		"a slow answer":       {clockCheck(2*time.Second, 4*time.Second), operate.OK, "no offset"}, // it says nothing
-		"a small offset":      {clockCheck(100*time.Millisecond, time.Millisecond), operate.OK, "the server is 100ms ahead"},
 		"far away":            {latencyCheck(20 * time.Millisecond), operate.Warn, "a command takes 20ms"},
 		"near":                {latencyCheck(300 * time.Microsecond), operate.OK, "a command takes 300µs"},
 	} {
