@@ -112,6 +112,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Service(pluginName, routesService{service{p}})
 	r.Health(pluginName, p.healthy)
 	r.Collect(p.metrics)
+	r.Offer(p)
 	r.ErrorClasses(errorClasses()...)
 	return nil
 }
