@@ -132,6 +132,7 @@ func (p *Plugin) Register(r *pipeline.Registry) (err error) {
 	p.registry = r
 	r.Collect(append(p.metrics.collectors(), p.server.connections.Collectors()...)...)
 	r.Service(p.Name(), p.server)
+	r.Offer(p)
 	p.streams.DrainOver(p.config.DrainWindow)
 	if p.proxies, err = p.config.networks(); err != nil {
 		return err

@@ -104,25 +104,12 @@ func (s *server) Start(ctx context.Context) error {
 // that the process may have.
 func (s *server) limit(ctx context.Context) error {
 	c := s.plugin.config
-	descriptors, limited := s.plugin.descriptors()
-	if !limited {
-		descriptors = unlimited
+	descriptors, most := s.plugin.clients()
+	if setting, value, over := c.over(most); over {
+		return app.Usage("web: plugins.web.%s is %d, and the limit of file descriptors (%d) leaves %d for clients: "+
+			"lower the setting, or raise the limit (ulimit -n, LimitNOFILE of systemd)", setting, value, descriptors, most)
 	}
-	most := httpserver.Public(descriptors)
-	for _, of := range []struct {
-		setting string
-		value   int
-	}{{"max_streams", c.MaxStreams}, {"max_connections", c.MaxConnections}} {
-		if of.value > most {
-			return app.Usage("web: plugins.web.%s is %d, and the limit of file descriptors (%d) leaves %d for clients: "+
-				"lower the setting, or raise the limit (ulimit -n, LimitNOFILE of systemd)", of.setting, of.value, descriptors, most)
-		}
-	}
-	if s.plugin.maxStreams = c.MaxStreams; c.MaxStreams == 0 {
-		// The last tenth is for the newcomers of a full server: they get an answer (busy), and with it a
-		// sign of life, which a refused connection is not.
-		s.plugin.maxStreams = min(defaultStreams, most-most/10)
-	}
+	s.plugin.maxStreams = c.streams(most)
 	if s.plugin.maxStreams < defaultStreams && c.MaxStreams == 0 {
 		s.plugin.log.InfoContext(ctx, "the limit of file descriptors permits fewer streams than usual",
 			slog.Int("descriptors", descriptors), slog.Int("streams", s.plugin.maxStreams), slog.Int("usual", defaultStreams))
@@ -133,6 +120,35 @@ func (s *server) limit(ctx context.Context) error {
 		Total: total, PerAddress: cmp.Or(c.MaxConnectionsPerAddress, perAddress(total, c.MaxStreamsPerUser)), Exempt: s.plugin.manyClients,
 	}
 	return nil
+}
+
+// clients returns the limit of file descriptors, and how many of them are for clients.
+func (p *Plugin) clients() (descriptors, most int) {
+	descriptors, limited := p.descriptors()
+	if !limited {
+		descriptors = unlimited
+	}
+	return descriptors, httpserver.Public(descriptors)
+}
+
+// over returns the setting that is above the number of descriptors for clients.
+func (c *Config) over(most int) (setting string, value int, over bool) {
+	switch {
+	case c.MaxStreams > most:
+		return "max_streams", c.MaxStreams, true
+	case c.MaxConnections > most:
+		return "max_connections", c.MaxConnections, true
+	}
+	return "", 0, false
+}
+
+// streams returns how many streams the process may have. The last tenth is for the newcomers of a full
+// server: they get an answer (busy), and with it a sign of life, which a refused connection is not.
+func (c *Config) streams(most int) int {
+	if c.MaxStreams > 0 {
+		return c.MaxStreams
+	}
+	return min(defaultStreams, most-most/10)
 }
 
 // perAddress returns the limit of connections of one address with max_connections_per_address 0.
