@@ -1,0 +1,71 @@
+package promotion
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// checkKey is an idempotency key of no charge, because no type has its name.
+const checkKey = "DOCTOR:1:1"
+
+// Examinations implements operate.Examined: the Money API. The tables are examined by their schema.
+func (p *Plugin) Examinations() []operate.Examination {
+	cfg := p.config.MoneyAPI
+	return []operate.Examination{{Place: "money-api", Open: func(context.Context) ([]operate.Examine, func(), error) {
+		if cfg.Simulator.Enabled {
+			return []operate.Examine{{What: "simulator", Read: func(context.Context) ([]operate.Check, error) {
+				return []operate.Check{{
+					Level: operate.Warn, Text: "the simulator inside of the service pays, so no money moves",
+					Remedy: "set plugins.promotion.money_api.simulator.enabled to false and name the url of the Money API",
+				}}, nil
+			}}}, nil, nil
+		}
+		client, err := money.New(cfg.Config, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		return []operate.Examine{{What: "lookup", Read: func(ctx context.Context) ([]operate.Check, error) {
+			check, err := lookupCheck(client.Lookup(ctx, checkKey), cfg.URL)
+			if err != nil {
+				return nil, err
+			}
+			return []operate.Check{check}, nil
+		}}}, func() { _ = client.Close() }, nil
+	}}}
+}
+
+// lookupCheck judges the answer to the lookup of a charge that does not exist, which changes nothing.
+func lookupCheck(a money.Answer, url string) (operate.Check, error) {
+	c := operate.Check{Level: operate.OK}
+	switch a.Class {
+	case money.NoCharge:
+		c.Text = fmt.Sprintf("%s answers that the charge %s does not exist", url, checkKey)
+	case money.NotSent:
+		return c, fmt.Errorf("%w: %s: %s", pipeline.ErrUnavailable, url, a.Text)
+	case money.Misconfigured:
+		c = operate.Check{
+			Level: operate.Fail, Text: fmt.Sprintf("%s refuses the credential or the address: %s", url, a.Text),
+			Remedy: "correct plugins.promotion.money_api.url, token or token_file", Runbook: "configs/RUNBOOK.md, MillraceMoneyMisconfigured",
+		}
+	case money.Throttled, money.Retry:
+		c = operate.Check{
+			Level: operate.Warn, Text: fmt.Sprintf("%s answers that it takes no calls at this moment: %s", url, a.Text),
+			Remedy: "look again, and ask who runs the API about its limits", Runbook: "configs/RUNBOOK.md, MillraceMoneyBreakerOpen",
+		}
+	default:
+		if a.Status == 0 {
+			return c, fmt.Errorf("%w: %s: %s", pipeline.ErrUnavailable, url, a.Text)
+		}
+		c = operate.Check{
+			Level: operate.Fail, Text: fmt.Sprintf("%s does not answer the lookup of a charge as openapi.yaml says (%s): %s", url, a.Class, a.Text),
+			Remedy: "look whether a proxy answers in its place, and whether the url has the prefix of the API", Runbook: "configs/RUNBOOK.md, MillraceMoneyUncertain",
+		}
+	}
+	return c, nil
+}
+
+var _ operate.Examined = (*Plugin)(nil)
