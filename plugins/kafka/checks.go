@@ -33,9 +33,19 @@ func (p *Plugin) Examinations() []operate.Examination {
 			if err != nil {
 				return nil, nil, fmt.Errorf("%w: no broker at %s answered: %w", errUnavailable, strings.Join(config.Brokers, ","), err)
 			}
-			live := newConnection(config, client, nil, p.carriesMore)
+			if err := client.Close(); err != nil {
+				return nil, nil, fmt.Errorf("kafka: %w", err)
+			}
+			// Each has a client of its own: sarama answers that a broker is not connected when another
+			// goroutine has just begun to open it.
 			read := func(what string, do func(context.Context, *connection) ([]operate.Check, error)) operate.Examine {
 				return operate.Examine{What: what, Read: func(ctx context.Context) ([]operate.Check, error) {
+					client, err := sarama.NewClient(config.Brokers, conf)
+					if err != nil {
+						return nil, answered(err)
+					}
+					live := newConnection(config, client, nil, p.carriesMore)
+					defer func() { _ = live.close(context.WithoutCancel(ctx)) }() // it has published nothing
 					checks, err := do(ctx, live)
 					if err != nil && !errors.Is(err, pipeline.ErrUnavailable) {
 						err = answered(err)
@@ -45,7 +55,7 @@ func (p *Plugin) Examinations() []operate.Examination {
 			}
 			return []operate.Examine{
 				read("brokers", readBrokers), read("topics", p.readTopics), read("retention", p.readRetention), read("groups", p.readGroups),
-			}, func() { _ = live.close(context.Background()) }, nil // it has published nothing
+			}, nil, nil
 		},
 	}}
 }
