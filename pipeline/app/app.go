@@ -242,7 +242,6 @@ func (h *Host) root() *cobra.Command {
 	add(groupOperate, h.tailCommand(), h.doctorCommand())
 	add(groupOperate, h.sendCommands()...)
 	add(groupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand(), h.manualCommand())
-	add(groupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand(), h.manualCommand())
 	for _, p := range h.o.Plugins {
 		if c, ok := p.(Commander); ok {
 			for _, cmd := range c.Commands(h) {

@@ -25,7 +25,7 @@ func (p *Plugin) Examinations() []operate.Examination {
 		Open: func(ctx context.Context) ([]operate.Examine, func(), error) {
 			config := p.snapshot()
 			config.DialTimeout, config.RequestTimeout = min(config.DialTimeout, operate.CheckLimit), min(config.RequestTimeout, operate.CheckLimit)
-			conf, err := adminConfig(config)
+			conf, err := adminConfig(config, p.log)
 			if err != nil {
 				return nil, nil, fmt.Errorf("kafka: %w", err)
 			}

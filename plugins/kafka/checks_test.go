@@ -92,7 +92,7 @@ func TestChecksOfRetention(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, cluster.AlterConfig(sarama.TopicResource, orders, map[string]*string{configRetention: &ms}, false))
 		}
-		conf, err := producerConfig(admin.Config())
+		conf, err := producerConfig(admin.Config(), nil)
 		require.NoError(t, err)
 		producer, err := sarama.NewSyncProducer(brokers, conf)
 		require.NoError(t, err)

@@ -72,7 +72,7 @@ func (e *examined) examination() operate.Examination {
 		Remedy:  "start the server, or correct its address, user and password in the settings",
 		Runbook: "configs/RUNBOOK.md, MillraceRedisReadErrors",
 		Open: func(ctx context.Context) ([]operate.Examine, func(), error) {
-			c, err := NewClient(e.cfg)
+			c, err := NewClient(e.cfg, nil)
 			if err != nil {
 				return nil, nil, err
 			}

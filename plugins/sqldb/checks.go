@@ -62,7 +62,7 @@ func (s Schema) Examinations() []operate.Examination {
 // examine returns an Open that connects once, for the reason of a database that is away.
 func (s Schema) examine(list func(*sql.DB) []operate.Examine) func(context.Context) ([]operate.Examine, func(), error) {
 	return func(ctx context.Context) ([]operate.Examine, func(), error) {
-		db, _, where, err := OpenPostgres(s.DSN.Reveal())
+		db, _, where, err := OpenPostgres(s.DSN, nil)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", s.Setting, err)
 		}
