@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-io/millrace/internal/envelope"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -79,35 +80,6 @@ func (b Batch) withDefaults() Batch {
 	return b
 }
 
-// Received is a message of a batch.
-type Received struct {
-	*message.Message
-	At time.Time // its batch may begin much later
-}
-
-// Envelope is the content of the one message that carries a batch through the Router and the chain.
-type Envelope struct {
-	// Messages are in the order of the subscription. The chain acks or nacks each of them.
-	Messages []Received
-	// Go calls a function on a goroutine of the Runtime.
-	Go func(func())
-	// Release frees the place of the batch, so that the next batch of the route may be handled. The
-	// first call counts. With Batch.PerSource it does nothing: only the end of the handler frees
-	// the place.
-	Release func()
-
-	returned func() // called when the handler has returned
-}
-
-type envelopeKey struct{}
-
-// EnvelopeFrom returns the batch that a message with this context carries. The chain calls it on a
-// route with HandleBatch.
-func EnvelopeFrom(ctx context.Context) Envelope {
-	c, _ := ctx.Value(envelopeKey{}).(Envelope)
-	return c
-}
-
 // batchesAtOnce is the maximum number of batches of a route that are handled at once. While the
 // statement of one runs, the next is decoded. More would only divide the same messages into smaller
 // batches. A batch keeps its place neither while its outputs are published nor beyond the longest
@@ -150,9 +122,9 @@ func (c *collector) Subscribe(ctx context.Context, topic string) (<-chan *messag
 
 // handle frees the place of an envelope when next has returned.
 func (c *collector) handle(next message.HandlerFunc) message.HandlerFunc {
-	return func(envelope *message.Message) ([]*message.Message, error) {
-		defer EnvelopeFrom(envelope.Context()).returned()
-		return next(envelope)
+	return func(msg *message.Message) ([]*message.Message, error) {
+		defer envelope.Open(msg).Returned()
+		return next(msg)
 	}
 }
 
@@ -161,7 +133,7 @@ func (c *collector) handle(next message.HandlerFunc) message.HandlerFunc {
 func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Message) {
 	defer close(out)
 	life := c.runtime.life
-	var first Received
+	var first envelope.Message
 	for {
 		b := filling{collector: c, in: in}
 		if first.Message == nil {
@@ -208,13 +180,12 @@ func (c *collector) free() {
 }
 
 // envelope returns the message that carries a batch.
-func (c *collector) envelope(msgs []Received, release, returned func()) *message.Message {
-	ctx := context.WithValue(c.runtime.life, envelopeKey{}, Envelope{msgs, c.runtime.workers.start, release, returned})
-	return message.NewMessageWithContext(ctx, "", nil)
+func (c *collector) envelope(msgs []envelope.Message, release, returned func()) *message.Message {
+	return envelope.New(c.runtime.life, envelope.Batch{Messages: msgs, Go: c.runtime.workers.start, Release: release, Returned: returned})
 }
 
 // accept calls received. A message whose Activity panics is nacked, and ok is false.
-func (c *collector) accept(m *message.Message) (r Received, ok bool) {
+func (c *collector) accept(m *message.Message) (r envelope.Message, ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			_ = c.runtime.workers.panicked(p) // logged
@@ -222,15 +193,15 @@ func (c *collector) accept(m *message.Message) (r Received, ok bool) {
 		}
 	}()
 	c.received(m)
-	return Received{m, time.Now()}, true
+	return envelope.Message{Message: m, Received: time.Now()}, true
 }
 
 type filling struct {
 	*collector
 	in    <-chan *message.Message // nil: the batch takes no more
-	msgs  []Received
+	msgs  []envelope.Message
 	bytes int
-	next  Received // the message that did not fit
+	next  envelope.Message // the message that did not fit
 }
 
 // receive adds a message of the subscription; nil says that there are no more.
@@ -244,7 +215,7 @@ func (b *filling) receive(m *message.Message) {
 	}
 }
 
-func (b *filling) add(m Received) {
+func (b *filling) add(m envelope.Message) {
 	if len(b.msgs) > 0 && b.bytes+len(m.Payload) > b.limits.MaxBytes {
 		b.in, b.next = nil, m
 		return

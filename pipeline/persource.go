@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/internal/envelope"
 )
 
 // sources are the queues of a collector with Batch.PerSource.
@@ -21,7 +23,7 @@ type sources struct {
 // sourceQueue has the messages of a source that wait for a batch. It has a goroutine until all
 // messages of the source were handled.
 type sourceQueue struct {
-	waiting []Received
+	waiting []envelope.Message
 	added   chan struct{}
 }
 
@@ -46,7 +48,7 @@ func (c *collector) collectPerSource(in <-chan *message.Message, out chan<- *mes
 	}
 }
 
-func (s *sources) add(source string, r Received) {
+func (s *sources) add(source string, r envelope.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.queues[source]
@@ -92,7 +94,7 @@ func (s *sources) run(source string, q *sourceQueue) {
 }
 
 // abandon removes the queue of a source, and nacks a batch and all that wait.
-func (s *sources) abandon(source string, q *sourceQueue, batch []Received) {
+func (s *sources) abandon(source string, q *sourceQueue, batch []envelope.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.queues, source)
@@ -128,7 +130,7 @@ func (s *sources) linger(q *sourceQueue) {
 
 // take removes the next batch from the queue of a source. It removes an empty queue, and returns
 // nil.
-func (s *sources) take(source string, q *sourceQueue) []Received {
+func (s *sources) take(source string, q *sourceQueue) []envelope.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(q.waiting) == 0 {

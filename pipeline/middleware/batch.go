@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-io/millrace/internal/envelope"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -35,7 +36,7 @@ type delivery struct {
 // batch is the messages of an envelope in the chain of their route.
 type batch struct {
 	*route
-	pipeline.Envelope
+	envelope.Batch
 	ctx context.Context
 	all []delivery
 	at  atomic.Pointer[pipeline.Origin] // the message that the work is at, for the step hold
@@ -47,8 +48,8 @@ type batch struct {
 // With Batch.PerSource the next batch of the source waits for that, to keep their order. Messages that
 // failed, or have a BatchResult.Then, go on by themselves. Each message is acked or nacked here, and
 // the envelope is always acked.
-func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
-	b := &batch{route: w, Envelope: pipeline.EnvelopeFrom(envelope.Context()), ctx: envelope.Context()}
+func (w *route) batch(msg *message.Message) ([]*message.Message, error) {
+	b := &batch{route: w, Batch: envelope.Open(msg), ctx: msg.Context()}
 	b.at.Store(&pipeline.Origin{})
 	end := b.abandon
 	defer func() { end() }()
@@ -111,8 +112,8 @@ func (b *batch) handleWatched() (accepted []*delivery) {
 }
 
 // begin prepares a message. Each begin is followed by one end.
-func (b *batch) begin(d *delivery, m pipeline.Received) {
-	d.msg, d.outer, d.payload, d.received, d.err = m.Message, m.Context(), m.Payload, m.At, errUnsettled
+func (b *batch) begin(d *delivery, m envelope.Message) {
+	d.msg, d.outer, d.payload, d.received, d.err = m.Message, m.Context(), m.Payload, m.Received, errUnsettled
 	d.origin = pipeline.OriginFrom(d.outer)
 	b.at.Store(&d.origin)
 	d.span = b.startSpan(d.msg)
@@ -178,8 +179,8 @@ func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 	started := time.Now()
 	var results []pipeline.BatchResult
 	err := b.apart(func() error {
-		_, err := b.calling(message.NewMessageWithContext(ctx, "", nil), func(envelope *message.Message) ([]*message.Message, error) {
-			results = b.HandleBatch(envelope.Context(), msgs)
+		_, err := b.calling(message.NewMessageWithContext(ctx, "", nil), func(m *message.Message) ([]*message.Message, error) {
+			results = b.HandleBatch(m.Context(), msgs)
 			if len(results) != len(msgs) {
 				return nil, pipeline.Permanent(fmt.Errorf("the handler of batches: %w: %d for %d messages", errResults, len(results), len(msgs)))
 			}
