@@ -26,7 +26,7 @@ func (flood) Describe() pipeline.Endpoint { return pipeline.Endpoint{Kind: "floo
 func (f flood) Open(context.Context, pipeline.Flow) (pipeline.Subscription, error) {
 	var life *pipeline.Life
 	life = pipeline.NewLife(0, func(ctx context.Context) error {
-		ctx = pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "flood", Source: "flood", Position: "flood@1"})
+		ctx = pipeline.WithDelivery(ctx, pipeline.Delivery{Origin: pipeline.Origin{Kind: "flood", Source: "flood", Position: "flood@1"}})
 		sent := make(chan *message.Message, inFlight)
 		go func() {
 			defer close(f.done)

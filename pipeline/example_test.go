@@ -124,7 +124,7 @@ func ExampleRetryVia() {
 		Name: "parcels",
 		From: topics.Source("parcels", "shop"),
 		Handle: func(m *message.Message) ([]*message.Message, error) {
-			source := pipeline.OriginFrom(m.Context()).Source
+			source := pipeline.DeliveryFrom(m.Context()).Source
 			if source == "parcels" {
 				return nil, errors.New("the printer is busy")
 			}

@@ -44,7 +44,7 @@ func JSONTo[In, Out any](handle func(context.Context, In) ([]Out, error)) messag
 				return nil, Permanent(fmt.Errorf("encode %T: %w", value, err))
 			}
 			m := message.NewMessage(watermill.NewULID(), payload)
-			key := OriginFrom(msg.Context()).Key
+			key := DeliveryFrom(msg.Context()).Key
 			if k, ok := any(value).(interface{ Key() string }); ok {
 				key = k.Key()
 			}

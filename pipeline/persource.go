@@ -40,7 +40,7 @@ func (c *collector) collectPerSource(in <-chan *message.Message, out chan<- *mes
 				return
 			}
 			if r, ok := c.accept(m); ok {
-				s.add(OriginFrom(m.Context()).Source, r)
+				s.add(DeliveryFrom(m.Context()).Source, r)
 			}
 		case <-c.runtime.life.Done():
 			return

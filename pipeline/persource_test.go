@@ -57,7 +57,7 @@ func (s fromSources) Drain(ctx context.Context) error {
 func (s fromSources) send(payloads ...string) {
 	for _, p := range payloads {
 		m := message.NewMessage(p, []byte(p))
-		m.SetContext(pipeline.WithOrigin(context.Background(), pipeline.Origin{Source: p[:1]}))
+		m.SetContext(pipeline.WithDelivery(context.Background(), pipeline.Delivery{Origin: pipeline.Origin{Source: p[:1]}}))
 		s.out <- m
 		s.inFlight.Go(func() {
 			select {

@@ -51,7 +51,7 @@ func TestAMessageFailsInTheRouteAndInItsRetryRoute(t *testing.T) {
 	var topics pipelinetest.Topics
 	attempts := make(chan string, 10)
 	pipelinetest.Start(t, retrying(&topics, func(m *message.Message) ([]*message.Message, error) {
-		attempts <- pipeline.OriginFrom(m.Context()).Source
+		attempts <- pipeline.DeliveryFrom(m.Context()).Source
 		return nil, errors.New("not now")
 	}))
 	topics.Feed("orders").SendPayloads("x")
@@ -179,7 +179,7 @@ func TestATypedOutput(t *testing.T) {
 	})
 	in := func(payload string) *message.Message {
 		m := message.NewMessage("1", []byte(payload))
-		m.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Key: "k"}))
+		m.SetContext(pipeline.WithDelivery(t.Context(), pipeline.Delivery{Origin: pipeline.Origin{Key: "k"}}))
 		return m
 	}
 	out, err := handle(in(`{"id":7,"unknown":true}`))

@@ -61,7 +61,7 @@ type Limiter interface{ MaxDeliveries() int }
 
 // Subscription is an opened Source. Subscribe may be called once; its topic argument is ignored.
 //
-// Every message carries its Origin in its context (OriginFrom). The context lives until the message
+// Every message carries its Delivery in its context (DeliveryFrom). The context lives until the message
 // is acked or nacked. Only a Close without a completed Drain cancels it.
 type Subscription interface {
 	message.Subscriber
@@ -127,8 +127,8 @@ type Policy struct {
 	// Retry is the retry topic of failed messages. The zero value nacks a failed message, and the
 	// transport delivers it again.
 	Retry Retry
-	// MaxDeliveries limits the deliveries of a message that is nacked (Origin.Delivered without
-	// those of Origin.Excused). The last failure makes it a dead letter of class delivery_limit. A
+	// MaxDeliveries limits the deliveries of a message that is nacked (Delivery.Delivered without
+	// those of Delivery.Excused). The last failure makes it a dead letter of class delivery_limit. A
 	// delivery after that, for example when the message kills the process, makes one without
 	// calling the handler. Zero: the limit of the source (Limiter), or none. Negative: none.
 	//

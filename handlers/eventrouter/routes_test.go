@@ -27,7 +27,7 @@ func TestEachDomainHasARouteOfItsOwn(t *testing.T) {
 		require.True(t, r.Batch.PerSource)
 		shard := shared.Domains[i].Stream(1)
 		msg := message.NewMessage("", []byte(`{"job_id":"a","stage":"step","seq":"1"}`))
-		msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Source: shard, Position: shard + "@1-0", Delivered: 1}))
+		msg.SetContext(pipeline.WithDelivery(t.Context(), pipeline.Delivery{Origin: pipeline.Origin{Source: shard, Position: shard + "@1-0"}, Delivered: 1}))
 		require.Error(t, r.HandleBatch(t.Context(), []*message.Message{msg})[0].Err, "Redis is not started")
 		for n, other := range routes {
 			require.Equal(t, n > i, other.Flow.Gate(), "the gate of domain %d after the failure of domain %d", n, i)

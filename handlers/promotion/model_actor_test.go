@@ -252,7 +252,7 @@ func (hist *history) accept(in *modelInstance, rec *offer) func(context.Context)
 		rec.busy = true
 		defer func() { rec.busy = false }()
 		msg := message.NewMessage("", rec.payload)
-		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Source: in.proc.Type.PublishTopic(), Key: fmt.Sprint(rec.target)}))
+		msg.SetContext(pipeline.WithDelivery(ctx, pipeline.Delivery{Origin: pipeline.Origin{Kind: "kafka", Source: in.proc.Type.PublishTopic(), Key: fmt.Sprint(rec.target)}}))
 		result := in.proc.Accept(ctx, []*message.Message{msg})[0]
 		err := result.Err
 		if result.Then != nil {
@@ -275,7 +275,7 @@ func (hist *history) payEntry(in *modelInstance, e goredis.XMessage) func(contex
 			hist.violation("entry %s: %v", e.ID, err)
 			return
 		}
-		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: poll.Kind, Source: hist.stream, Position: entry.Position(hist.stream, e.ID)}))
+		msg.SetContext(pipeline.WithDelivery(ctx, pipeline.Delivery{Origin: pipeline.Origin{Kind: poll.Kind, Source: hist.stream, Position: entry.Position(hist.stream, e.ID)}}))
 		_, err = in.proc.PayFrom(in.proc.StreamRoute())(msg)
 		if hist.route(ctx, err, msg.Payload, false) {
 			// An ack that is lost leaves the entry pending, and it is reclaimed.
@@ -290,7 +290,7 @@ func (hist *history) payRetry(in *modelInstance, r *retryRecord) func(context.Co
 		r.busy = true
 		defer func() { r.busy = false }()
 		msg := message.NewMessage("", r.payload)
-		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Source: in.proc.Type.RetryTopic()}))
+		msg.SetContext(pipeline.WithDelivery(ctx, pipeline.Delivery{Origin: pipeline.Origin{Kind: "kafka", Source: in.proc.Type.RetryTopic()}}))
 		_, err := in.proc.PayFrom(in.proc.RetryRoute())(msg)
 		if hist.route(ctx, err, r.payload, true) {
 			r.acked = true

@@ -247,7 +247,7 @@ func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 			t.Parallel()
 			st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error {
 				msg := message.NewMessage("", rec.Payload)
-				msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Kind: kind, Source: p.Streams.Kind().Stream(rec.Key.OfPromotion().StreamID())}))
+				msg.SetContext(pipeline.WithDelivery(t.Context(), pipeline.Delivery{Origin: pipeline.Origin{Kind: kind, Source: p.Streams.Kind().Stream(rec.Key.OfPromotion().StreamID())}}))
 				_, err := p.PayFrom("route")(msg)
 				return err
 			})

@@ -42,7 +42,7 @@ type Line struct {
 }
 
 func lineOf(m *message.Message) Line {
-	l := Line{Position: pipeline.OriginFrom(m.Context()).String(), Key: m.Metadata[pipeline.MetaKey], Headers: map[string]string{}}
+	l := Line{Position: pipeline.DeliveryFrom(m.Context()).String(), Key: m.Metadata[pipeline.MetaKey], Headers: map[string]string{}}
 	maps.Copy(l.Headers, m.Metadata)
 	delete(l.Headers, pipeline.MetaKey)
 	if utf8.Valid(m.Payload) {

@@ -48,7 +48,7 @@ var (
 // admitWith passes a message through the middlewares before the handler, and reports whether it is
 // in the batch. Otherwise they have ended it, or it failed.
 func (b *batch) admitWith(d *delivery) bool {
-	if err := refuse(b.Policy, d.origin); err != nil {
+	if err := refuse(b.Policy, d.from); err != nil {
 		b.fail(d, err)
 		return false
 	}

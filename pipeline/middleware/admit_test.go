@@ -154,7 +154,7 @@ func TestTheHandlerSeesWhatWasPassedOn(t *testing.T) {
 		for how, route := range handlers(func(m *message.Message) ([]*message.Message, error) {
 			ctx := m.Context()
 			mu.Lock()
-			seen[fmt.Sprintf("%s %s: %s, tenant %s %s, correlation %s", name, pipeline.OriginFrom(ctx), m.Payload, ctx.Value(tenantKey{}), m.Metadata.Get("tenant"), m.Metadata.Get("correlation_id"))] = true
+			seen[fmt.Sprintf("%s %s: %s, tenant %s %s, correlation %s", name, pipeline.DeliveryFrom(ctx), m.Payload, ctx.Value(tenantKey{}), m.Metadata.Get("tenant"), m.Metadata.Get("correlation_id"))] = true
 			mu.Unlock()
 			text := string(m.Payload)
 			m.Payload = []byte("scribbled over")
@@ -262,7 +262,7 @@ func TestThenHasTheContextOfItsMessage(t *testing.T) {
 		cancel()
 		m.SetContext(ctx)
 		return pipeline.BatchResult{Then: func(m *message.Message) ([]*message.Message, error) {
-			if o := pipeline.OriginFrom(m.Context()); o.Source != "in" {
+			if o := pipeline.DeliveryFrom(m.Context()); o.Source != "in" {
 				return nil, pipeline.Permanent(errBoom)
 			}
 			return nil, m.Context().Err()

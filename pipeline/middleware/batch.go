@@ -21,7 +21,7 @@ type delivery struct {
 	msg         *message.Message // as the transport sent it; it is acked or nacked
 	outer       context.Context  // of the transport
 	inner       context.Context  // with the span, for what is published about msg
-	origin      pipeline.Origin
+	from        pipeline.Delivery
 	span        trace.Span
 	received    time.Time
 	payload     message.Payload // unchanged: a middleware or a handler may change the message
@@ -61,7 +61,7 @@ func (w *route) batch(msg *message.Message) ([]*message.Message, error) {
 	}
 	publish := func() {
 		defer b.abandon()
-		b.at.Store(&all[0].of[0].origin)
+		b.at.Store(&all[0].of[0].from.Origin)
 		returned := b.watched()
 		defer returned()
 		b.publishOutputs(all)
@@ -94,7 +94,7 @@ func (b *batch) handleWatched() (accepted []*delivery) {
 		d := &b.all[:n+1][n]
 		b.begin(d, msg)
 		b.all = b.all[:n+1]
-		if !pipeline.Held(d.outer) {
+		if !d.from.MayStart() {
 			d.left, d.err = true, errNotHeld
 			b.end(d)
 			continue
@@ -114,8 +114,8 @@ func (b *batch) handleWatched() (accepted []*delivery) {
 // begin prepares a message. Each begin is followed by one end.
 func (b *batch) begin(d *delivery, m envelope.Message) {
 	d.msg, d.outer, d.payload, d.received, d.err = m.Message, m.Context(), m.Payload, m.Received, errUnsettled
-	d.origin = pipeline.OriginFrom(d.outer)
-	b.at.Store(&d.origin)
+	d.from = pipeline.DeliveryFrom(d.outer)
+	b.at.Store(&d.from.Origin)
 	d.span = b.startSpan(d.msg)
 	d.inner = d.msg.Context()
 	d.spent = spentBy(d.msg, b.retriers)
@@ -135,7 +135,7 @@ func (b *batch) apart(f func() error) error {
 // handle calls the handler. If the call breaks, each half is handled again. One message may be the
 // cause, and must not make dead letters of the others.
 func (b *batch) handle(ds []*delivery) {
-	b.at.Store(&ds[0].origin)
+	b.at.Store(&ds[0].from.Origin)
 	results, err := b.call(ds)
 	if len(ds) > 1 && (pipeline.Class(err) == pipeline.ClassPanic || errors.Is(err, errResults) || errors.Is(err, pipeline.ErrGoexit)) {
 		for _, d := range ds {
@@ -219,7 +219,7 @@ func (b *batch) publishOutputs(all []outbound) {
 			o = o.where(func(d *delivery) bool { return !d.left })
 		}
 		if len(o.records) > 0 {
-			b.at.Store(&o.of[0].origin)
+			b.at.Store(&o.of[0].from.Origin)
 			b.failUnpublished(o, all[i:], b.publishTo(b.ctx, o))
 		}
 	}
@@ -322,7 +322,7 @@ func (b *batch) end(d *delivery) {
 		b.count(d.msg, outcomeNacked, d.err)
 	}
 	if b.Activity != nil {
-		b.Activity.Ended(d.origin)
+		b.Activity.Ended(d.from.Origin)
 	}
 	endSpan(d.span, d.err)
 	b.metrics.end(d.received)

@@ -260,7 +260,7 @@ func TestACallOfABatchThatHangsIsReported(t *testing.T) {
 							panic("ouch")
 						}
 						select {
-						case first <- pipeline.OriginFrom(msgs[0].Context()):
+						case first <- pipeline.DeliveryFrom(msgs[0].Context()).Origin:
 							<-release
 						default: // the other half
 						}
@@ -386,7 +386,7 @@ func TestABatchHasNoRefusedMessages(t *testing.T) {
 	pipelinetest.Start(t, onRoute{pipeline.Route{
 		From: feed, Policy: pipeline.Policy{DeadLetter: dead, MaxDeliveries: 2},
 		HandleBatch: perMessage(func(m *message.Message) pipeline.BatchResult {
-			seen <- pipeline.OriginFrom(m.Context()).Delivered
+			seen <- pipeline.DeliveryFrom(m.Context()).Delivered
 			return pipeline.BatchResult{Err: errBoom}
 		}),
 	}})

@@ -39,7 +39,7 @@ func (w *route) deciding(msg *message.Message, next message.HandlerFunc) ([]*mes
 
 // refusing is the step refuse.
 func (w *route) refusing(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
-	if err := refuse(w.Policy, pipeline.OriginFrom(msg.Context())); err != nil {
+	if err := refuse(w.Policy, pipeline.DeliveryFrom(msg.Context())); err != nil {
 		return nil, err
 	}
 	return next(msg)
@@ -81,13 +81,13 @@ func maxDeliveries(r pipeline.Route) int {
 }
 
 // refuse returns why a message must not be handled, or nil.
-func refuse(p pipeline.Policy, o pipeline.Origin) error {
+func refuse(p pipeline.Policy, d pipeline.Delivery) error {
 	limit := p.MaxDeliveries
 	switch {
-	case o.Malformed != nil:
-		return pipeline.Permanent(o.Malformed)
-	case limit > 0 && o.Delivered-o.Excused > int64(limit):
-		err := fmt.Errorf("delivered %d times, the limit is %d and no error of them is known", o.Delivered-o.Excused, limit)
+	case d.Malformed != nil:
+		return pipeline.Permanent(d.Malformed)
+	case limit > 0 && d.Delivered-d.Excused > int64(limit):
+		err := fmt.Errorf("delivered %d times, the limit is %d and no error of them is known", d.Delivered-d.Excused, limit)
 		return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassDeliveryLimit)
 	default:
 		return nil
@@ -106,8 +106,8 @@ func (c *Chain) decide(r *pipeline.Route, msg *message.Message, err error, befor
 		return c.deadLetter(r, msg, err, before)
 	}
 	if nack {
-		limit, o := r.Policy.MaxDeliveries, pipeline.OriginFrom(msg.Context())
-		delivered := o.Delivered - o.Excused
+		limit, d := r.Policy.MaxDeliveries, pipeline.DeliveryFrom(msg.Context())
+		delivered := d.Delivered - d.Excused
 		if limit == 0 || delivered < int64(limit) {
 			c.waitRetryAfter(*r, msg, err)
 			return outcomeNacked, err
@@ -140,19 +140,19 @@ func (c *Chain) deadLetter(r *pipeline.Route, msg *message.Message, err error, b
 		return outcomeNacked, err
 	}
 	now := time.Now()
-	o := pipeline.OriginFrom(msg.Context())
+	d := pipeline.DeliveryFrom(msg.Context())
 	dead := pipeline.DeadLetter{
 		Payload:       msg.Payload,
 		Metadata:      msg.Metadata,
 		UUID:          msg.UUID,
-		Key:           o.Key,
+		Key:           d.Key,
 		Class:         pipeline.Class(err),
 		Error:         err.Error(),
 		Handler:       r.Name,
-		SourceKind:    o.Kind,
-		Source:        o.Source,
-		Origin:        o.String(),
-		Attempts:      max(before.retries+1, int(o.Delivered)),
+		SourceKind:    d.Kind,
+		Source:        d.Source,
+		Origin:        d.String(),
+		Attempts:      max(before.retries+1, int(d.Delivered)),
 		FirstFailedAt: before.firstFailed(now),
 		FailedAt:      now,
 	}.Message()
@@ -162,7 +162,7 @@ func (c *Chain) deadLetter(r *pipeline.Route, msg *message.Message, err error, b
 	if perr := pipeline.PublishDeadLetter(ctx, to, dead); perr != nil {
 		perr = fmt.Errorf("publish dead letter to %s: %w", to.Describe(), perr)
 		if pipeline.IsPermanent(perr) {
-			c.fail(fmt.Errorf("route %s: %s can be neither handled nor dead-lettered: %w", r.Name, o, perr))
+			c.fail(fmt.Errorf("route %s: %s can be neither handled nor dead-lettered: %w", r.Name, d.Origin, perr))
 		}
 		return outcomeNacked, errors.Join(err, perr)
 	}
@@ -188,8 +188,8 @@ func retryRecord(r *pipeline.Route, msg *message.Message, err error, before hist
 	if m.Metadata == nil {
 		m.Metadata = message.Metadata{}
 	}
-	if o := pipeline.OriginFrom(msg.Context()); o.Key != "" {
-		m.Metadata.Set(pipeline.MetaKey, o.Key)
+	if key := pipeline.DeliveryFrom(msg.Context()).Key; key != "" {
+		m.Metadata.Set(pipeline.MetaKey, key)
 	}
 	m.Metadata.Set(pipeline.MetaRetryOf, r.Name)
 	m.Metadata.Set(pipeline.MetaDue, now.Add(delay).UTC().Format(time.RFC3339Nano))
@@ -203,7 +203,7 @@ func retryRecord(r *pipeline.Route, msg *message.Message, err error, before hist
 // report logs the outcome of a failed message. Lines of nacks, retries and dead letters are
 // sampled. Each dropped message has its own line, because it is lost.
 func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, err error) {
-	f := failed{pipeline.OriginFrom(msg.Context()).String(), err}
+	f := failed{pipeline.DeliveryFrom(msg.Context()).String(), err}
 	key := failureKey{r.Name, outcome, pipeline.Class(err)}
 	if outcome == outcomeDropped {
 		c.logFailure(slog.LevelError, key, f, 0)

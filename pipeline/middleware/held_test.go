@@ -39,7 +39,7 @@ func TestAMessageThatIsNotHeld(t *testing.T) {
 			require.NoError(t, rt.Start(t.Context()))
 			for _, held := range []bool{true, false} {
 				m := message.NewMessage("", []byte(map[bool]string{true: "held", false: "lost"}[held]))
-				m.SetContext(pipeline.WithHeld(context.Background(), func() bool { return held }))
+				m.SetContext(pipeline.WithDelivery(context.Background(), pipeline.Delivery{Held: func() bool { return held }}))
 				feed.Send(m)
 				require.Equal(t, held, (<-feed.Settled()).Acked)
 			}

@@ -35,9 +35,9 @@ func wrap(t *testing.T, r pipeline.Route) message.HandlerFunc {
 	return handle
 }
 
-func from(o pipeline.Origin) *message.Message {
+func from(d pipeline.Delivery) *message.Message {
 	msg := message.NewMessage("1", []byte("as it came"))
-	msg.SetContext(pipeline.WithOrigin(context.Background(), o))
+	msg.SetContext(pipeline.WithDelivery(context.Background(), d))
 	return msg
 }
 
@@ -86,7 +86,10 @@ func TestDeliveryLimit(t *testing.T) {
 			if tt.settings > 0 {
 				route.From = limited{pipelinetest.NewFeed("in"), tt.settings}
 			}
-			_, err := wrap(t, route)(from(pipeline.Origin{Source: "scan:events:1", Position: "scan:events:1@7-0", Key: "k", Delivered: tt.delivered, Excused: tt.excused}))
+			_, err := wrap(t, route)(from(pipeline.Delivery{
+				Origin:    pipeline.Origin{Source: "scan:events:1", Position: "scan:events:1@7-0", Key: "k"},
+				Delivered: tt.delivered, Excused: tt.excused,
+			}))
 			require.Equal(t, tt.nacked, err != nil, "nacked: %v", err)
 			require.Equal(t, tt.refused, ran.Load() == 0)
 			if tt.dead == "" {
@@ -113,10 +116,10 @@ func TestDeliveryLimitAcksOnlyWhatIsDurable(t *testing.T) {
 	dead := pipelinetest.NewRecorder("dead")
 	dead.FailWith(errors.New("no broker"))
 	handle := wrap(t, pipeline.Route{Handle: nothing, Policy: pipeline.Policy{MaxDeliveries: 1, DeadLetter: dead}})
-	_, err := handle(from(pipeline.Origin{Delivered: 2}))
+	_, err := handle(from(pipeline.Delivery{Delivered: 2}))
 	require.ErrorContains(t, err, "no broker")
 	dead.FailWith(nil)
-	_, err = handle(from(pipeline.Origin{Delivered: 3}))
+	_, err = handle(from(pipeline.Delivery{Delivered: 3}))
 	require.NoError(t, err)
 	require.Len(t, dead.Messages(), 1)
 	require.Equal(t, "3", dead.Messages()[0].Metadata.Get(pipeline.MetaDeadAttempts))
@@ -129,7 +132,7 @@ func TestWhatTheTransportCouldNotDecodeIsDeadLetteredUnhandled(t *testing.T) {
 		Handle: handler(func(context.Context, string) error { panic("called") }),
 		Policy: pipeline.Policy{DeadLetter: dead, Retry: pipeline.Retry{To: pipelinetest.NewRecorder("retry")}},
 	})
-	_, err := handle(from(pipeline.Origin{Delivered: 1, Malformed: pipeline.WithClass(errors.New("no message field"), "missing_message")}))
+	_, err := handle(from(pipeline.Delivery{Delivered: 1, Malformed: pipeline.WithClass(errors.New("no message field"), "missing_message")}))
 	require.NoError(t, err)
 	require.Len(t, dead.Messages(), 1)
 	require.Equal(t, "missing_message", dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))

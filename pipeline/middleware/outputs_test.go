@@ -90,7 +90,7 @@ func TestEachMessageGoesToItsOutput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var o outputs
-			_, err := wrap(t, o.on(pipeline.Route{Handle: returning(tt.returned...)}, "mail"))(from(pipeline.Origin{}))
+			_, err := wrap(t, o.on(pipeline.Route{Handle: returning(tt.returned...)}, "mail"))(from(pipeline.Delivery{}))
 			require.NoError(t, err)
 			require.Equal(t, tt.published, o.published())
 		})
@@ -101,7 +101,7 @@ func TestEachMessageGoesToItsOutput(t *testing.T) {
 func TestTheHandledMessageMayGoToSeveralOutputs(t *testing.T) {
 	t.Parallel()
 	to, audit := pipelinetest.NewRecorder("to"), pipelinetest.NewRecorder("audit")
-	msg := from(pipeline.Origin{})
+	msg := from(pipeline.Delivery{})
 	msg.Metadata = message.Metadata{pipeline.MetaReplay: "7/1", "tenant": "a"}
 	_, err := wrap(t, pipeline.Route{To: to, Outputs: map[string]pipeline.Sink{"audit": audit}, Handle: func(m *message.Message) ([]*message.Message, error) {
 		return []*message.Message{m, pipeline.SendTo(m, "audit")}, nil
@@ -164,12 +164,12 @@ func TestOutputsAfterOneThatFailed(t *testing.T) {
 		return nil
 	}
 	handle := wrap(t, o.on(pipeline.Route{Handle: returning([2]string{"", "1"}, [2]string{"audit", "2"}, [2]string{"mail", "3"})}, "mail"))
-	_, err := handle(from(pipeline.Origin{}))
+	_, err := handle(from(pipeline.Delivery{}))
 	require.ErrorIs(t, err, errBoom)
 	require.EqualError(t, err, "publish to sink audit: "+errBoom.Error())
 	require.Equal(t, []string{"to: 1", "audit: 2"}, o.published(), "the outputs after it are not published")
 	failing = false
-	_, err = handle(from(pipeline.Origin{}))
+	_, err = handle(from(pipeline.Delivery{}))
 	require.NoError(t, err)
 	require.Equal(t, []string{"to: 1", "audit: 2", "mail: 3"}, o.published()[2:])
 }
@@ -197,7 +197,7 @@ func TestMiddlewaresSeeTheOutputs(t *testing.T) {
 					}
 					return out, err
 				}),
-			}))(from(pipeline.Origin{}))
+			}))(from(pipeline.Delivery{}))
 			require.NoError(t, err)
 			require.Equal(t, tt.want, o.published())
 		})

@@ -99,7 +99,7 @@ func TestAMiddlewareOutsideOfThePublishing(t *testing.T) {
 			} {
 				out, dead := pipelinetest.NewRecorder("out"), pipelinetest.NewRecorder("dead")
 				handle := wrap(t, pipeline.Route{To: out, Handle: copies, Policy: pipeline.Policy{DeadLetter: dead}, Middlewares: at(place, tt.do)})
-				_, err := handle(from(pipeline.Origin{Source: "in", Position: "in/0@7"}))
+				_, err := handle(from(pipeline.Delivery{Origin: pipeline.Origin{Source: "in", Position: "in/0@7"}}))
 				require.NoError(t, err, name)
 				require.Len(t, out.Messages(), tt.out, name)
 				if tt.class == "" {

@@ -78,7 +78,7 @@ func TestARecordOfAnySizeIsRetriedOrDeadLettered(t *testing.T) {
 			})
 			msg := message.NewMessage("1", bytes.Repeat([]byte("p"), tt.payload))
 			msg.Metadata.Set("own", strings.Repeat("h", tt.header))
-			msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Source: "in", Position: "in/2@7", Key: "k"}))
+			msg.SetContext(pipeline.WithDelivery(t.Context(), pipeline.Delivery{Origin: pipeline.Origin{Source: "in", Position: "in/2@7", Key: "k"}}))
 			_, err = handle(msg)
 
 			require.Equal(t, tt.tries, dead.tries)
@@ -280,7 +280,7 @@ func TestEachDroppedMessageIsLogged(t *testing.T) {
 	})
 	for n := range 3 {
 		m := message.NewMessage("1", nil)
-		m.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Source: "orders", Position: fmt.Sprintf("orders/0@%d", n)}))
+		m.SetContext(pipeline.WithDelivery(t.Context(), pipeline.Delivery{Origin: pipeline.Origin{Source: "orders", Position: fmt.Sprintf("orders/0@%d", n)}}))
 		_, err := handle(m)
 		require.NoError(t, err)
 	}

@@ -144,14 +144,14 @@ var errNotHeld = errors.New("the message belongs to another instance now")
 func (w *route) received(msg *message.Message) {
 	if w.Activity != nil {
 		// A source with a message in flight is never idle.
-		w.Activity.Began(pipeline.OriginFrom(msg.Context()))
+		w.Activity.Began(pipeline.DeliveryFrom(msg.Context()).Origin)
 	}
 	w.metrics.received()
 }
 
 // notifying is the step activity.
 func (w *route) notifying(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
-	o := pipeline.OriginFrom(msg.Context())
+	o := pipeline.DeliveryFrom(msg.Context()).Origin
 	w.Activity.Began(o)
 	defer w.Activity.Ended(o)
 	return next(msg)
@@ -166,7 +166,7 @@ func (w *route) measuring(msg *message.Message, next message.HandlerFunc) ([]*me
 
 // holding is the step owner.
 func (w *route) holding(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
-	if !pipeline.Held(msg.Context()) {
+	if !pipeline.DeliveryFrom(msg.Context()).MayStart() {
 		return nil, errNotHeld
 	}
 	return next(msg)

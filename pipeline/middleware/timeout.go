@@ -35,7 +35,7 @@ func (w *route) watching(msg *message.Message, next message.HandlerFunc) ([]*mes
 		return next(msg)
 	}
 	from := msg.Context()
-	returned := w.stuck.watch(w, func() pipeline.Origin { return pipeline.OriginFrom(from) }, nil)
+	returned := w.stuck.watch(w, func() pipeline.Origin { return pipeline.DeliveryFrom(from).Origin }, nil)
 	defer returned()
 	return next(msg)
 }

@@ -29,7 +29,7 @@ func (w *route) startSpan(msg *message.Message) trace.Span {
 	outer := msg.Context()
 	ctx, span := w.tracer.Start(pipeline.ExtractTrace(outer, msg), w.spanName, w.spanOptions...)
 	if span.IsRecording() {
-		o := pipeline.OriginFrom(outer)
+		o := pipeline.DeliveryFrom(outer)
 		span.SetAttributes(
 			attribute.String("messaging.system", w.from.Kind),
 			attribute.String("messaging.destination.name", o.Source),

@@ -29,7 +29,7 @@ func (c *Chain) waitRetryAfter(r pipeline.Route, msg *message.Message, err error
 	select {
 	case <-timer.C:
 	case <-c.draining:
-	case <-pipeline.Revoked(msg.Context()):
+	case <-pipeline.DeliveryFrom(msg.Context()).Revoked:
 	case <-msg.Context().Done():
 	}
 }

@@ -49,7 +49,7 @@ func TestADelayIsKeptWithoutARetryTopic(t *testing.T) {
 					time.AfterFunc(time.Second, chain.Draining)
 				}
 				msg, revoked := message.NewMessage("1", nil), make(chan struct{})
-				msg.SetContext(pipeline.WithRevoked(t.Context(), revoked))
+				msg.SetContext(pipeline.WithDelivery(t.Context(), pipeline.Delivery{Revoked: revoked}))
 				if tt.revoke {
 					time.AfterFunc(time.Second, func() { close(revoked) })
 				}

@@ -168,10 +168,10 @@ func (m *member) take(ctx context.Context, name string) error {
 		if _, err := state.WriteAt([]byte(strconv.FormatInt(delivered, 10)), 0); err != nil {
 			return err
 		}
-		if m.deliver(pipeline.WithOrigin(ctx, pipeline.Origin{
-			Kind: m.at.Kind, Source: m.at.Name, Group: m.at.Group, Position: m.at.Name + "/" + name,
-			Key: r.Metadata.Get(pipeline.MetaKey), Delivered: delivered, Malformed: malformed,
-		}), &r) {
+		origin := pipeline.Origin{
+			Kind: m.at.Kind, Source: m.at.Name, Group: m.at.Group, Position: m.at.Name + "/" + name, Key: r.Metadata.Get(pipeline.MetaKey),
+		}
+		if m.deliver(pipeline.WithDelivery(ctx, pipeline.Delivery{Origin: origin, Delivered: delivered, Malformed: malformed}), &r) {
 			_, err := state.WriteAt([]byte("done"), 0)
 			return err
 		}

@@ -23,7 +23,7 @@ func (p labels) Register(r *pipeline.Registry) error {
 		Name: "labels",
 		From: p.in,
 		Handle: func(m *message.Message) ([]*message.Message, error) {
-			if pipeline.OriginFrom(m.Context()).Delivered == 1 {
+			if pipeline.DeliveryFrom(m.Context()).Delivered == 1 {
 				return nil, errors.New("the printer is busy")
 			}
 			return nil, nil
@@ -112,7 +112,7 @@ func ExampleTransport() {
 		panic(err)
 	}
 	m := <-orders
-	origin := pipeline.OriginFrom(m.Context())
+	origin := pipeline.DeliveryFrom(m.Context())
 	fmt.Println(string(m.Payload), "from", origin.Source, "for", origin.Group)
 	m.Ack()
 	fmt.Println(sub.Drain(ctx))

@@ -171,11 +171,13 @@ func (s *feedSubscription) take() *message.Message {
 }
 
 func (s *feedSubscription) deliver(original *message.Message) {
-	for delivered := int64(1); ; delivered++ {
+	d := pipeline.DeliveryFrom(original.Context())
+	d.Origin = pipeline.Origin{
+		Kind: "feed", Source: s.feed.Describe().Name, Key: original.Metadata.Get(pipeline.MetaKey), Position: s.feed.Describe().Name + "@" + original.UUID,
+	}
+	for d.Delivered = 1; ; d.Delivered++ {
 		msg := original.Copy()
-		msg.SetContext(pipeline.WithOrigin(context.WithoutCancel(original.Context()), pipeline.Origin{
-			Kind: "feed", Source: s.feed.Describe().Name, Key: msg.Metadata.Get(pipeline.MetaKey), Position: s.feed.Describe().Name + "@" + msg.UUID, Delivered: delivered,
-		}))
+		msg.SetContext(pipeline.WithDelivery(context.WithoutCancel(original.Context()), d))
 		if s.stopped() {
 			return
 		}

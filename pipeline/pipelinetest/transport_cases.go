@@ -41,14 +41,14 @@ func (r *transportRun) checkOrigin() error {
 		if err := checkContent(m, sent[m.UUID]); err != nil {
 			return fmt.Errorf("%s: %w", in.at, err)
 		}
-		o := pipeline.OriginFrom(m.Context())
-		if err := checkOriginOf(o, in.at); err != nil {
+		d := pipeline.DeliveryFrom(m.Context())
+		if err := checkDeliveryOf(d, in.at); err != nil {
 			return fmt.Errorf("%s: origin of message %s: %w", in.at, m.UUID, err)
 		}
-		if other := positions[o.Position]; other != "" && other != m.UUID {
-			return fmt.Errorf("%s: messages %s and %s have the same position %s", in.at, other, m.UUID, o.Position)
+		if other := positions[d.Position]; other != "" && other != m.UUID {
+			return fmt.Errorf("%s: messages %s and %s have the same position %s", in.at, other, m.UUID, d.Position)
 		}
-		positions[o.Position] = m.UUID
+		positions[d.Position] = m.UUID
 		m.Ack()
 	}
 	return in.drain()
@@ -69,19 +69,19 @@ func checkContent(got, want *message.Message) error {
 	return nil
 }
 
-func checkOriginOf(o pipeline.Origin, at pipeline.Endpoint) error {
-	printable := !strings.ContainsFunc(o.String(), func(r rune) bool { return !unicode.IsPrint(r) })
+func checkDeliveryOf(d pipeline.Delivery, at pipeline.Endpoint) error {
+	printable := !strings.ContainsFunc(d.String(), func(r rune) bool { return !unicode.IsPrint(r) })
 	switch {
-	case o.Kind != at.Kind || o.Source != at.Name || o.Group != at.Group:
-		return fmt.Errorf("it is %s, want %s: the source describes itself so", pipeline.Endpoint{Kind: o.Kind, Name: o.Source, Group: o.Group}, at)
-	case o.Position == "" || !printable:
-		return fmt.Errorf("the position %q must be printable text: operators search for it", o.Position)
-	case !strings.Contains(o.Position, o.Source):
-		return fmt.Errorf("the position %q must include the source %q", o.Position, o.Source)
-	case o.Delivered < 1:
-		return fmt.Errorf("it says %d deliveries, want at least 1", o.Delivered)
-	case o.Malformed != nil:
-		return fmt.Errorf("the transport could not decode what it has published: %w", o.Malformed)
+	case d.Kind != at.Kind || d.Source != at.Name || d.Group != at.Group:
+		return fmt.Errorf("it is %s, want %s: the source describes itself so", pipeline.Endpoint{Kind: d.Kind, Name: d.Source, Group: d.Group}, at)
+	case d.Position == "" || !printable:
+		return fmt.Errorf("the position %q must be printable text: operators search for it", d.Position)
+	case !strings.Contains(d.Position, d.Source):
+		return fmt.Errorf("the position %q must include the source %q", d.Position, d.Source)
+	case d.Delivered < 1:
+		return fmt.Errorf("it says %d deliveries, want at least 1", d.Delivered)
+	case d.Malformed != nil:
+		return fmt.Errorf("the transport could not decode what it has published: %w", d.Malformed)
 	}
 	return nil
 }
@@ -96,24 +96,24 @@ func (r *transportRun) checkNack() error {
 	if err != nil {
 		return err
 	}
-	var first *pipeline.Origin
+	var first *pipeline.Delivery
 	acked := map[string]bool{}
 	for len(acked) < len(uuids) {
 		m, err := in.next()
 		if err != nil {
 			return fmt.Errorf("%w (a message was nacked: %t)", err, first != nil)
 		}
-		o := pipeline.OriginFrom(m.Context())
+		d := pipeline.DeliveryFrom(m.Context())
 		switch {
 		case m.UUID != uuids[0]:
 		case first == nil:
-			first = &o
+			first = &d
 			m.Nack()
 			continue
-		case o.Position != first.Position:
-			return fmt.Errorf("%s: the message had the position %s, and after the nack %s", in.at, first.Position, o.Position)
-		case o.Delivered < first.Delivered:
-			return fmt.Errorf("%s: the message had %d deliveries, and after the nack %d", in.at, first.Delivered, o.Delivered)
+		case d.Position != first.Position:
+			return fmt.Errorf("%s: the message had the position %s, and after the nack %s", in.at, first.Position, d.Position)
+		case d.Delivered < first.Delivered:
+			return fmt.Errorf("%s: the message had %d deliveries, and after the nack %d", in.at, first.Delivered, d.Delivered)
 		}
 		acked[m.UUID] = true
 		m.Ack()

@@ -52,7 +52,7 @@ func TestConformanceOfATransport(t *testing.T) {
 type fault struct {
 	want    string                          // the error of the case
 	publish func(*message.Message)          // changes a message before it is written
-	origin  func(*pipeline.Origin)          // changes the origin of a message
+	deliver func(*pipeline.Delivery)        // changes the delivery of a message
 	group   func(group string) string       // returns the group that is read instead
 	early   bool                            // acks a message before it is delivered
 	settle  func(acked, draining bool) bool // returns whether the message is acked
@@ -62,8 +62,8 @@ type fault struct {
 // A transport with a fault fails the case that is about it.
 func TestATransportThatBreaksARule(t *testing.T) {
 	t.Parallel()
-	position := func(change func(pipeline.Origin) string) func(*pipeline.Origin) {
-		return func(o *pipeline.Origin) { o.Position = change(*o) }
+	position := func(change func(pipeline.Delivery) string) func(*pipeline.Delivery) {
+		return func(d *pipeline.Delivery) { d.Position = change(*d) }
 	}
 	var members atomic.Int64
 	cases := map[string]map[string]fault{
@@ -71,17 +71,17 @@ func TestATransportThatBreaksARule(t *testing.T) {
 			"payload is lost":      {want: `has the payload ""`, publish: func(m *message.Message) { m.Payload = nil }},
 			"metadata is lost":     {want: "has the metadata note=", publish: func(m *message.Message) { delete(m.Metadata, "note") }},
 			"other UUID":           {want: "no message with this UUID was published", publish: func(m *message.Message) { m.UUID = "1" }},
-			"no origin":            {want: "the source describes itself so", origin: func(o *pipeline.Origin) { *o = pipeline.Origin{} }},
-			"binary position":      {want: "must be printable", origin: position(func(o pipeline.Origin) string { return o.Position + "\x00" })},
-			"number as a position": {want: "must include the source", origin: position(func(pipeline.Origin) string { return "12" })},
-			"one position":         {want: "have the same position", origin: position(func(o pipeline.Origin) string { return o.Source })},
-			"no deliveries":        {want: "0 deliveries", origin: func(o *pipeline.Origin) { o.Delivered = 0 }},
-			"malformed":            {want: "could not decode what it has published: x", origin: func(o *pipeline.Origin) { o.Malformed = errors.New("x") }},
+			"no origin":            {want: "the source describes itself so", deliver: func(d *pipeline.Delivery) { *d = pipeline.Delivery{} }},
+			"binary position":      {want: "must be printable", deliver: position(func(d pipeline.Delivery) string { return d.Position + "\x00" })},
+			"number as a position": {want: "must include the source", deliver: position(func(pipeline.Delivery) string { return "12" })},
+			"one position":         {want: "have the same position", deliver: position(func(d pipeline.Delivery) string { return d.Source })},
+			"no deliveries":        {want: "0 deliveries", deliver: func(d *pipeline.Delivery) { d.Delivered = 0 }},
+			"malformed":            {want: "could not decode what it has published: x", deliver: func(d *pipeline.Delivery) { d.Malformed = errors.New("x") }},
 		},
 		"a nacked message comes again": {
 			"a nack is an ack": {want: "no message came", settle: func(bool, bool) bool { return true }},
-			"other position":   {want: "had the position", origin: position(func(o pipeline.Origin) string { return fmt.Sprint(o.Position, o.Delivered) })},
-			"fewer deliveries": {want: "and after the nack 9", origin: func(o *pipeline.Origin) { o.Delivered = 11 - o.Delivered }},
+			"other position":   {want: "had the position", deliver: position(func(d pipeline.Delivery) string { return fmt.Sprint(d.Position, d.Delivered) })},
+			"fewer deliveries": {want: "and after the nack 9", deliver: func(d *pipeline.Delivery) { d.Delivered = 11 - d.Delivered }},
 		},
 		"each group receives every message": {
 			"one group": {want: "of 5 messages are missing", group: func(string) string { return "common" }},
@@ -209,7 +209,7 @@ func readAhead(in <-chan *message.Message) <-chan *message.Message {
 		defer close(queue)
 		for m := range in {
 			ahead := m.Copy()
-			ahead.SetContext(pipeline.WithOrigin(context.Background(), pipeline.OriginFrom(m.Context())))
+			ahead.SetContext(pipeline.WithDelivery(context.Background(), pipeline.DeliveryFrom(m.Context())))
 			queue <- ahead
 			m.Ack()
 		}
@@ -218,12 +218,12 @@ func readAhead(in <-chan *message.Message) <-chan *message.Message {
 }
 
 func (s *faultySubscription) relay(m *message.Message, out chan<- *message.Message) {
-	o, passed := pipeline.OriginFrom(m.Context()), m.Copy()
-	o.Group = s.source.group
-	if s.source.origin != nil {
-		s.source.origin(&o)
+	d, passed := pipeline.DeliveryFrom(m.Context()), m.Copy()
+	d.Group = s.source.group
+	if s.source.deliver != nil {
+		s.source.deliver(&d)
 	}
-	passed.SetContext(pipeline.WithOrigin(m.Context(), o))
+	passed.SetContext(pipeline.WithDelivery(m.Context(), d))
 	if s.draining.Err() != nil {
 		m.Nack() // it has not begun
 		return

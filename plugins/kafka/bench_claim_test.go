@@ -176,7 +176,7 @@ func (b *bench) out() []*message.Message {
 
 // placeOf returns the partition and the offset in the position of m.
 func placeOf(m *message.Message) (partition int32, offset int64) {
-	origin := pipeline.OriginFrom(m.Context())
+	origin := pipeline.DeliveryFrom(m.Context())
 	if _, err := fmt.Sscanf(strings.TrimPrefix(origin.Position, origin.Source), "/%d@%d", &partition, &offset); err != nil {
 		panic(err)
 	}

@@ -223,11 +223,8 @@ func (b *broadcast) forward(ctx context.Context, m *message.Message) {
 	partition, _ := wkafka.MessagePartitionFromCtx(m.Context())
 	offset, _ := wkafka.MessagePartitionOffsetFromCtx(m.Context())
 	n := b.deliver(partition, offset)
-	origin := pipeline.Origin{
-		Kind: Kind, Source: b.topic, Position: position(b.topic, partition, offset),
-		Key: m.Metadata[pipeline.MetaKey], Delivered: int64(n),
-	}
-	msg, done := (&record{pristine: m}).delivery(ctx, origin)
+	origin := pipeline.Origin{Kind: Kind, Source: b.topic, Position: position(b.topic, partition, offset), Key: m.Metadata[pipeline.MetaKey]}
+	msg, done := (&record{pristine: m}).delivery(ctx, pipeline.Delivery{Origin: origin, Delivered: int64(n)})
 	defer done()
 	if !b.gate.send(b.Reading, b.Out, msg) {
 		return

@@ -45,7 +45,7 @@ func TestBroadcastCountsDeliveries(t *testing.T) {
 			for n := range int64(4) {
 				m := next(t, out)
 				require.Equal(t, text, string(m.Payload))
-				require.Equal(t, n+1, pipeline.OriginFrom(m.Context()).Delivered)
+				require.Equal(t, n+1, pipeline.DeliveryFrom(m.Context()).Delivered)
 				if n < 3 {
 					m.Nack()
 				} else {

@@ -31,10 +31,9 @@ type claim struct {
 	restart   func(first int64) // nil, or called with the first offset read
 
 	// ctx ends with the claim: nothing is delivered any more.
-	ctx      context.Context
-	cancel   context.CancelFunc
-	messages context.Context // of messages, before each has its origin; it does not end
-	room     chan struct{}   // a token when the window may have become not full
+	ctx    context.Context
+	cancel context.CancelFunc
+	room   chan struct{} // a token when the window may have become not full
 
 	mu         sync.Mutex
 	win        window
@@ -71,7 +70,6 @@ func newClaim(ctx context.Context, sub *subscription, partition int32, initial i
 	}
 	c.describe()
 	c.ctx, c.cancel = context.WithCancel(ctx)
-	c.messages = context.WithoutCancel(pipeline.WithRevoked(sub.values, c.ctx.Done()))
 	return c
 }
 
@@ -307,10 +305,11 @@ func (c *claim) offer(r *record, n int) (d delivery, sent, again bool) {
 		send = c.sub.gate.sendNow
 	}
 	origin := pipeline.Origin{
-		Kind: Kind, Source: c.sub.topic, Position: position(c.sub.topic, c.partition, r.offset),
-		Group: c.sub.group, Key: r.key, Delivered: int64(died + n), Malformed: c.deadly(died),
+		Kind: Kind, Source: c.sub.topic, Position: position(c.sub.topic, c.partition, r.offset), Group: c.sub.group, Key: r.key,
 	}
-	msg, cancel := r.delivery(c.messages, origin)
+	msg, cancel := r.delivery(c.sub.values, pipeline.Delivery{
+		Origin: origin, Delivered: int64(died + n), Malformed: c.deadly(died), Revoked: c.ctx.Done(),
+	})
 	end := func() {
 		cancel()
 		if ran != nil {

@@ -33,7 +33,7 @@ func TestClaimUnderARandomHandler(t *testing.T) {
 					b.writeRecord(fmt.Sprint(random.IntN(8)), headers, "x")
 				}
 				handle := func(m *message.Message, took time.Duration, ack bool) {
-					o, offset := pipeline.OriginFrom(m.Context()), offsetOf(m)
+					o, offset := pipeline.DeliveryFrom(m.Context()), offsetOf(m)
 					mu.Lock()
 					require.False(t, inFlight[offset], "in two hands")
 					require.False(t, acked[offset], "delivered after its ack")

@@ -46,7 +46,7 @@ func TestClaimWindowOfOneIsStrict(t *testing.T) {
 					time.Sleep(time.Second)
 					got = b.out()
 					require.Equal(t, []int64{want}, offsets(got))
-					require.EqualValues(t, 2, pipeline.OriginFrom(got[0].Context()).Delivered)
+					require.EqualValues(t, 2, pipeline.DeliveryFrom(got[0].Context()).Delivered)
 					got[0].Ack()
 				}
 				synctest.Wait()
@@ -97,13 +97,13 @@ func TestAWaitEndsWhenThePartitionIsTakenAway(t *testing.T) {
 		b.write("")
 		got := b.out()[0]
 		select {
-		case <-pipeline.Revoked(got.Context()):
+		case <-pipeline.DeliveryFrom(got.Context()).Revoked:
 			require.Fail(t, "it is still here")
 		default:
 		}
 		began := time.Now()
 		b.endSess()
-		<-pipeline.Revoked(got.Context())
+		<-pipeline.DeliveryFrom(got.Context()).Revoked
 		require.NoError(t, got.Context().Err())
 		got.Nack()
 		<-b.ended
@@ -205,7 +205,7 @@ func TestClaimRedeliversAtABoundedRate(t *testing.T) {
 		begin := time.Now()
 		for time.Since(begin) < 10*time.Minute {
 			for _, m := range b.out() {
-				o, offset := pipeline.OriginFrom(m.Context()), offsetOf(m)
+				o, offset := pipeline.DeliveryFrom(m.Context()), offsetOf(m)
 				runs[offset]++
 				require.EqualValues(t, runs[offset], o.Delivered)
 				m.Metadata.Set("scribble", "of a handler")

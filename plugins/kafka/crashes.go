@@ -26,7 +26,7 @@ import (
 // dies too, its successor is careful with these: it runs one at a time, in the whole process, and
 // commits that it does before it starts. A death then adds one to the count of this record alone.
 // From then on the record runs one at a time with every owner until it is done, and the count adds to
-// Origin.Delivered. At the limit the record is no longer handled.
+// Delivery.Delivered. At the limit the record is no longer handled.
 const (
 	// wary is how many records an owner whose predecessor has died has in flight at most, and how
 	// many it reads between its commits.

@@ -139,7 +139,7 @@ func TestACarefulClaimRunsOneRecordAtATime(t *testing.T) {
 				committed.base = at // the handler has answered the one before, which is marked a moment later
 			}
 			require.Equal(t, want, committed, "before it runs")
-			require.Equal(t, delivered, pipeline.OriginFrom(got[0].Context()).Delivered)
+			require.Equal(t, delivered, pipeline.DeliveryFrom(got[0].Context()).Delivered)
 			got[0].Ack()
 			synctest.Wait()
 		}
@@ -471,11 +471,11 @@ func TestARecordAtTheLimitOfDeathsIsNotHandled(t *testing.T) {
 		first := b.out()
 		require.Equal(t, []int64{0}, offsets(first), "it runs alone")
 		require.Equal(t, progress{owned: true, counts: map[int64]int{0: deathLimit, 1: deathLimit}}, b.committed())
-		require.NoError(t, pipeline.OriginFrom(first[0].Context()).Malformed)
+		require.NoError(t, pipeline.DeliveryFrom(first[0].Context()).Malformed)
 		first[0].Ack()
 		got := b.out()
 		require.EqualValues(t, 1, offsetOf(got[0]))
-		origin := pipeline.OriginFrom(got[0].Context())
+		origin := pipeline.DeliveryFrom(got[0].Context())
 		require.EqualError(t, origin.Malformed, "5 processes died while they ran this record, so it is not run again; look in their logs for the cause")
 		require.Equal(t, classProcessDeath, pipeline.Class(origin.Malformed))
 	})

@@ -206,11 +206,12 @@ func TestPoisonTravelsOn(t *testing.T) {
 		for range 6 {
 			m := next(t, out)
 			got = append(got, m)
-			o := pipeline.OriginFrom(m.Context())
-			require.Equal(t, pipeline.Origin{
-				Kind: Kind, Source: topic, Position: position(topic, 0, int64(len(got)-1)), Group: topic, Key: o.Key, Delivered: 1,
-			}, o)
-			require.Equal(t, o.Key, m.Metadata.Get(pipeline.MetaKey))
+			d := pipeline.DeliveryFrom(m.Context())
+			require.Equal(t, pipeline.Delivery{
+				Origin:    pipeline.Origin{Kind: Kind, Source: topic, Position: position(topic, 0, int64(len(got)-1)), Group: topic, Key: d.Key},
+				Delivered: 1, Revoked: d.Revoked,
+			}, d)
+			require.Equal(t, d.Key, m.Metadata.Get(pipeline.MetaKey))
 			m.Ack()
 		}
 		require.Equal(t, fmt.Sprintf("%s/0@0", topic), got[0].UUID, "named after its place")

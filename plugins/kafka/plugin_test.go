@@ -324,7 +324,7 @@ func TestBroadcastReachesEveryone(t *testing.T) {
 				m := next(t, out)
 				_, again := got[string(m.Payload)]
 				got[string(m.Payload)] = m
-				o := pipeline.OriginFrom(m.Context())
+				o := pipeline.DeliveryFrom(m.Context())
 				require.Equal(t, topic, o.Source)
 				require.Empty(t, o.Group)
 				require.Equal(t, o.Key, m.Metadata.Get(pipeline.MetaKey))

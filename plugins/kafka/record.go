@@ -34,9 +34,9 @@ func size(m *message.Message) int64 {
 }
 
 // delivery makes the message of the n-th delivery, and the function that ends its context.
-func (r *record) delivery(ctx context.Context, origin pipeline.Origin) (*message.Message, context.CancelFunc) {
+func (r *record) delivery(ctx context.Context, d pipeline.Delivery) (*message.Message, context.CancelFunc) {
 	m := copyOf(r.pristine)
-	ctx, cancel := context.WithCancel(pipeline.WithOrigin(ctx, origin))
+	ctx, cancel := context.WithCancel(pipeline.WithDelivery(ctx, d))
 	m.SetContext(ctx)
 	return m, cancel
 }

@@ -67,9 +67,9 @@ func (t tailToEnd) Open(ctx context.Context, _ pipeline.Flow) (pipeline.Subscrip
 			m := copyOf(unmarshal(&sarama.ConsumerMessage{
 				Topic: t.topic, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Time, Key: r.Key, Value: r.Value, Headers: r.headers,
 			}))
-			m.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{
+			m.SetContext(pipeline.WithDelivery(ctx, pipeline.Delivery{Origin: pipeline.Origin{
 				Kind: Kind, Source: t.topic, Position: position(t.topic, r.Partition, r.Offset), Key: m.Metadata[pipeline.MetaKey],
-			}))
+			}}))
 			select {
 			case life.Out <- m:
 				return nil

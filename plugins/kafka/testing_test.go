@@ -151,7 +151,7 @@ func nothing(t testing.TB, out <-chan *message.Message, within time.Duration) {
 	select {
 	case m, ok := <-out:
 		if ok {
-			require.FailNow(t, "unexpected message", "%s from %s", m.Payload, pipeline.OriginFrom(m.Context()))
+			require.FailNow(t, "unexpected message", "%s from %s", m.Payload, pipeline.DeliveryFrom(m.Context()))
 		}
 	case <-time.After(within):
 	}

@@ -116,8 +116,8 @@ func (p routes) Register(r *pipeline.Registry) error {
 		r.Route(pipeline.Route{
 			Name: fmt.Sprintf("toy.%d", i), From: from, Policy: p.c.policy,
 			Handle: func(m *message.Message) ([]*message.Message, error) {
-				o := pipeline.OriginFrom(m.Context())
-				n := run{o.Source, entryIDOf(o), string(m.Payload), o.Delivered}
+				d := pipeline.DeliveryFrom(m.Context())
+				n := run{d.Source, entryIDOf(d.Origin), string(m.Payload), d.Delivered}
 				p.in.mu.Lock()
 				p.in.runs = append(p.in.runs, n)
 				p.in.mu.Unlock()

@@ -93,8 +93,8 @@ func (e events) Register(r *pipeline.Registry) error {
 		From:   e.redis.Domain("scan:events").Source(),
 		Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, // an event may be lost
 		Handle: func(m *message.Message) ([]*message.Message, error) {
-			o := pipeline.OriginFrom(m.Context())
-			e.seen <- fmt.Sprintf("%s: %s, delivered %d times", o.Source, m.Payload, o.Delivered)
+			d := pipeline.DeliveryFrom(m.Context())
+			e.seen <- fmt.Sprintf("%s: %s, delivered %d times", d.Source, m.Payload, d.Delivered)
 			return nil, nil
 		},
 	})

@@ -37,11 +37,11 @@ func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
 		runs := map[string]int{}
 		deliveries := map[string]int64{}
 		realReader(t, s, &st, 3, time.Hour, func(m *message.Message) {
-			o := pipeline.OriginFrom(m.Context())
+			d := pipeline.DeliveryFrom(m.Context())
 			mu.Lock()
 			defer mu.Unlock()
-			runs[entryIDOf(o)]++
-			deliveries[entryIDOf(o)] = o.Delivered
+			runs[entryIDOf(d.Origin)]++
+			deliveries[entryIDOf(d.Origin)] = d.Delivered
 		})
 		p := present("alive-3")
 		r := newRig(c, "me-1", p, &fakeTarget{client: s.client, streams: []Stream{st}})

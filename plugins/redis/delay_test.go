@@ -47,7 +47,7 @@ func (o orders) Register(r *pipeline.Registry) error {
 	r.Route(pipeline.Route{
 		Name: "orders", From: o.p.Source(o.name, "g"),
 		Handle: func(m *message.Message) ([]*message.Message, error) {
-			o.runs <- pipeline.OriginFrom(m.Context()).Source
+			o.runs <- pipeline.DeliveryFrom(m.Context()).Source
 			return nil, pipeline.RetryAfter(errors.New("not now"), time.Minute)
 		},
 		Policy: pipeline.Policy{DeadLetter: o.dead, Retry: pipeline.RetryVia(o.p, o.name+"-retry", "g-retry", 5, pipeline.Backoff{First: time.Minute, Max: time.Minute})},

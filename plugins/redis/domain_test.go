@@ -64,7 +64,7 @@ func TestADomainIsOneRoute(t *testing.T) {
 		pipelinetest.Start(t, p, onePlugin{pipeline.Route{
 			Name: "events", From: p.Domain(d.Prefix).Source(), Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
 			Handle: func(m *message.Message) ([]*message.Message, error) {
-				o := pipeline.OriginFrom(m.Context())
+				o := pipeline.DeliveryFrom(m.Context())
 				mu.Lock()
 				defer mu.Unlock()
 				seen[o.String()] = fmt.Sprintf("%s %s %d", m.Payload, o.Group, o.Delivered)
@@ -261,7 +261,7 @@ func TestTheLongestHoldOfTheRoute(t *testing.T) {
 		for _, payload := range []string{"1", "2"} {
 			m = redistest.ReceiveAck(t, out)
 			require.Equal(t, payload, string(m.Payload))
-			require.EqualValues(t, 1, pipeline.OriginFrom(m.Context()).Delivered)
+			require.EqualValues(t, 1, pipeline.DeliveryFrom(m.Context()).Delivered)
 		}
 		r.NothingPending()
 	})

@@ -37,7 +37,7 @@ const OwnedFor = 2 * time.Second
 // first delivery of the message. It is true for messages of other sources.
 func Owned(ctx context.Context) bool {
 	l, exclusive := ctx.Value(leaseKey{}).(*lease)
-	return !exclusive || l.lasts(OwnedFor) && pipeline.OriginFrom(ctx).Delivered <= 1
+	return !exclusive || l.lasts(OwnedFor) && pipeline.DeliveryFrom(ctx).Delivered <= 1
 }
 
 type leaseKey struct{}

@@ -94,7 +94,7 @@ func (c *checker) join(hang chan struct{}) *sharing {
 }
 
 func (c *checker) start(i *sharing, m *message.Message) {
-	o := pipeline.OriginFrom(m.Context())
+	o := pipeline.DeliveryFrom(m.Context())
 	n, _ := strconv.Atoi(string(m.Payload))
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -73,7 +73,7 @@ func (f *family) gets(id, payload string) {
 	f.t.Helper()
 	m := redistest.ReceiveAck(f.t, f.out)
 	require.Equal(f.t, payload, string(m.Payload))
-	require.Equal(f.t, f.prefix+id, pipeline.OriginFrom(m.Context()).Source)
+	require.Equal(f.t, f.prefix+id, pipeline.DeliveryFrom(m.Context()).Source)
 }
 
 // getsAgain receives until a message comes. The new group of a stream begins at 0, so an old message

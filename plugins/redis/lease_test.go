@@ -24,10 +24,10 @@ func TestOwnedEndsBeforeTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{renewed: momentOf(time.Now())}
-		first := pipeline.WithOrigin(context.WithValue(t.Context(), leaseKey{}, l), pipeline.Origin{Delivered: 1})
+		first := pipeline.WithDelivery(context.WithValue(t.Context(), leaseKey{}, l), pipeline.Delivery{Delivered: 1})
 		time.Sleep(leaseTime - OwnedFor - time.Millisecond)
 		require.True(t, Owned(first))
-		require.False(t, Owned(pipeline.WithOrigin(first, pipeline.Origin{Delivered: 2})))
+		require.False(t, Owned(pipeline.WithDelivery(first, pipeline.Delivery{Delivered: 2})))
 		time.Sleep(time.Millisecond)
 		require.False(t, Owned(first))
 		require.True(t, l.held())

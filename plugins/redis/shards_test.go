@@ -58,7 +58,7 @@ func TestEntriesWithFlatFields(t *testing.T) {
 			return messages
 		}
 		check := func(m *message.Message, id, uuid, payload string) {
-			o := pipeline.OriginFrom(m.Context())
+			o := pipeline.DeliveryFrom(m.Context())
 			require.NoError(t, o.Malformed)
 			require.Equal(t, []string{shard + "@" + id, uuid, payload}, []string{o.Position, m.UUID, string(m.Payload)})
 		}
@@ -69,7 +69,7 @@ func TestEntriesWithFlatFields(t *testing.T) {
 				m.Nack()
 				m = redistest.ReceiveAck(t, messages)
 				check(m, flat, flat, `{"job_id":"a\udcff","seq":"7"}`)
-				require.EqualValues(t, 2, pipeline.OriginFrom(m.Context()).Delivered)
+				require.EqualValues(t, 2, pipeline.DeliveryFrom(m.Context()).Delivered)
 			}
 			check(redistest.ReceiveAck(t, messages), withMessage, "u", "m")
 		}

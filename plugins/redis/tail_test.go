@@ -61,7 +61,7 @@ func TestTail(t *testing.T) {
 		newest, oldest := open(false), open(true)
 		m := next(oldest)
 		require.Equal(t, "old", string(m.Payload))
-		require.Equal(t, stream+"@"+id, pipeline.OriginFrom(m.Context()).String())
+		require.Equal(t, stream+"@"+id, pipeline.DeliveryFrom(m.Context()).String())
 		add("new")
 		require.Equal(t, "new", string(next(oldest).Payload))
 		m = next(newest)

@@ -81,7 +81,7 @@ func Example() {
 	added, outcome, err := manager.EnqueueBatch(ctx, "12345", entries)
 	fmt.Println(added, outcome, err)
 	msg := <-messages
-	fmt.Println(pipeline.OriginFrom(msg.Context()).Source, string(msg.Payload))
+	fmt.Println(pipeline.DeliveryFrom(msg.Context()).Source, string(msg.Payload))
 	msg.Ack()
 	fmt.Println(sub.Drain(ctx))
 	// Output:

@@ -172,7 +172,7 @@ func (in *instance) open(t testing.TB, flow pipeline.Flow, handle func(*message.
 	in.wait.Go(func() {
 		for msg := range msgs {
 			in.wait.Go(func() {
-				o := pipeline.OriginFrom(msg.Context())
+				o := pipeline.DeliveryFrom(msg.Context()).Origin
 				activity.Began(o)
 				n := in.inFlight.Add(1)
 				for most := in.most.Load(); n > most && !in.most.CompareAndSwap(most, n); most = in.most.Load() {

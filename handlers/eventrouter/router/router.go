@@ -86,7 +86,7 @@ func (r *Router) Handle(ctx context.Context, msgs []*message.Message) []pipeline
 		return results
 	}
 	b := batch{Router: r, ctx: ctx, msgs: msgs, results: results, texts: make([]string, len(msgs)), transient: make([]bool, len(msgs))}
-	source := pipeline.OriginFrom(msgs[0].Context()).Source
+	source := pipeline.DeliveryFrom(msgs[0].Context()).Source
 	b.domain, _, _ = strings.Cut(source, ":")
 	shard := source[strings.LastIndexByte(source, ':')+1:]
 	number, err := strconv.Atoi(shard)
@@ -134,7 +134,7 @@ func (b *batch) parse() []*jobEvents {
 	var jobs []*jobEvents
 	byID := map[string]*jobEvents{}
 	for i, msg := range b.msgs {
-		e, err := b.Stages.Parse(msg.Payload, pipeline.OriginFrom(msg.Context()))
+		e, err := b.Stages.Parse(msg.Payload, pipeline.DeliveryFrom(msg.Context()).Origin)
 		if err != nil {
 			b.results[i].Err = err
 			continue
@@ -188,8 +188,8 @@ func (b *batch) append(jobs []*jobEvents) {
 // limit returns the error of an event that could not be appended. It is permanent when the error is
 // about one job and this is the last delivery: the entry would stop the trimming of its shard.
 func (b *batch) limit(msg *message.Message, err error) error {
-	o := pipeline.OriginFrom(msg.Context())
-	delivered := o.Delivered - o.Excused
+	d := pipeline.DeliveryFrom(msg.Context())
+	delivered := d.Delivered - d.Excused
 	if b.MaxDeliveries == 0 || delivered < int64(b.MaxDeliveries) || unavailable(err) {
 		return err
 	}

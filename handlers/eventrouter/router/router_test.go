@@ -66,8 +66,9 @@ func (r *rig) message(payload string) *message.Message {
 	r.added++
 	msg := message.NewMessage(watermill.NewULID(), []byte(payload))
 	stream := r.domain + ":events:1"
-	msg.SetContext(pipeline.WithOrigin(context.Background(), pipeline.Origin{
-		Kind: "redis-stream", Source: stream, Position: fmt.Sprintf("%s@%d-%d", stream, time.Now().UnixMilli(), r.added), Delivered: 1,
+	msg.SetContext(pipeline.WithDelivery(context.Background(), pipeline.Delivery{
+		Origin:    pipeline.Origin{Kind: "redis-stream", Source: stream, Position: fmt.Sprintf("%s@%d-%d", stream, time.Now().UnixMilli(), r.added)},
+		Delivered: 1,
 	}))
 	return msg
 }
@@ -277,9 +278,9 @@ func TestTheDeliveriesOfAJobThatCanNotBeStoredAreLimited(t *testing.T) {
 		require.NoError(t, r.client.Set(t.Context(), joblog.LogKey(r.domain, "a"), "text", 0).Err())
 		deliver := func(n, excused int64) error {
 			msg := r.entry("a", "ocr", 1)
-			o := pipeline.OriginFrom(msg.Context())
-			o.Delivered, o.Excused = n, excused
-			msg.SetContext(pipeline.WithOrigin(t.Context(), o))
+			d := pipeline.DeliveryFrom(msg.Context())
+			d.Delivered, d.Excused = n, excused
+			msg.SetContext(pipeline.WithDelivery(t.Context(), d))
 			return r.Handle(t.Context(), []*message.Message{msg})[0].Err
 		}
 		for _, excused := range []int64{0, 10} {

@@ -37,8 +37,8 @@ func (p *Processor) PayFrom(route string) message.HandlerFunc {
 		if err != nil {
 			return nil, err
 		}
-		ctx, entry := msg.Context(), pipeline.OriginFrom(msg.Context()).Kind == poll.Kind
-		if err := p.checkStream(pipeline.OriginFrom(ctx), rec.Key); err != nil {
+		ctx, entry := msg.Context(), pipeline.DeliveryFrom(msg.Context()).Kind == poll.Kind
+		if err := p.checkStream(pipeline.DeliveryFrom(ctx).Origin, rec.Key); err != nil {
 			return nil, err
 		}
 		err = p.Pay(ctx, rec)
@@ -62,7 +62,7 @@ func (p *Processor) checkStream(o pipeline.Origin, key rules.Key) error {
 
 // record decodes a message into the record of the ledger.
 func (p *Processor) record(msg *message.Message, route string) (rules.Record, error) {
-	o := pipeline.OriginFrom(msg.Context())
+	o := pipeline.DeliveryFrom(msg.Context())
 	rec := rules.Record{
 		Payload: msg.Payload, Headers: ownHeaders(msg.Metadata), RecordKey: []byte(o.Key), Origin: o.String(), Route: route,
 	}

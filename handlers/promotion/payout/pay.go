@@ -153,7 +153,7 @@ func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) err
 		TransactionKey: a.answer.TransactionKey, RetryAfter: a.answer.RetryAfter,
 		Class: a.answer.Class.String(), Answer: a.answer.Text, Status: a.answer.Status,
 		// The route of the retry topic has no slots of the stream.
-		Feed: pipeline.OriginFrom(ctx).Kind == poll.Kind,
+		Feed: pipeline.DeliveryFrom(ctx).Kind == poll.Kind,
 	}, a.begin.Next == rules.Lookup)
 	if err != nil {
 		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, a.answer.Class, err)

@@ -66,6 +66,6 @@ func (p *Processor) debug(ctx context.Context, stage string, key rules.Key, more
 		slog.String(logPromotionType, p.Type.Name),
 		slog.Int64(logPromotionID, key.Promotion),
 		slog.Int64(logTargetID, key.Target),
-		slog.String(logs.Origin, pipeline.OriginFrom(ctx).String()),
+		slog.String(logs.Origin, pipeline.DeliveryFrom(ctx).String()),
 	}, more...)...)
 }

@@ -110,7 +110,7 @@ func TestOrderedEntriesTakeTheirPlaceAgain(t *testing.T) {
 				closed.Store(true)
 				for n, m := range msgs {
 					if n%2 == 1 || fenced {
-						require.False(t, pipeline.Held(m.Context()))
+						require.False(t, pipeline.DeliveryFrom(m.Context()).MayStart())
 					}
 				}
 				for _, n := range []int{3, 9, 0, 7, 1, 8, 2, 6, 5, 4} {
@@ -128,7 +128,7 @@ func TestOrderedEntriesTakeTheirPlaceAgain(t *testing.T) {
 				again, msgs := receive(t, out, 20)
 				require.Equal(t, numbers(0, 20), again)
 				for n, m := range msgs {
-					o := pipeline.OriginFrom(m.Context())
+					o := pipeline.DeliveryFrom(m.Context())
 					started := n < 10 && n%2 == 0 && !fenced
 					require.Equal(t, started, o.Delivered == 2, "%d", n)
 					require.Equal(t, started, o.Excused == 1, "%d", n)
@@ -165,7 +165,7 @@ func TestTakeOver(t *testing.T) {
 			if n < 40 {
 				want = 2
 			}
-			require.Equal(t, want, pipeline.OriginFrom(m.Context()).Delivered)
+			require.Equal(t, want, pipeline.DeliveryFrom(m.Context()).Delivered)
 			m.Ack()
 		}
 		r.NothingPending()
@@ -189,7 +189,7 @@ func TestAClosedGateHoldsRedeliveries(t *testing.T) {
 				r.Add(0, 1)
 				for n := range 3 { // more than MaxRedeliveries
 					m := redistest.Receive(t, out)
-					o := pipeline.OriginFrom(m.Context())
+					o := pipeline.DeliveryFrom(m.Context())
 					require.EqualValues(t, n+1, o.Delivered)
 					require.EqualValues(t, n, o.Excused)
 					open.Store(false)
@@ -206,7 +206,7 @@ func TestAClosedGateHoldsRedeliveries(t *testing.T) {
 				m := redistest.Receive(t, out)
 				m.Nack()
 				m = redistest.Receive(t, out)
-				require.EqualValues(t, 5, pipeline.OriginFrom(m.Context()).Delivered)
+				require.EqualValues(t, 5, pipeline.DeliveryFrom(m.Context()).Delivered)
 				m.Nack()
 				require.Eventually(t, func() bool {
 					p := r.Pending()

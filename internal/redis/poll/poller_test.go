@@ -236,7 +236,7 @@ func TestOwnPendingEntriesAreTakenUpAtStart(t *testing.T) {
 		var wrong atomic.Int64
 		h := redistest.Handle(t, out, func(m *message.Message) bool {
 			old := len(m.Payload) == 1 || string(m.Payload) < "23"
-			if d := pipeline.OriginFrom(m.Context()).Delivered; old != (d == 2) {
+			if d := pipeline.DeliveryFrom(m.Context()).Delivered; old != (d == 2) {
 				wrong.Add(1)
 			}
 			return true
@@ -324,7 +324,7 @@ func TestLookingAgainIsNoDelivery(t *testing.T) {
 			m = redistest.Receive(t, out)
 			require.Equal(t, fmt.Sprint(2+i), string(m.Payload))
 			require.False(t, lose.Load())
-			require.EqualValues(t, 1, pipeline.OriginFrom(m.Context()).Delivered)
+			require.EqualValues(t, 1, pipeline.DeliveryFrom(m.Context()).Delivered)
 		}
 		require.Eventually(t, func() bool { return len(r.Pending()) == 3 }, patience, tick)
 		for _, p := range r.Pending() {

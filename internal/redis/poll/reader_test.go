@@ -70,7 +70,10 @@ func TestReaderHandsOverAndAcks(t *testing.T) {
 			m := redistest.Receive(t, out)
 			require.Equal(t, fmt.Sprint(i), string(m.Payload))
 			require.Equal(t, fmt.Sprintf("uuid-%d", i), m.UUID)
-			require.Equal(t, pipeline.Origin{Kind: "redis-stream", Source: r.Stream, Group: group, Key: fmt.Sprint(i), Position: entry.Position(r.Stream, ids[i]), Delivered: 1}, pipeline.OriginFrom(m.Context()))
+			require.Equal(t, pipeline.Delivery{
+				Origin:    pipeline.Origin{Kind: "redis-stream", Source: r.Stream, Group: group, Key: fmt.Sprint(i), Position: entry.Position(r.Stream, ids[i])},
+				Delivered: 1,
+			}, pipeline.DeliveryFrom(m.Context()))
 			label, _ := pprof.Label(m.Context(), "stream")
 			require.Equal(t, r.Stream, label)
 			label, _ = pprof.Label(m.Context(), "worker")

@@ -81,8 +81,8 @@ func TestAdopt(t *testing.T) {
 		if string(first.Payload) != "0" {
 			first, second = second, first
 		}
-		require.EqualValues(t, 7, pipeline.OriginFrom(first.Context()).Delivered)
-		require.EqualValues(t, 1, pipeline.OriginFrom(second.Context()).Delivered)
+		require.EqualValues(t, 7, pipeline.DeliveryFrom(first.Context()).Delivered)
+		require.EqualValues(t, 1, pipeline.DeliveryFrom(second.Context()).Delivered)
 		require.NoError(t, rd.Adopt(t.Context(), claim(ids[0]), nil, func() { acked.Add(1) }), "what is in flight is not run twice")
 		first.Ack()
 		second.Ack()
@@ -107,7 +107,7 @@ func TestSubscriberReclaimsFromTheDead(t *testing.T) {
 		_, out := r.subscriber(s.Client(t), 50*time.Millisecond, 0, m)
 		var wrong atomic.Int64
 		h := redistest.Handle(t, out, func(m *message.Message) bool {
-			if pipeline.OriginFrom(m.Context()).Delivered != 2 {
+			if pipeline.DeliveryFrom(m.Context()).Delivered != 2 {
 				wrong.Add(1)
 			}
 			return true

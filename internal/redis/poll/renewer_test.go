@@ -67,7 +67,7 @@ func TestLongestHoldAndAckFencing(t *testing.T) {
 		_, b := r.subscriber(s.Client(t), minIdle, 0, nil)
 		taken := redistest.Receive(t, b)
 		require.Equal(t, stuck.UUID, taken.UUID)
-		require.EqualValues(t, 2, pipeline.OriginFrom(taken.Context()).Delivered)
+		require.EqualValues(t, 2, pipeline.DeliveryFrom(taken.Context()).Delivered)
 
 		require.NoError(t, stuck.Context().Err(), "a late handler is not cancelled")
 		stuck.Ack()

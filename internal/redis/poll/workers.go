@@ -104,13 +104,16 @@ func (w *workers) message(ctx context.Context, e *pendingEntry) (*message.Messag
 		w.m.malformed.Inc()
 		w.log().Warn("malformed entry", slog.String(logs.StreamEntryID, e.ID), logs.Err(err))
 	}
-	ctx, cancel := context.WithCancel(pipeline.WithOrigin(ctx, pipeline.Origin{
-		Kind: Kind, Source: w.Stream, Group: w.Group, Key: msg.Metadata.Get(pipeline.MetaKey),
-		Position: entry.Position(w.Stream, e.ID), Delivered: e.delivered + int64(e.nacks), Excused: int64(e.excused), Malformed: err,
-	}))
-	if w.o.Ordered {
-		ctx = pipeline.WithHeld(ctx, func() bool { return w.table.mayStart(e) })
+	d := pipeline.Delivery{
+		Origin: pipeline.Origin{
+			Kind: Kind, Source: w.Stream, Group: w.Group, Key: msg.Metadata.Get(pipeline.MetaKey), Position: entry.Position(w.Stream, e.ID),
+		},
+		Delivered: e.delivered + int64(e.nacks), Excused: int64(e.excused), Malformed: err,
 	}
+	if w.o.Ordered {
+		d.Held = func() bool { return w.table.mayStart(e) }
+	}
+	ctx, cancel := context.WithCancel(pipeline.WithDelivery(ctx, d))
 	msg.SetContext(ctx)
 	return msg, cancel
 }

@@ -65,7 +65,7 @@ func TestNackedEntryIsDeliveredAgainThenLeftPending(t *testing.T) {
 					}
 					mu.Lock()
 					defer mu.Unlock()
-					delivered = append(delivered, pipeline.OriginFrom(m.Context()).Delivered)
+					delivered = append(delivered, pipeline.DeliveryFrom(m.Context()).Delivered)
 					return false
 				})
 				h.WaitFor(t, 3)
@@ -111,7 +111,7 @@ func TestPoisonIsIsolated(t *testing.T) {
 		require.NoError(t, entry.Malformed(first))
 		require.Equal(t, "1", string(last.Payload))
 		err := entry.Malformed(poison)
-		require.Equal(t, err, pipeline.OriginFrom(poison.Context()).Malformed)
+		require.Equal(t, err, pipeline.DeliveryFrom(poison.Context()).Malformed)
 		require.True(t, pipeline.IsPermanent(err))
 		require.Equal(t, "missing_message", pipeline.Class(err))
 		require.Empty(t, poison.Payload)

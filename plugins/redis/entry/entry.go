@@ -127,7 +127,7 @@ func Decode(m goredis.XMessage) (*message.Message, error) {
 }
 
 // Malformed returns the error of a message whose entry could not be decoded, or nil. It is
-// permanent and has the class of the mark. In a pipeline it is Origin.Malformed, and the chain
+// permanent and has the class of the mark. In a pipeline it is Delivery.Malformed, and the chain
 // dead-letters the message without a handler.
 func Malformed(m *message.Message) error {
 	class := m.Metadata.Get(pipeline.MetaMalformed)
