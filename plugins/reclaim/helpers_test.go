@@ -234,7 +234,7 @@ func realReader(t testing.TB, s server, st *Stream, slots int, minIdle time.Dura
 // claimHash loads the script that claims and returns its hash.
 func (s server) claimHash(t testing.TB) (hash string) {
 	t.Helper()
-	source, err := os.ReadFile("../redis/poll/lua/claim.lua")
+	source, err := os.ReadFile("../../internal/redis/poll/lua/claim.lua")
 	require.NoError(t, err)
 	require.NoError(t, s.client.ScriptLoad(t.Context(), string(source)).Err())
 	return goredis.NewScript(string(source)).Hash()
