@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,8 +27,9 @@ import (
 // which contains the number of deliveries and, after the ack, "done". The member that has the message
 // has the lock of that file, which ends with its process. The files of messages stay.
 type directory struct {
-	root   string
-	routes *pipeline.Registry // knows which topics are retry topics
+	root      string
+	routes    *pipeline.Registry // knows which topics are retry topics
+	published atomic.Int64       // orders messages that this process publishes in the same nanosecond
 }
 
 func (d *directory) Name() string                               { return "directory" }
@@ -60,7 +62,7 @@ func (f folder) Publish(ctx context.Context, msgs ...*message.Message) error {
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
-		name := fmt.Sprintf("%020d-%s", time.Now().UnixNano(), watermill.NewULID())
+		name := fmt.Sprintf("%020d-%020d-%s", time.Now().UnixNano(), f.d.published.Add(1), watermill.NewULID())
 		file, err := os.Create(filepath.Join(f.dir, "."+name))
 		if err != nil {
 			return err

@@ -32,8 +32,8 @@ type TransportTest struct {
 	Bubble bool
 }
 
-// Transport checks what routes rely on in a transport: its messages and their Origin, redelivery,
-// groups and their members, Drain, and the due time of a retry topic. A topic of a transport that is
+// Transport checks what routes rely on in a transport: its messages and their Delivery, redelivery,
+// groups and their members, Drain, every limit of a Flow, and the due time of a retry topic. A topic of a transport that is
 // no pipeline.Delayer is not checked for the due time, and Conformance checks that it is refused as a
 // retry topic. Call Transport with a server where there is one, for example with a real broker and an
 // embedded one. What a transport takes to notice a dead member lengthens the test, so set it to a few
@@ -74,6 +74,9 @@ func transportCases() []transportCase {
 		{"the members of a group share its messages", (*transportRun).checkMembers},
 		{"a message without an ack comes to another member", (*transportRun).checkUnacked},
 		{"a drain finishes what has begun and leaves the rest", (*transportRun).checkDrain},
+		{"a closed gate stops reading", (*transportRun).checkGate},
+		{"an order is kept", (*transportRun).checkOrder},
+		{"no more messages are in flight than the flow allows", (*transportRun).checkLimits},
 		{"a retry comes no sooner than it is due", (*transportRun).checkDue},
 	}
 }

@@ -56,6 +56,7 @@ type fault struct {
 	group   func(group string) string       // returns the group that is read instead
 	early   bool                            // acks a message before it is delivered
 	settle  func(acked, draining bool) bool // returns whether the message is acked
+	flow    func(*pipeline.Flow)            // changes the flow of the route
 	drain   func(ctx context.Context) error // instead of a Drain
 }
 
@@ -99,6 +100,23 @@ func TestATransportThatBreaksARule(t *testing.T) {
 			"loses the last ack":           {want: "a message came again after its ack", settle: func(acked, draining bool) bool { return acked && !draining }},
 			"loses what it has read ahead": {want: "messages are missing", early: true},
 		},
+		"a closed gate stops reading": {
+			"ignores the gate": {want: "a message came while Flow.Gate returned false", flow: func(f *pipeline.Flow) { f.Gate = nil }},
+			"calls it once":    {want: "Flow.Gate was not called", flow: func(f *pipeline.Flow) { f.Gate = always(f.Gate()) }},
+			"never opens":      {want: "Flow.Gate returned false at first, and then true", flow: gate(func(bool, bool) bool { return false })},
+			"never closes":     {want: "messages came after Flow.Gate had returned true and then false", flow: gate(func(open, closedAgain bool) bool { return open || closedAgain })},
+			"opens only once":  {want: "Flow.Gate returned true again", flow: gate(func(open, closedAgain bool) bool { return open && !closedAgain })},
+		},
+		"an order is kept": {
+			"none of the keys":              {want: "with Flow.Order key: ", flow: without(pipeline.OrderKey)},
+			"none of the partition":         {want: "with Flow.Order partition: ", flow: without(pipeline.OrderPartition)},
+			"a nacked message is overtaken": {want: "message 2 came before message 1, which was nacked: true", settle: func(bool, bool) bool { return true }},
+		},
+		"no more messages are in flight than the flow allows": {
+			"no window": {want: "with Flow.Window 2: ", flow: func(f *pipeline.Flow) { f.Window = 0 }},
+			"no limit":  {want: "with Flow.MaxInFlight 2: ", flow: func(f *pipeline.Flow) { f.MaxInFlight = 0 }},
+			"one more":  {want: "3 messages are in flight", flow: func(f *pipeline.Flow) { f.Window++ }},
+		},
 		"a retry comes no sooner than it is due": {
 			"no due time": {want: "retry 1 came after", publish: func(m *message.Message) { delete(m.Metadata, pipeline.MetaDue) }},
 		},
@@ -119,6 +137,30 @@ func TestATransportThatBreaksARule(t *testing.T) {
 		t.Parallel()
 		pipelinetest.Transport(t, directoryTest(t, func(d *directory) pipeline.Topics { return faulty{d, fault{}} }))
 	})
+}
+
+func always(open bool) func() bool { return func() bool { return open } }
+
+// gate returns what a transport makes of a gate. closedAgain says whether the gate has
+// closed after it was open.
+func gate(read func(open, closedAgain bool) bool) func(*pipeline.Flow) {
+	return func(f *pipeline.Flow) {
+		is, wasOpen, closedAgain := f.Gate, false, false
+		f.Gate = func() bool {
+			open := is()
+			closedAgain = closedAgain || wasOpen && !open
+			wasOpen = wasOpen || open
+			return read(open, closedAgain)
+		}
+	}
+}
+
+func without(order pipeline.Order) func(*pipeline.Flow) {
+	return func(f *pipeline.Flow) {
+		if f.Order == order {
+			f.Order = pipeline.OrderNone
+		}
+	}
 }
 
 // faulty is a directory with a fault.
@@ -165,6 +207,9 @@ func (s faultySource) Describe() pipeline.Endpoint {
 }
 
 func (s faultySource) Open(ctx context.Context, flow pipeline.Flow) (pipeline.Subscription, error) {
+	if s.flow != nil {
+		s.flow(&flow)
+	}
 	inner, err := s.folder.Open(ctx, flow)
 	f := &faultySubscription{Subscription: inner, source: s}
 	f.draining, f.drained = context.WithCancel(context.Background())
