@@ -14,6 +14,9 @@ func CheckTransport(t testing.TB, tt TransportTest, name string) error {
 	return nil
 }
 
+// Validate reports the fields of a TransportTest that are missing.
+func (tt TransportTest) Validate() error { return tt.validate() }
+
 // TransportCases returns the names of the cases of Transport.
 func TransportCases() (names []string) {
 	for _, c := range transportCases() {

@@ -58,6 +58,14 @@ func TestStart(t *testing.T) {
 	require.Equal(t, "c!", string(msgs[2].Payload))
 }
 
+func TestEachStartIsAnotherInstance(t *testing.T) {
+	t.Parallel()
+	start := func() string {
+		return pipelinetest.Start(t, shout{pipelinetest.NewFeed("words"), pipelinetest.NewRecorder("shouts")}).Env().Instance
+	}
+	require.NotEqual(t, start(), start())
+}
+
 func TestConformanceOfAGoodPlugin(t *testing.T) {
 	pipelinetest.Conformance(t, func() []pipeline.Plugin {
 		return []pipeline.Plugin{shout{pipelinetest.NewFeed("words"), pipelinetest.NewRecorder("shouts")}}

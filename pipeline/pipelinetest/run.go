@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -13,7 +14,8 @@ import (
 )
 
 // Start runs the plugins with the real chain and runtime until the test ends, and returns the
-// registry. Stopping is part of the test: a plugin that doesn't stop fails it.
+// registry. The instance has a name that no other has, so several can share a server. Stopping is part
+// of the test: a plugin that doesn't stop fails it.
 func Start(t testing.TB, plugins ...pipeline.Plugin) *pipeline.Registry {
 	t.Helper()
 	reg, stop := run(t, middleware.Options{}, plugins...)
@@ -30,7 +32,7 @@ func StartUntil(t testing.TB, opts middleware.Options, plugins ...pipeline.Plugi
 
 func run(t testing.TB, opts middleware.Options, plugins ...pipeline.Plugin) (*pipeline.Registry, func() error) {
 	t.Helper()
-	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "test", Logger: Logger(t)}, plugins...)
+	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "test-" + watermill.NewULID(), Logger: Logger(t)}, plugins...)
 	require.NoError(t, err, "register")
 	chain := middleware.New(reg, opts)
 	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: time.Minute})

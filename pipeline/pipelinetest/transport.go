@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // TransportTest is how Transport reaches a transport. All fields but Bubble are required.
@@ -40,8 +41,7 @@ type TransportTest struct {
 // seconds.
 func Transport(t *testing.T, tt TransportTest) {
 	t.Helper()
-	require.NotNil(t, tt.New, "TransportTest.New is required")
-	require.NotNil(t, tt.Topic, "TransportTest.Topic is required")
+	require.NoError(t, tt.validate())
 	for _, c := range transportCases() {
 		t.Run(c.name, func(t *testing.T) {
 			check := func(t *testing.T) {
@@ -58,6 +58,14 @@ func Transport(t *testing.T, tt TransportTest) {
 			}
 		})
 	}
+}
+
+// validate reports every field that is missing.
+func (tt TransportTest) validate() error {
+	var p setting.Problems
+	p.Check(tt.New != nil, "TransportTest.New", "is required")
+	p.Check(tt.Topic != nil, "TransportTest.Topic", "is required")
+	return p.Err()
 }
 
 // transportCase is one of the rules for transports.

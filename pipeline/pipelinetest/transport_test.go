@@ -43,6 +43,36 @@ func TestTransport(t *testing.T) {
 	})
 }
 
+func TestTransportNamesTheFieldsThatAreMissing(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		spoil func(*pipelinetest.TransportTest)
+		want  []string
+	}{
+		"nothing is missing": {func(*pipelinetest.TransportTest) {}, nil},
+		"no bubble":          {func(tt *pipelinetest.TransportTest) { tt.Bubble = false }, nil},
+		"no New":             {func(tt *pipelinetest.TransportTest) { tt.New = nil }, []string{"TransportTest.New: is required"}},
+		"no Topic":           {func(tt *pipelinetest.TransportTest) { tt.Topic = nil }, []string{"TransportTest.Topic: is required"}},
+		"nothing is there": {
+			func(tt *pipelinetest.TransportTest) { *tt = pipelinetest.TransportTest{} },
+			[]string{"TransportTest.New: is required", "TransportTest.Topic: is required"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test := directoryTest(t, func(d *directory) pipeline.Topics { return d })
+			tt.spoil(&test)
+			err := test.Validate()
+			if tt.want == nil {
+				require.NoError(t, err)
+			}
+			for _, want := range tt.want {
+				require.ErrorContains(t, err, want)
+			}
+		})
+	}
+}
+
 func TestConformanceOfATransport(t *testing.T) {
 	t.Parallel()
 	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{&directory{root: t.TempDir()}} })

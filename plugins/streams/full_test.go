@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/reclaim"
@@ -107,7 +108,7 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		claims := reclaim.New(shared)
 		claims.Settings().(*reclaim.Config).DeadCheck, claims.Settings().(*reclaim.Config).PresenceTimeout = 10*time.Millisecond, time.Millisecond
 		handled := make(chan string, 100)
-		pipelinetest.Start(t, shared, claims, &onePlugin{func(r *pipeline.Registry) {
+		startAs(t, "test", shared, claims, &onePlugin{func(r *pipeline.Registry) {
 			r.Offer(in.ReclaimTarget())
 			r.Route(pipeline.Route{Name: "plain", From: shared.Source(plain, "g"), Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, Handle: func(m *message.Message) ([]*message.Message, error) {
 				handled <- string(m.Payload)
@@ -123,6 +124,16 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		require.Equal(t, map[string]bool{"test": true, "dead": false}, alive)
 		require.ErrorContains(t, s.client.Set(ctx, "x", "x", 0).Err(), "OOM", "it was full all the time")
 	})
+}
+
+// startAs starts the plugins as the instance of this name until the test ends.
+func startAs(t *testing.T, instance string, plugins ...pipeline.Plugin) {
+	t.Helper()
+	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: instance, Logger: pipelinetest.Logger(t)}, plugins...)
+	require.NoError(t, err)
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: middleware.New(reg, middleware.Options{}).Wrap})
+	require.NoError(t, rt.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, rt.Stop(context.Background())) })
 }
 
 // onePlugin is a plugin of one function.
