@@ -59,7 +59,7 @@ func (b *batch) admitWith(d *delivery) bool {
 	ctx := context.WithValue(d.inner, passedKey{}, &d.passed)
 	d.msg.SetContext(ctx)
 	err := b.apart(func() error {
-		out, err := b.recovering(d.msg, b.admit)
+		out, err := b.stepRecover(d.msg, b.admit)
 		if err == nil && len(out) > 0 {
 			err = pipeline.Permanent(errOutputsLost)
 		}

@@ -13,8 +13,8 @@ import (
 // that use it and Millrace continue each other's ids.
 const metaCorrelation = "correlation_id"
 
-// correlating is the step correlation.
-func (*route) correlating(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+// stepCorrelation is the step correlation: the outputs continue the correlation id of their message.
+func (*route) stepCorrelation(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	id := correlationOf(msg)
 	out, err := next(msg)
 	if err == nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
-// deciding is the step failure: it decides about the errors and panics of all steps inside of it.
+// stepFailure is the step failure: it decides about the errors and panics of all steps inside of it.
 // Whatever those have done to the message's payload and context is undone before.
-func (w *route) deciding(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+func (w *route) stepFailure(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	ctx, payload, spent := msg.Context(), msg.Payload, spentBy(msg, w.retriers)
 	settled := false
 	defer func() {
@@ -27,7 +27,7 @@ func (w *route) deciding(msg *message.Message, next message.HandlerFunc) ([]*mes
 			w.count(msg, outcomeNacked, errUnsettled)
 		}
 	}()
-	out, err := w.recovering(msg, next)
+	out, err := w.stepRecover(msg, next)
 	if err == nil && len(out) > 0 {
 		err = pipeline.Permanent(errOutputsLost)
 	}
@@ -37,8 +37,8 @@ func (w *route) deciding(msg *message.Message, next message.HandlerFunc) ([]*mes
 	return nil, err // nothing after it can fail a message
 }
 
-// refusing is the step refuse.
-func (w *route) refusing(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+// stepRefuse is the step refuse: what was delivered too often, or is malformed, meets no handler.
+func (w *route) stepRefuse(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	if err := refuse(w.Policy, pipeline.DeliveryFrom(msg.Context())); err != nil {
 		return nil, err
 	}

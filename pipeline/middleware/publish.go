@@ -15,9 +15,9 @@ import (
 
 var errOutputWithoutSink = errors.New("the handler returned messages, but its route has no To")
 
-// publishing is the step publish: it sends what the handler returned to the outputs of the route, before
+// stepPublish is the step publish: it sends what the handler returned to the outputs of the route, before
 // the ack. A failed publish fails the message. The Router would publish outside of all its middlewares.
-func (w *route) publishing(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+func (w *route) stepPublish(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	out, err := next(msg)
 	if err == nil && len(out) > 0 {
 		err = w.publish(msg, out)

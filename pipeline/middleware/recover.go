@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// recovering is the step recover: a panic is an error.
-func (*route) recovering(msg *message.Message, next message.HandlerFunc) (out []*message.Message, err error) {
+// stepRecover is the step recover: a panic is an error.
+func (*route) stepRecover(msg *message.Message, next message.HandlerFunc) (out []*message.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			out, err = nil, panicked(p)

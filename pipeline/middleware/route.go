@@ -49,23 +49,23 @@ type step struct {
 	place pipeline.Place
 }
 
-// steps are the chain, the outermost step first. What fails inside of failure is decided there, and
+// steps are the chain, the outermost step first. The method of each is named after it. What fails inside of failure is decided there, and
 // nothing outside of it fails a message that was handled.
 func steps() []step {
 	return []step{
-		{name: "activity", wrap: (*route).notifying, on: func(r pipeline.Route) bool { return r.Activity != nil }},
-		{name: "metrics", wrap: (*route).measuring},
-		{name: "trace", wrap: (*route).tracing},
-		{name: "owner", wrap: (*route).holding},
-		{name: "failure", wrap: (*route).deciding},
-		{name: "refuse", wrap: (*route).refusing},
-		{name: "hold", wrap: (*route).watching, on: func(r pipeline.Route) bool { return r.Policy.Hold() > 0 }},
+		{name: "activity", wrap: (*route).stepActivity, on: func(r pipeline.Route) bool { return r.Activity != nil }},
+		{name: "metrics", wrap: (*route).stepMetrics},
+		{name: "trace", wrap: (*route).stepTrace},
+		{name: "owner", wrap: (*route).stepOwner},
+		{name: "failure", wrap: (*route).stepFailure},
+		{name: "refuse", wrap: (*route).stepRefuse},
+		{name: "hold", wrap: (*route).stepHold, on: func(r pipeline.Route) bool { return r.Policy.Hold() > 0 }},
 		{place: pipeline.PlaceReceived},
 		{place: pipeline.PlaceAttempt},
-		{name: "publish", wrap: (*route).publishing},
-		{name: "correlation", wrap: (*route).correlating},
-		{name: "recover", wrap: (*route).recovering},
-		{name: "timeout", wrap: (*route).limiting, on: func(r pipeline.Route) bool { return r.Policy.TimeLimit() > 0 }},
+		{name: "publish", wrap: (*route).stepPublish},
+		{name: "correlation", wrap: (*route).stepCorrelation},
+		{name: "recover", wrap: (*route).stepRecover},
+		{name: "timeout", wrap: (*route).stepTimeout, on: func(r pipeline.Route) bool { return r.Policy.TimeLimit() > 0 }},
 		{place: pipeline.PlaceHandler},
 	}
 }
@@ -149,23 +149,23 @@ func (w *route) received(msg *message.Message) {
 	w.metrics.received()
 }
 
-// notifying is the step activity.
-func (w *route) notifying(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+// stepActivity is the step activity: it notifies the Activity of the route.
+func (w *route) stepActivity(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	o := pipeline.DeliveryFrom(msg.Context()).Origin
 	w.Activity.Began(o)
 	defer w.Activity.Ended(o)
 	return next(msg)
 }
 
-// measuring is the step metrics.
-func (w *route) measuring(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+// stepMetrics is the step metrics: it counts the message as in flight, and measures the time to its end.
+func (w *route) stepMetrics(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	w.metrics.received()
 	defer w.metrics.end(time.Now())
 	return next(msg)
 }
 
-// holding is the step owner.
-func (w *route) holding(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+// stepOwner is the step owner: a message that another instance has received meanwhile is nacked.
+func (w *route) stepOwner(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	if !pipeline.DeliveryFrom(msg.Context()).MayStart() {
 		return nil, errNotHeld
 	}
@@ -175,9 +175,9 @@ func (w *route) holding(msg *message.Message, next message.HandlerFunc) ([]*mess
 // alone passes a message of a batch through the steps hold and those from publish on, with a handler
 // of its own.
 func (w *route) alone(msg *message.Message, h message.HandlerFunc) error {
-	_, err := w.watching(msg, func(m *message.Message) ([]*message.Message, error) {
-		return w.publishing(m, func(m *message.Message) ([]*message.Message, error) {
-			return w.correlating(m, func(m *message.Message) ([]*message.Message, error) { return w.calling(m, h) })
+	_, err := w.stepHold(msg, func(m *message.Message) ([]*message.Message, error) {
+		return w.stepPublish(m, func(m *message.Message) ([]*message.Message, error) {
+			return w.stepCorrelation(m, func(m *message.Message) ([]*message.Message, error) { return w.calling(m, h) })
 		})
 	})
 	return err
@@ -185,5 +185,5 @@ func (w *route) alone(msg *message.Message, h message.HandlerFunc) error {
 
 // calling passes a message, or the envelope of a batch, through the steps recover and timeout.
 func (w *route) calling(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
-	return w.recovering(msg, func(m *message.Message) ([]*message.Message, error) { return w.limiting(m, h) })
+	return w.stepRecover(msg, func(m *message.Message) ([]*message.Message, error) { return w.stepTimeout(m, h) })
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
-// limiting is the step timeout: the handler's context has the time limit, which does not bound the
+// stepTimeout is the step timeout: the handler's context has the time limit, which does not bound the
 // publishing after it.
-func (w *route) limiting(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+func (w *route) stepTimeout(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	if w.limit <= 0 {
 		return next(msg)
 	}
@@ -27,10 +27,10 @@ func (w *route) limiting(msg *message.Message, next message.HandlerFunc) ([]*mes
 	return next(msg)
 }
 
-// watching is the step hold: a message whose middlewares, handler or publish take longer than the
+// stepHold is the step hold: a message whose middlewares, handler or publish take longer than the
 // longest hold is reported. They run on the message's own goroutine, so one that never returns keeps
 // its slot.
-func (w *route) watching(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
+func (w *route) stepHold(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	if w.hold <= 0 {
 		return next(msg)
 	}
@@ -42,16 +42,16 @@ func (w *route) watching(msg *message.Message, next message.HandlerFunc) ([]*mes
 
 // stuckWatch counts handlers over their longest hold and fails the process when there are too many.
 type stuckWatch struct {
-	log  *slog.Logger
-	most int
-	fail func(error)
+	log   *slog.Logger
+	limit int // of handlers over their longest hold
+	fail  func(error)
 
 	mu  sync.Mutex
 	now int
 }
 
-func newStuckWatch(log *slog.Logger, most int, fail func(error)) *stuckWatch {
-	return &stuckWatch{log: log, most: most, fail: fail}
+func newStuckWatch(log *slog.Logger, limit int, fail func(error)) *stuckWatch {
+	return &stuckWatch{log: log, limit: limit, fail: fail}
 }
 
 // watch reports work that takes longer than the longest hold, with the message that it is at then. It
@@ -63,7 +63,7 @@ func (s *stuckWatch) watch(w *route, at func() pipeline.Origin, stuck func()) (r
 		n := s.add(1)
 		s.log.Error("handler does not return", slog.String(logs.Route, w.Name), slog.String(logs.Origin, o.String()),
 			slog.Duration("longest_hold", w.hold), slog.Int("stuck", n))
-		if n >= s.most {
+		if n >= s.limit {
 			s.fail(fmt.Errorf("%d handlers have not returned within their longest hold, the last one on route %s with %s", n, w.Name, o))
 		}
 		if stuck != nil {

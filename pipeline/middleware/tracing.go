@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// tracing is the step trace: the span of a message covers its retry record and dead letter too.
-func (w *route) tracing(msg *message.Message, next message.HandlerFunc) (out []*message.Message, err error) {
+// stepTrace is the step trace: the span of a message covers its retry record and dead letter too.
+func (w *route) stepTrace(msg *message.Message, next message.HandlerFunc) (out []*message.Message, err error) {
 	outer, span := msg.Context(), w.startSpan(msg)
 	err = errUnsettled
 	defer func() {

@@ -54,7 +54,7 @@ func (p *poller) run(cmd goredis.Cmder, sent time.Time) {
 			}
 		}
 		if !p.table.awaitRoom() || !p.mayRead() {
-			p.o.Scheduler.wait(p, p.pause())
+			p.o.Scheduler.wait(p, p.waitWhileClosed())
 			return
 		}
 		ctx, cancel := p.command()
@@ -76,8 +76,8 @@ func (p *poller) mayRead() bool {
 	return !p.paused.Load() && (p.o.Gate == nil || p.o.Gate()) && !p.o.fenced()
 }
 
-// pause returns the wait of a poller that may not read.
-func (p *poller) pause() time.Duration {
+// waitWhileClosed returns the wait of a poller that may not read.
+func (p *poller) waitWhileClosed() time.Duration {
 	if p.paused.Load() {
 		return never
 	}
@@ -149,21 +149,22 @@ func (p *poller) handle(cmd goredis.Cmder, sent time.Time) time.Duration {
 		p.idle = p.o.InitialPollInterval
 		return 0
 	}
-	wait := p.nextWait()
-	p.idle = min(2*p.idle, p.o.PollInterval)
-	return wait
+	return p.nextWait()
 }
 
 // pollSteps limits the rounding of a wait, and its jitter: each adds at most this part of it.
 const pollSteps = 21
 
-// nextWait adds jitter to a wait that has reached the poll interval. Jitter and rounding only make
-// it longer, by a tenth at most: an idle stream costs at most one read per poll interval.
+// nextWait returns the wait after a read without entries, which doubles with each of them up to the
+// poll interval. There it gets jitter. Jitter and rounding only make it longer, by a tenth at most,
+// so an idle stream costs at most one read per poll interval.
 func (p *poller) nextWait() time.Duration {
-	if p.idle < p.o.PollInterval {
-		return p.idle
+	wait := p.idle
+	if wait < p.o.PollInterval {
+		p.idle = min(2*wait, p.o.PollInterval)
+		return wait
 	}
-	return p.idle + time.Duration(rand.Int64N(int64(p.idle/pollSteps)+1))
+	return wait + time.Duration(rand.Int64N(int64(wait/pollSteps)+1))
 }
 
 // takeNew takes in new entries.

@@ -270,7 +270,7 @@ func readTogether(ctx context.Context, batch []*poller) {
 		case closed:
 			p.o.Scheduler.wait(p, never)
 		case !p.mayRead():
-			p.o.Scheduler.wait(p, p.pause())
+			p.o.Scheduler.wait(p, p.waitWhileClosed())
 		case !room:
 			go p.run(nil, at)
 		default:
