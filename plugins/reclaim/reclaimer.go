@@ -130,14 +130,14 @@ func (d *domain) run(ctx context.Context) {
 	loop.Repeat(ctx, time.Until(next), func(ctx context.Context) time.Duration {
 		var more bool
 		if time.Now().Before(next) {
-			more = d.rest(ctx)
+			more = d.continueRound(ctx)
 		} else {
 			idle := !time.Now().Before(nextIdle)
 			more = d.round(ctx, idle)
 			if idle {
 				nextIdle = time.Now().Add(jitter(c.Interval))
 			} else if more {
-				more = d.rest(ctx) // checks may be due more often than rest
+				more = d.continueRound(ctx) // checks may be due more often than the rest
 			}
 			next = time.Now().Add(jitter(min(c.DeadCheck, max(time.Until(nextIdle), time.Millisecond))))
 		}
@@ -205,9 +205,9 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	return len(d.left) > 0 && ctx.Err() == nil
 }
 
-// rest checks only streams whose reader had no capacity for all, and has some now. It reports
-// whether any are left.
-func (d *domain) rest(ctx context.Context) (more bool) {
+// continueRound checks the streams that a round has left because their reader had no capacity for all
+// entries, and have some now. It reports whether any are left.
+func (d *domain) continueRound(ctx context.Context) (more bool) {
 	var streams []Stream
 	for _, s := range d.target.Streams() {
 		if _, failed := d.failing[s.Name]; d.left[s.Name] && !failed && s.Reader.Free() > 0 {

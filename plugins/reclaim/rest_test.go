@@ -64,20 +64,20 @@ func TestAFullReaderCostsTheOthersNothing(t *testing.T) {
 		require.True(t, d.round(t.Context(), true), "some are left")
 		before := count.n.Load()
 		for range 10 {
-			require.True(t, d.rest(t.Context()))
+			require.True(t, d.continueRound(t.Context()))
 		}
 		require.Equal(t, before, count.n.Load(), "there is still no room")
 
 		full.mu.Lock()
 		full.free = 3
 		full.mu.Unlock()
-		require.True(t, d.rest(t.Context()))
+		require.True(t, d.continueRound(t.Context()))
 		require.Len(t, full.got(), 3)
 		require.Less(t, count.n.Load()-before, int64(20), "the other streams are not looked at")
 		full.mu.Lock()
 		full.free = 10
 		full.mu.Unlock()
-		require.False(t, d.rest(t.Context()))
+		require.False(t, d.continueRound(t.Context()))
 		require.Len(t, full.got(), 5)
 	})
 }
@@ -131,7 +131,7 @@ func TestWhatIsLeftIsNotForgotten(t *testing.T) {
 		broken := goredis.NewClient(&goredis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 		t.Cleanup(func() { require.NoError(t, broken.Close()) })
 		target.client = broken
-		require.True(t, d.rest(t.Context()), "the look has failed")
+		require.True(t, d.continueRound(t.Context()), "the look has failed")
 		require.True(t, d.round(t.Context(), true), "this one too")
 		target.client = s.client
 		require.True(t, d.round(t.Context(), true), "one is left")

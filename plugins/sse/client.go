@@ -81,11 +81,11 @@ func (c *Client) Send(e Event) bool {
 	return true
 }
 
-// Room reports whether Send accepts a number of events with a size in bytes now. It is for a caller
-// that would rather wait than have the client disconnected. A client that has ended needs no room.
-// A client whose write has not returned for the time wait will have no room soon, so to wait for it
-// is useless.
-func (c *Client) Room(events, size int, wait time.Duration) bool {
+// HasCapacity reports whether Send accepts a number of events with a size in bytes now. It is for a
+// caller that would rather wait than have the client disconnected. A client that has ended takes any
+// number. A client whose write has not returned for the time wait will have no capacity soon, so it is
+// useless to wait for it.
+func (c *Client) HasCapacity(events, size int, wait time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.began.IsZero() && time.Since(c.began) >= wait {

@@ -134,16 +134,16 @@ func TestACallerNeedNotWaitForAClientThatHangs(t *testing.T) {
 		c := r.hang()
 		time.Sleep(time.Second) // nothing is being written
 		for range 64 {
-			require.True(t, c.Room(1, 1, 100*time.Millisecond))
+			require.True(t, c.HasCapacity(1, 1, 100*time.Millisecond))
 			require.True(t, c.Send(sse.Event{Data: []byte("x")}))
 			synctest.Wait()
 		}
-		require.False(t, c.Room(1, 1, 100*time.Millisecond))
+		require.False(t, c.HasCapacity(1, 1, 100*time.Millisecond))
 		time.Sleep(99 * time.Millisecond)
-		require.False(t, c.Room(1, 1, 100*time.Millisecond), "it may have been slow only")
+		require.False(t, c.HasCapacity(1, 1, 100*time.Millisecond), "it may have been slow only")
 		time.Sleep(time.Millisecond)
-		require.False(t, c.Room(1, 1, 101*time.Millisecond), "its caller waits longer")
-		require.True(t, c.Room(1, 1, 100*time.Millisecond))
+		require.False(t, c.HasCapacity(1, 1, 101*time.Millisecond), "its caller waits longer")
+		require.True(t, c.HasCapacity(1, 1, 100*time.Millisecond))
 		require.False(t, c.Send(sse.Event{Data: []byte("x")}))
 	})
 }

@@ -352,7 +352,7 @@ func (j *job) rounds(waited time.Duration) {
 // room reports whether all watchers have room for events with a size in bytes.
 func (j *job) room(events, size int) bool {
 	for w := range j.watchers {
-		if !w.stream.client.Room(events, size, j.domain.wait) {
+		if !w.stream.client.HasCapacity(events, size, j.domain.wait) {
 			return false
 		}
 	}

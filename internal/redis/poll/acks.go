@@ -21,7 +21,7 @@ type acker struct{ *shared }
 
 // run flushes until nothing is in flight, or until the reader ends.
 func (a acker) run() {
-	for failures := 0; !a.table.rest(); {
+	for failures := 0; !a.table.endWhenIdle(); {
 		select {
 		case <-a.table.flush:
 		case <-a.table.finished:

@@ -140,9 +140,9 @@ func (t *table) finish() {
 	}
 }
 
-// rest reports whether nothing is in flight and nothing waits for a flush. The acker and the
+// endWhenIdle reports whether nothing is in flight and nothing waits for a flush. The acker and the
 // renewer then end, and the next entry starts them again.
-func (t *table) rest() bool {
+func (t *table) endWhenIdle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.keeping = len(t.entries) > 0 || len(t.counts) > 0
