@@ -1,4 +1,5 @@
-// Package httpclient is what clients of HTTP APIs share.
+// Package httpclient has what clients of HTTP APIs share: how long an answer asks them to wait, and that
+// they follow no redirect.
 package httpclient
 
 import (

@@ -1,5 +1,9 @@
-// Package logs has what the log lines of all plugins share: the keys of their attributes, and
-// samplers for lines that would repeat.
+// Package logs has what the log lines of all plugins share: the keys of their attributes, so that one
+// search finds a route or an origin in all of them, and samplers, so that an outage is one line per
+// minute and not one per message:
+//
+//	warnings := logs.NewThrottle(time.Minute)
+//	warnings.Warn(log, "server unavailable, trying again", slog.String(logs.Stream, name), logs.Err(err))
 package logs
 
 import "log/slog"

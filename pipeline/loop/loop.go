@@ -1,5 +1,12 @@
-// Package loop has what a plugin repeats and waits with: the goroutines of a service, a call at every
-// interval, a sleep that a context ends, and a backoff.
+// Package loop runs what a service repeats until it is stopped, and waits in a way that a context can
+// end. A service with a Group needs no Stop of its own, because the Group ends its goroutines and waits
+// for them:
+//
+//	type pruner struct{ loop.Group }
+//
+//	func (p *pruner) Start(ctx context.Context) error {
+//		return p.Group.Start(ctx, func(ctx context.Context) { loop.Every(ctx, time.Hour, p.prune) })
+//	}
 package loop
 
 import (

@@ -1,6 +1,11 @@
-// Package middleware holds the chain that every message passes: an ordered list of Watermill's
-// middlewares, each with a name. Steps returns the list of a route, and the command topology prints
-// it. The chain's own steps are, the outermost first:
+// Package middleware has the chain that every message passes: an ordered list of steps of Watermill's
+// middleware type, which call each other from the outside to the handler:
+//
+//	chain := middleware.New(registry, middleware.Options{})
+//	runtime := pipeline.NewRuntime(registry, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}})
+//
+// Steps returns the list of a route, and the command topology prints it. The chain's own steps are, the
+// outermost first:
 //
 //   - activity: tells the route's Activity when a message begins and ends;
 //   - metrics: counts messages in flight and measures the time to the ack or nack;

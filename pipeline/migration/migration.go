@@ -1,5 +1,12 @@
-// Package migration is what a plugin with tables and the command `migrate` agree on. Package
-// plugins/sqldb implements it.
+// Package migration is what a plugin with tables and the command `migrate` agree on. The plugin names
+// its schemas (pipeline.Migratable), and both the command and the service that opens the store bring
+// them up to date, so it does not matter which of them comes first:
+//
+//	plugin --Schemas--> Schema --Plan-----> migrate --dry-run
+//	                           --Migrate--> migrate
+//	                           --Prepare--> Service.Start, by the Policy of the process
+//
+// Package plugins/sqldb implements Schema for PostgreSQL and SQLite.
 package migration
 
 import (

@@ -1,7 +1,10 @@
 // Package operate has the types of what people ask of a pipeline and change in it, as data instead of
-// text: a Report answers a question, an Action changes something, and a Check says in one line
-// whether something is in order. Package app makes commands of them, with --json, --dry-run and exit
-// codes. Other faces read the same values.
+// text, so that a command, its --json and any other face show the same values:
+//
+//	plugin --Report: Read--------> Answer --> app: tables or --json, and an exit code
+//	       --Action: Preview, Do-> Answer --> app: the same, with --dry-run for Preview
+//
+// An Answer has one value for programs, tables for people, and a Check for each thing that is not in order.
 //
 // A plugin has its reports and actions in a method (Operated) and does not offer them to the registry,
 // because the names and flags of commands are needed before any settings are read, while offers are

@@ -1,5 +1,13 @@
 // Package setting has what the settings of plugins are made of: secrets, TLS, addresses, and the list
-// of problems that a Validate method reports.
+// of problems that a Validate method reports. A plugin checks all of its settings before it returns, so
+// that a person corrects the file once and not once per mistake:
+//
+//	func (c *Config) Validate() error {
+//		var p setting.Problems
+//		p.Check(c.MaxLen > 0, "stream.max_len", "must be > 0, got %d", c.MaxLen)
+//		p.Positive("timeout", c.Timeout)
+//		return p.Err()
+//	}
 package setting
 
 import (

@@ -1,4 +1,10 @@
-// Package slots limits what happens at the same time, for callers that wait in the order of their calls.
+// Package slots limits what happens at the same time, for callers that wait in the order of their calls:
+//
+//	calls := slots.New(8)
+//	if err := calls.Acquire(ctx); err != nil {
+//		return err // ctx has ended, or the stream is being drained
+//	}
+//	defer calls.Release()
 package slots
 
 import (
