@@ -63,10 +63,10 @@ type Options struct {
 
 // Tracer is implemented by a plugin that makes the process's tracer provider. Tracing is called
 // after the settings were decoded and before plugins register, unless the plugin is disabled;
-// instance is the name of this instance. flush is called at the end and may be nil. Only the first
+// instance is the name of this instance, and version that of the binary. flush is called at the end and may be nil. Only the first
 // plugin that implements Tracer is used.
 type Tracer interface {
-	Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error)
+	Tracing(ctx context.Context, instance, version string) (provider trace.TracerProvider, flush func(context.Context) error, err error)
 }
 
 // Commander is implemented by a plugin that has commands which are no reports or actions (see

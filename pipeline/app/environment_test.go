@@ -186,8 +186,9 @@ func TestTracing(t *testing.T) {
 	})
 	o := options(p, "do")
 	o.Environ = []string{"MILL__INSTANCE_ID=mill-7"}
-	traces := tracer{make: func(instance string) (trace.TracerProvider, func(context.Context) error, error) {
+	traces := tracer{make: func(instance, version string) (trace.TracerProvider, func(context.Context) error, error) {
 		require.Equal(t, "mill-7", instance)
+		require.Equal(t, "v1.2.3", version)
 		require.Equal(t, "hello", p.config.Greeting, "after the settings")
 		return provider, func(context.Context) error {
 			flushed <- struct{}{}
@@ -201,7 +202,7 @@ func TestTracing(t *testing.T) {
 	require.Equal(t, provider, await(t, seen))
 	await(t, flushed)
 
-	traces.make = func(string) (trace.TracerProvider, func(context.Context) error, error) {
+	traces.make = func(string, string) (trace.TracerProvider, func(context.Context) error, error) {
 		return nil, nil, errors.New("bad endpoint")
 	}
 	o.Plugins = []pipeline.Plugin{p, traces}
@@ -213,13 +214,13 @@ func TestTracing(t *testing.T) {
 
 // tracer is a plugin that makes tracer providers.
 type tracer struct {
-	make func(instance string) (trace.TracerProvider, func(context.Context) error, error)
+	make func(instance, version string) (trace.TracerProvider, func(context.Context) error, error)
 }
 
 func (tracer) Name() string { return "tracer" }
 
 func (tracer) Register(*pipeline.Registry) error { return nil }
 
-func (t tracer) Tracing(_ context.Context, instance string) (trace.TracerProvider, func(context.Context) error, error) {
-	return t.make(instance)
+func (t tracer) Tracing(_ context.Context, instance, version string) (trace.TracerProvider, func(context.Context) error, error) {
+	return t.make(instance, version)
 }

@@ -204,7 +204,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 		l.Logger = newLogger(h.o.Stderr, l.Settings.Log)
 	}
 	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("environment", l.Settings.Environment))
-	tracer, flush, err := startTracing(ctx, l)
+	tracer, flush, err := startTracing(ctx, l, h.build().Version)
 	if err != nil {
 		return err
 	}
@@ -215,13 +215,13 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 }
 
 // startTracing returns the tracer provider, nil without one, and what flushes it.
-func startTracing(ctx context.Context, l *Loaded) (provider trace.TracerProvider, flush func(), err error) {
+func startTracing(ctx context.Context, l *Loaded, version string) (provider trace.TracerProvider, flush func(), err error) {
 	i := slices.IndexFunc(l.Plugins, func(p pipeline.Plugin) bool { _, ok := p.(Tracer); return ok })
 	if i < 0 {
 		return nil, func() {}, nil
 	}
 	tracer, _ := l.Plugins[i].(Tracer)
-	provider, shutdown, err := tracer.Tracing(ctx, l.Settings.instance())
+	provider, shutdown, err := tracer.Tracing(ctx, l.Settings.instance(), version)
 	if err != nil {
 		return nil, nil, fmt.Errorf("tracing: %w", err)
 	}

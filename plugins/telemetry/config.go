@@ -21,12 +21,13 @@ type Config struct {
 	// CheckTimeout bounds one run of a check; one that takes longer counts as failed.
 	CheckTimeout time.Duration `yaml:"check_timeout"`
 	// OTLPEndpoint is the collector that spans are sent to by OTLP over HTTP, such as
-	// http://127.0.0.1:4318; without a path, /v1/traces. Empty: no traces.
+	// http://127.0.0.1:4318; without a path, /v1/traces. Empty: no traces. The variables
+	// OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_ENDPOINT win.
 	OTLPEndpoint string `yaml:"otlp_endpoint"`
 	// SampleRatio is the part of the traces started here that is kept, 0 to 1. A message with a
-	// trace context keeps the decision of its sender.
+	// trace context keeps the decision of its sender. OTEL_TRACES_SAMPLER wins.
 	SampleRatio float64 `yaml:"sample_ratio"`
-	// ServiceName names the process in traces.
+	// ServiceName names the process in traces. OTEL_SERVICE_NAME wins.
 	ServiceName string `yaml:"service_name"`
 }
 

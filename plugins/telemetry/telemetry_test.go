@@ -15,14 +15,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // feature is a plugin registered after telemetry.
 type feature struct {

@@ -2,9 +2,10 @@ package telemetry
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
-	"net/url"
 	"os"
 	"sync/atomic"
 
@@ -12,48 +13,55 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
-const tracesPath = "/v1/traces"
-
 // Tracing implements app.Tracer, which is called after the settings were decoded. flush sends the
-// remaining spans and ends the provider. instance names the process in traces
-// (service.instance.id). Without an endpoint the provider does nothing. Spans that the collector
-// refuses are dropped: tracing never delays a message.
-func (p *Plugin) Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
-	cfg := p.config
-	if cfg.OTLPEndpoint == "" {
-		return noop.NewTracerProvider(), func(context.Context) error { return nil }, nil
-	}
-	endpoint, err := url.Parse(cfg.OTLPEndpoint)
-	if err != nil {
-		return nil, nil, fmt.Errorf("telemetry: otlp_endpoint: %w", err)
-	}
-	if endpoint.Path == "" || endpoint.Path == "/" {
-		endpoint.Path = tracesPath
-	}
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint.String()))
-	if err != nil {
-		return nil, nil, fmt.Errorf("telemetry: otlp exporter: %w", err)
-	}
-	who, err := identity(ctx, cfg, instance)
+// remaining spans and ends the provider. instance and version describe the process in traces
+// (service.instance.id, service.version). The standard variables of OpenTelemetry win over the
+// settings, and an error names the one that can't be used. The provider does nothing without an
+// endpoint, unless OTEL_TRACES_EXPORTER names an exporter. Spans that the collector refuses are
+// dropped: tracing never delays a message.
+func (p *Plugin) Tracing(ctx context.Context, instance, version string) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
+	to, err := exportOf(p.config, os.Getenv)
 	if err != nil {
 		return nil, nil, err
 	}
-	sdk := sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(&reporting{SpanExporter: exporter, plugin: p}),
-		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(cfg.SampleRatio))),
-		sdktrace.WithResource(who),
-	)
+	if !to.otlp && !to.console {
+		return noop.NewTracerProvider(), func(context.Context) error { return nil }, nil
+	}
+	who, err := identity(ctx, p.config, instance, version)
+	if err != nil {
+		return nil, nil, err
+	}
+	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(who)}
+	if to.sampler != nil {
+		options = append(options, sdktrace.WithSampler(to.sampler))
+	}
+	if to.otlp {
+		var client []otlptracehttp.Option
+		if !to.fromVariable {
+			client = append(client, otlptracehttp.WithEndpointURL(to.endpoint.String()))
+		}
+		exporter, err := otlptracehttp.New(ctx, client...)
+		if err != nil {
+			return nil, nil, fmt.Errorf("telemetry: otlp exporter: %w", err)
+		}
+		options = append(options, sdktrace.WithBatcher(&reporting{SpanExporter: exporter, plugin: p, endpoint: to.endpoint.Redacted()}))
+	}
+	if to.console {
+		options = append(options, sdktrace.WithBatcher(console{os.Stderr}))
+	}
+	sdk := sdktrace.NewTracerProvider(options...)
 	return sdk, sdk.Shutdown, nil
 }
 
-// identity names the process in traces. OTEL_RESOURCE_ATTRIBUTES adds to it.
-func identity(ctx context.Context, cfg Config, instance string) (*resource.Resource, error) {
+// identity describes the process in traces. OTEL_RESOURCE_ATTRIBUTES adds to it and wins.
+func identity(ctx context.Context, cfg Config, instance, version string) (*resource.Resource, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: host name: %w", err)
@@ -62,6 +70,7 @@ func identity(ctx context.Context, cfg Config, instance string) (*resource.Resou
 		resource.WithTelemetrySDK(),
 		resource.WithAttributes(
 			attribute.String("service.name", cfg.ServiceName),
+			attribute.String("service.version", version),
 			attribute.String("service.instance.id", instance),
 			attribute.String("host.name", host),
 		),
@@ -76,8 +85,9 @@ func identity(ctx context.Context, cfg Config, instance string) (*resource.Resou
 // reporting logs failures. The global error handler of OpenTelemetry writes to standard error.
 type reporting struct {
 	sdktrace.SpanExporter
-	plugin *Plugin
-	bad    atomic.Bool
+	plugin   *Plugin
+	endpoint string // as log lines name it
+	bad      atomic.Bool
 }
 
 // ExportSpans implements sdktrace.SpanExporter. It is never called concurrently.
@@ -90,9 +100,27 @@ func (r *reporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySp
 	switch log := r.plugin.log.Load(); {
 	case err != nil && !wasBad:
 		log.Warn("spans are dropped: the collector does not take them",
-			slog.String("endpoint", r.plugin.config.OTLPEndpoint), logs.Err(err))
+			slog.String("endpoint", r.endpoint), logs.Err(err))
 	case err == nil && wasBad:
 		log.Info("the collector takes spans again")
 	}
 	return nil
 }
+
+// console writes each span as one line of JSON, for developers. It does what the exporter stdouttrace of OpenTelemetry
+// does, which is a module of its own.
+type console struct{ out io.Writer }
+
+// ExportSpans implements sdktrace.SpanExporter. It is never called concurrently.
+func (c console) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
+	lines := json.NewEncoder(c.out)
+	for _, span := range tracetest.SpanStubsFromReadOnlySpans(spans) {
+		if err := lines.Encode(span); err != nil {
+			return fmt.Errorf("telemetry: write a span: %w", err)
+		}
+	}
+	return nil
+}
+
+// Shutdown implements sdktrace.SpanExporter.
+func (console) Shutdown(context.Context) error { return nil }

@@ -26,6 +26,7 @@ type collector struct {
 	*httptest.Server
 	mu     sync.Mutex
 	path   string
+	header http.Header
 	got    bytes.Buffer
 	status int
 }
@@ -35,7 +36,7 @@ func newCollector(t *testing.T) *collector {
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.path = r.URL.Path
+		c.path, c.header = r.URL.Path, r.Header
 		_, err := io.Copy(&c.got, r.Body)
 		if err != nil {
 			t.Error(err)
@@ -46,10 +47,15 @@ func newCollector(t *testing.T) *collector {
 	return c
 }
 
-func (c *collector) received() (path, body string) {
+// received returns where the last request went, and its headers with the bodies of all.
+func (c *collector) received() (path, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.path, c.got.String()
+	var header strings.Builder
+	if err := c.header.Write(&header); err != nil {
+		return "", err.Error()
+	}
+	return c.path, header.String() + c.got.String()
 }
 
 func (c *collector) answer(status int) {
@@ -61,7 +67,7 @@ func (c *collector) answer(status int) {
 func tracing(t *testing.T, c telemetry.Config) (trace.TracerProvider, func(context.Context) error, error) {
 	p := telemetry.New()
 	*p.Settings().(*telemetry.Config) = c
-	return p.Tracing(t.Context(), "mill-7")
+	return p.Tracing(t.Context(), "mill-7", "v1.2.3")
 }
 
 func TestTracing(t *testing.T) {
@@ -84,7 +90,7 @@ func TestTracing(t *testing.T) {
 	require.NoError(t, flush(t.Context()))
 	path, body := c.received()
 	require.Equal(t, "/v1/traces", path)
-	for _, want := range []string{"publish record", "handle record", "service.name", "mill", "service.instance.id", "mill-7"} {
+	for _, want := range []string{"publish record", "handle record", "service.name", "mill", "service.instance.id", "mill-7", "service.version", "v1.2.3"} {
 		require.Contains(t, body, want)
 	}
 }
@@ -110,7 +116,7 @@ func TestSampling(t *testing.T) {
 
 func TestTracingOff(t *testing.T) {
 	t.Parallel()
-	provider, flush, err := telemetry.New().Tracing(t.Context(), "mill-7")
+	provider, flush, err := telemetry.New().Tracing(t.Context(), "mill-7", "v1.2.3")
 	require.NoError(t, err)
 	_, span := provider.Tracer("test").Start(t.Context(), "x")
 	require.False(t, span.IsRecording())
@@ -125,7 +131,7 @@ func TestCollectorAway(t *testing.T) {
 	p := telemetry.New()
 	settings(t, p).OTLPEndpoint = c.URL
 	settings(t, p).Listen = "127.0.0.1:0"
-	provider, flush, err := p.Tracing(t.Context(), "mill-7")
+	provider, flush, err := p.Tracing(t.Context(), "mill-7", "v1.2.3")
 	require.NoError(t, err)
 	logged := &pipelinetest.Buffer{}
 	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil)), Tracer: provider}, p)
