@@ -8,10 +8,14 @@ import (
 	"golang.org/x/term"
 )
 
-func newLogger(w io.Writer, s LogSettings) *slog.Logger {
+// newLogger returns the logger of the process. environ says whether a terminal shows colors.
+func newLogger(w io.Writer, s LogSettings, environ []string) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: s.Level}
-	if s.Format == "text" || s.Format != "json" && isTerminal(w) {
+	switch {
+	case s.Format == "text":
 		return slog.New(slog.NewTextHandler(w, opts))
+	case s.Format != "json" && isTerminal(w):
+		return slog.New(newTerminalLog(w, s.Level, showsColors(environ)))
 	}
 	opts.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration { // as in text, and not in nanoseconds
@@ -20,6 +24,11 @@ func newLogger(w io.Writer, s LogSettings) *slog.Logger {
 		return a
 	}
 	return slog.New(slog.NewJSONHandler(w, opts))
+}
+
+// showsColors reports whether the person at a terminal wants colors (https://no-color.org), and the terminal has them.
+func showsColors(environ []string) bool {
+	return environment(environ, "NO_COLOR") == "" && environment(environ, "TERM") != "dumb"
 }
 
 func isTerminal(w io.Writer) bool {

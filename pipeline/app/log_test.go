@@ -13,7 +13,7 @@ func TestDurationsInTheLogHaveUnits(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"text": "at_most=15s", "json": `"at_most":"15s"`} {
 		var out bytes.Buffer
-		newLogger(&out, LogSettings{Format: format}).Info("waiting", slog.Duration("at_most", 15*time.Second))
+		newLogger(&out, LogSettings{Format: format}, nil).Info("waiting", slog.Duration("at_most", 15*time.Second))
 		require.Contains(t, out.String(), want)
 	}
 }

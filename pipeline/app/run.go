@@ -201,7 +201,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	// INFO is for the life of a service.
 	if notice == nil && l.Settings.Log.Level == slog.LevelInfo {
 		l.Settings.Log.Level = slog.LevelWarn
-		l.Logger = newLogger(h.o.Stderr, l.Settings.Log)
+		l.Logger = newLogger(h.o.Stderr, l.Settings.Log, h.o.Environ)
 	}
 	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("environment", l.Settings.Environment))
 	tracer, flush, err := startTracing(ctx, l, h.build().Version)

@@ -53,7 +53,8 @@ type Settings struct {
 type LogSettings struct {
 	// Level is debug, info, warn or error.
 	Level slog.Level `yaml:"level"`
-	// Format is text, json, or auto: text on a terminal, otherwise JSON.
+	// Format is text, json, or auto: short lines for people on a terminal, otherwise JSON. NO_COLOR
+	// and TERM=dumb take the colors from a terminal.
 	Format string `yaml:"format"`
 }
 
@@ -303,7 +304,7 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 	// mistakes are reported first.
 	errs = append([]error{doc.Decode("", &l.Settings)}, errs...)
 	errs = append(errs, doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))
-	l.Logger = newLogger(h.o.Stderr, l.Settings.Log)
+	l.Logger = newLogger(h.o.Stderr, l.Settings.Log, h.o.Environ)
 	return l, errors.Join(errs...)
 }
 
