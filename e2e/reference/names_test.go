@@ -34,7 +34,7 @@ func unknownNames(page string, settings, metrics []string) []string {
 
 func TestSettingsAndMetricsOfTheDocumentationExist(t *testing.T) {
 	settings := slices.Sorted(maps.Keys(defaults(t)))
-	metrics := append(slices.Sorted(maps.Keys(allMetrics(t))), "millrace_health_check_ok")
+	metrics := append(slices.Sorted(maps.Keys(allMetrics(t))), "millrace_health_check_ok", "millrace_build_info", "millrace_instance_info")
 	var pages []string
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md"} {
 		found, err := filepath.Glob(filepath.Join(top, pattern))

@@ -54,6 +54,7 @@ func metricReadmes() map[string]string {
 		"":                     "pipeline/middleware/doc.go",
 		"millrace_deadletter_": "plugins/deadletter/README.md",
 		"millrace_kafka_":      "plugins/kafka/README.md",
+		"millrace_ledger_":     "handlers/promotion/ledger/README.md",
 		"millrace_money_":      "handlers/promotion/money/README.md",
 		"millrace_promotion_":  "handlers/promotion/README.md",
 		"millrace_reclaim_":    "plugins/reclaim/README.md",
@@ -210,7 +211,8 @@ func metricsPage(t *testing.T) string {
 	t.Helper()
 	return "# Metrics\n\nEvery metric with its labels, its unit and its help text. Without a unit, it is a number.\n" +
 		"The operations server adds those of Go, of the process, and\n" +
-		"[`millrace_health_check_ok`](../plugins/telemetry/README.md#metrics).\n" +
+		"[`millrace_health_check_ok`](../plugins/telemetry/README.md#metrics), and the command `run`\n" +
+		"[`millrace_build_info` and `millrace_instance_info`](../plugins/telemetry/README.md#metrics).\n" +
 		"`make reference` writes this page; do not edit it.\n" +
 		sections(allMetrics(t), metricReadmes(), "")
 }

@@ -128,7 +128,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Health("promotion", readiness{feeds.Measured, &p.run.progress}.check)
 	r.Collect(append(payoutMetrics.Collectors(), feederMetrics.Collectors()...)...)
 	r.Collect(streamMetrics.Collectors()...)
-	r.Collect(clientMetrics{p.run})
+	r.Collect(clientMetrics{p.run}, p.run.simulated())
+	r.Collect(p.run.metrics.Collectors()...)
 	return nil
 }
 

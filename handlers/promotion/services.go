@@ -31,6 +31,7 @@ type resources struct {
 	instance string
 	schemas  migration.Policy
 	log      *slog.Logger
+	metrics  *ledger.Metrics
 
 	ledger    *ledger.Ledger
 	ledgerID  string // filled with ledger
@@ -44,7 +45,7 @@ type resources struct {
 }
 
 func newResources(c *Config) *resources {
-	return &resources{config: c, log: slog.New(slog.DiscardHandler)}
+	return &resources{config: c, log: slog.New(slog.DiscardHandler), metrics: ledger.NewMetrics()}
 }
 
 // use takes instance name, schema policy and log from the process. It is called before the services
@@ -72,6 +73,19 @@ func (c clientMetrics) Collect(out chan<- prometheus.Metric) {
 			one.Collect(out)
 		}
 	}
+}
+
+// simulated is 1 while the Money API is simulated in this process.
+func (r *resources) simulated() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_money_simulated",
+		Help: "1 if this instance calls the simulated Money API that it runs itself, so nothing is paid, otherwise 0.",
+	}, func() float64 {
+		if r.config.MoneyAPI.Simulator.Enabled {
+			return 1
+		}
+		return 0
+	})
 }
 
 // service is a pipeline.Service made of functions. draining may be nil.
@@ -212,7 +226,7 @@ func (r *resources) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	if err := r.schemas.Prepare(ctx, r.schema(r.log), r.log); err != nil {
 		return nil, err
 	}
-	opts := ledger.Options{Instance: r.instance, Lease: r.config.MoneyAPI.lease(), OutcomeEvents: r.config.Results.Enabled,
+	opts := ledger.Options{Instance: r.instance, Metrics: r.metrics, Lease: r.config.MoneyAPI.lease(), OutcomeEvents: r.config.Results.Enabled,
 		AcceptUnannounced: r.config.AcceptUnannounced, SameRequest: sameRequest, MaxActive: r.config.Stream.MaxActive}
 	return sqldb.Await(ctx, r.log, "ledger", ledgerSetting, func() (*ledger.Ledger, error) {
 		return ledger.Open(ctx, r.config.Ledger, opts, r.log)

@@ -85,7 +85,10 @@ func (b *flusher[Q, R]) try(ctx context.Context, limit time.Duration, run func(c
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return run(ctx, part)
+	began := time.Now()
+	err := run(ctx, part)
+	b.l.opts.Metrics.batch(b.what, len(part), time.Since(began))
+	return err
 }
 
 // finish passes the results to items that were run together.
@@ -132,7 +135,7 @@ func (b *flusher[Q, R]) flushOrdinary(ctx context.Context, batch []*batchItem[Q,
 		return batch, nil
 	}
 	if err = b.try(ctx, b.l.opts.flushTimeout, b.ordinary, batch...); err != nil {
-		if f := b.l.store.fault(err); f != faultLocked && f != faultServer {
+		if f := b.l.faultOf(err); f != faultLocked && f != faultServer {
 			err = nil
 		}
 		return batch, err

@@ -85,6 +85,8 @@ type Options struct {
 	// AcceptUnannounced: a begin without a row accepts the payout, instead of writing a dead letter
 	// of class unannounced.
 	AcceptUnannounced bool
+	// Metrics show this ledger from Open to Close. Nil: they are not collected.
+	Metrics *Metrics
 	// SameRequest reports whether two requests of one key request the same payout. The stored one
 	// is sent. Nil: bytes.Equal.
 	SameRequest func(t rules.Type, stored, offered []byte) bool

@@ -173,7 +173,7 @@ func (l *Ledger) MarkEnqueued(ctx context.Context, p rules.Promotion, incarnatio
 		if err == nil {
 			return marked, nil
 		}
-		if n == maxTries || l.store.fault(err) != faultRetry || !loop.Sleep(ctx, time.Duration(n)*time.Millisecond) {
+		if f := l.faultOf(err); n == maxTries || f != faultRetry || !loop.Sleep(ctx, time.Duration(n)*time.Millisecond) {
 			return 0, l.wrap("mark enqueued", err)
 		}
 	}

@@ -72,11 +72,12 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 		return nil, err
 	}
 	l.start()
+	opts.Metrics.show(l)
 	return l, nil
 }
 
 func (l *Ledger) start() {
-	begins, settles := newFlusher(l, "begin", l.beginBatch), newFlusher(l, "settle", l.settleBatch)
+	begins, settles := newFlusher(l, opBegin, l.beginBatch), newFlusher(l, opSettle, l.settleBatch)
 	if s, ok := l.store.(ordinaryStore); ok {
 		begins.ordinary = func(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
 			return l.beginOrdinary(ctx, s, batch)
@@ -86,8 +87,8 @@ func (l *Ledger) start() {
 		}
 	}
 	n := l.store.flushers()
-	l.accepts = newFlusher(l, "accept", l.acceptBatch).collect(n, 0)
-	l.notEnqueued = newFlusher(l, "not enqueued", l.notEnqueuedBatch).collect(1, 0)
+	l.accepts = newFlusher(l, opAccept, l.acceptBatch).collect(n, 0)
+	l.notEnqueued = newFlusher(l, opNotEnqueued, l.notEnqueuedBatch).collect(1, 0)
 	l.begins, l.settles = begins.collect(n, l.cfg.Linger), settles.collect(n, l.cfg.Linger)
 	l.settles.keeps = true
 }
@@ -110,6 +111,7 @@ func (l *Ledger) CloseContext(ctx context.Context) error {
 	var err error
 	l.closed.Do(func() {
 		defer l.end()
+		l.opts.Metrics.hide(l)
 		inTime := context.AfterFunc(ctx, l.end)
 		defer inTime()
 		l.accepts.close()

@@ -30,6 +30,8 @@ type sqliteStore struct {
 	skew    *atomic.Int64
 
 	writerToken chan struct{} // contains one token: the right to use conn
+	waits       atomic.Int64  // for the token
+	waited      atomic.Int64  // ns
 	conn        *sql.Conn
 	stmts       map[string]*sql.Stmt // prepared on conn
 }
@@ -60,6 +62,15 @@ func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.
 }
 
 func (s *sqliteStore) flushers() int { return 1 }
+
+// connections returns the connection that writes, which a transaction holds by its token, and those that read.
+func (s *sqliteStore) connections() []connections {
+	idle, readers := len(s.writerToken), s.readers.Stats()
+	return []connections{
+		{pool: poolPayouts, inUse: 1 - idle, idle: idle, limit: 1, waits: s.waits.Load(), waited: time.Duration(s.waited.Load())},
+		{pool: poolReports, inUse: readers.InUse, idle: readers.Idle, limit: readers.MaxOpenConnections, waits: readers.WaitCount, waited: readers.WaitDuration},
+	}
+}
 
 func (s *sqliteStore) close() error {
 	for _, st := range s.stmts {
@@ -100,16 +111,34 @@ func (s *sqliteStore) now() time.Time {
 
 // beginImmediate begins a write transaction; end releases it.
 func (s *sqliteStore) beginImmediate(ctx context.Context) error {
-	select {
-	case <-s.writerToken:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := s.takeWriter(ctx); err != nil {
+		return err
 	}
 	if err := s.run("BEGIN IMMEDIATE"); err != nil {
 		s.writerToken <- struct{}{}
 		return err
 	}
 	return nil
+}
+
+// takeWriter takes the token, and notes how long that took if it was not free.
+func (s *sqliteStore) takeWriter(ctx context.Context) error {
+	select {
+	case <-s.writerToken:
+		return nil
+	default:
+	}
+	began := time.Now()
+	defer func() {
+		s.waits.Add(1)
+		s.waited.Add(int64(time.Since(began)))
+	}()
+	select {
+	case <-s.writerToken:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // end commits or rolls back. A failed commit has changed nothing.

@@ -25,6 +25,8 @@ type store interface {
 	fault(err error) fault
 	// flushers is the number of concurrent transactions per batcher.
 	flushers() int
+	// connections returns the state of the pools, without a statement.
+	connections() []connections
 	close() error
 }
 

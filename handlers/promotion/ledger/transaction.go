@@ -72,7 +72,7 @@ const (
 func (l *Ledger) transact(ctx context.Context, w readRequest, fn func(context.Context, transaction, *readResult, *writeSet) error) error {
 	for n := 1; ; n++ {
 		err := l.transactOnce(ctx, w, fn)
-		f := l.store.fault(err)
+		f := l.faultOf(err)
 		if n == maxTries || f != faultRetry && f != faultStale {
 			return err
 		}
@@ -138,7 +138,7 @@ func (l *Ledger) update(ctx context.Context, what string, exclusive *rules.Promo
 		if err == nil {
 			return nil
 		}
-		f := l.store.fault(err)
+		f := l.faultOf(err)
 		if f != faultRetry && f != faultLocked || f == faultRetry && n >= maxTries || n >= maxLockTries || !loop.Sleep(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) {
 			return l.wrap(what, err)
 		}

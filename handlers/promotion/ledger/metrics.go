@@ -1,0 +1,156 @@
+package ledger
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+// Metrics show the database of one ledger at a time: its connections, its batches, and why transactions failed.
+// Collecting them sends no statement. Build it with NewMetrics. It is safe for concurrent use.
+type Metrics struct {
+	seconds  *prometheus.HistogramVec
+	payouts  *prometheus.HistogramVec
+	failures *prometheus.CounterVec
+	pools    pools
+}
+
+// Operations of batches: a label.
+const (
+	opAccept      = "accept"
+	opNotEnqueued = "not enqueued"
+	opBegin       = "begin"
+	opSettle      = "settle"
+)
+
+// causes are the values of the label cause, by the class of the error.
+func causes() map[fault]string {
+	return map[fault]string{
+		faultRetry: "contended", faultLocked: "locked", faultStale: "stale", faultData: "data", faultServer: "unreachable", faultOther: "refused",
+	}
+}
+
+// NewMetrics returns the metrics for Options.Metrics. Each series of batches and failures exists from the first scrape.
+func NewMetrics() *Metrics {
+	labels := func(names ...string) []string { return names }
+	m := &Metrics{
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "millrace_ledger_batch_duration_seconds",
+			Help:    "Time of one transaction for a batch, with its waits for a connection and for locks, by operation.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, labels("operation")),
+		payouts: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "millrace_ledger_batch_payouts",
+			Help:    "Payouts per transaction of a batch, by operation.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
+		}, labels("operation")),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_ledger_transaction_failures_total",
+			Help: "Transactions that failed, by cause. Those that were contended (deadlock, serialization), locked, stale (a row had changed) or unreachable are tried again; for data and refused see the log.",
+		}, labels("cause")),
+		pools: pools{
+			connections: prometheus.NewDesc("millrace_ledger_connections", "Open connections of a pool, by pool and state (in_use, idle).", labels("pool", "state"), nil),
+			limit:       prometheus.NewDesc("millrace_ledger_connections_limit", "The most connections of a pool, by pool.", labels("pool"), nil),
+			waits:       prometheus.NewDesc("millrace_ledger_connection_waits_total", "Times that a statement waited for a connection, by pool.", labels("pool"), nil),
+			waited:      prometheus.NewDesc("millrace_ledger_connection_wait_seconds_total", "Time that statements waited for a connection, by pool.", labels("pool"), nil),
+		},
+	}
+	for _, op := range []string{opAccept, opNotEnqueued, opBegin, opSettle} {
+		m.seconds.WithLabelValues(label(op))
+		m.payouts.WithLabelValues(label(op))
+	}
+	for _, cause := range causes() {
+		m.failures.WithLabelValues(cause)
+	}
+	return m
+}
+
+// show collects the state of l's pools until hide; both do nothing without Metrics.
+func (m *Metrics) show(l *Ledger) {
+	if m != nil {
+		m.pools.open.Store(l)
+	}
+}
+
+func (m *Metrics) hide(l *Ledger) {
+	if m != nil {
+		m.pools.open.CompareAndSwap(l, nil)
+	}
+}
+
+// Collectors returns all metrics.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.seconds, m.payouts, m.failures, &m.pools}
+}
+
+func label(operation string) string { return strings.ReplaceAll(operation, " ", "_") }
+
+// batch notes one transaction of a batch. A nil Metrics notes nothing.
+func (m *Metrics) batch(operation string, payouts int, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.seconds.WithLabelValues(label(operation)).Observe(took.Seconds())
+	m.payouts.WithLabelValues(label(operation)).Observe(float64(payouts))
+}
+
+// faultOf classifies the error of a transaction and counts it. What a caller of the ledger asked in vain, such as a
+// payout that does not exist, is no failure of the database.
+func (l *Ledger) faultOf(err error) fault {
+	f := l.store.fault(err)
+	if f == faultOther {
+		if _, refused := sqldb.RefusalOf(sqldb.Explain(err)); !refused {
+			return f
+		}
+	}
+	if cause := causes()[f]; cause != "" && l.opts.Metrics != nil {
+		l.opts.Metrics.failures.WithLabelValues(cause).Inc()
+	}
+	return f
+}
+
+// Pools of a store: a label. The pool for reports also serves the feeder and commands.
+const (
+	poolPayouts = "payouts"
+	poolReports = "reports"
+)
+
+// connections is the state of one pool.
+type connections struct {
+	pool               string
+	inUse, idle, limit int
+	waits              int64
+	waited             time.Duration
+}
+
+// pools collects the state of the pools of the open ledger, and nothing without one.
+type pools struct {
+	open                              atomic.Pointer[Ledger]
+	connections, limit, waits, waited *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (p *pools) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{p.connections, p.limit, p.waits, p.waited} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (p *pools) Collect(to chan<- prometheus.Metric) {
+	l := p.open.Load()
+	if l == nil {
+		return
+	}
+	for _, c := range l.store.connections() {
+		to <- prometheus.MustNewConstMetric(p.connections, prometheus.GaugeValue, float64(c.inUse), c.pool, "in_use")
+		to <- prometheus.MustNewConstMetric(p.connections, prometheus.GaugeValue, float64(c.idle), c.pool, "idle")
+		to <- prometheus.MustNewConstMetric(p.limit, prometheus.GaugeValue, float64(c.limit), c.pool)
+		to <- prometheus.MustNewConstMetric(p.waits, prometheus.CounterValue, float64(c.waits), c.pool)
+		to <- prometheus.MustNewConstMetric(p.waited, prometheus.CounterValue, c.waited.Seconds(), c.pool)
+	}
+}
