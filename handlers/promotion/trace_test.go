@@ -108,11 +108,22 @@ func TestOneTrace(t *testing.T) {
 			}
 			return names
 		}
+		// The span of a publish is between the one of the message and the one of what was published.
 		accepted := []string{"process promotion.point.accept " + publish, "publish"}
-		entry := append([]string{"process promotion.point.stream campaign-promotion-stream:POINT:1"}, accepted...)
+		entry := append([]string{"process promotion.point.stream campaign-promotion-stream:POINT:1", "send campaign-promotion-stream:POINT:<id>"}, accepted...)
 		require.Equal(t, append([]string{"money chargePoint"}, entry...), path(calls[0]))
-		require.Equal(t, append([]string{"money chargePoint", "process promotion.point.retry campaign-promotion-point-retry"}, entry...), path(calls[1]),
+		require.Equal(t, append([]string{"money chargePoint", "process promotion.point.retry campaign-promotion-point-retry", "send campaign-promotion-point-retry"}, entry...), path(calls[1]),
 			"the retry record is a child of the entry whose call was refused")
+		for _, s := range ours {
+			for _, a := range s.Attributes() {
+				require.NotContains(t, a.Value.String(), "POINT:1:7", "the key of a payout names a person: %s", a.Key)
+			}
+			require.NotContains(t, s.Status().Description, "POINT:1:7")
+			if s.Name() == "money chargePoint" {
+				require.Equal(t, "POST", attribute(s, "http.request.method"))
+				require.Equal(t, "127.0.0.1", attribute(s, "server.address"))
+			}
+		}
 	})
 }
 

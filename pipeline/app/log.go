@@ -6,16 +6,22 @@ import (
 	"os"
 
 	"golang.org/x/term"
+
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // newLogger returns the logger of the process. environ says whether a terminal shows colors.
 func newLogger(w io.Writer, s LogSettings, environ []string) *slog.Logger {
+	return slog.New(logs.WithTrace(newHandler(w, s, environ)))
+}
+
+func newHandler(w io.Writer, s LogSettings, environ []string) slog.Handler {
 	opts := &slog.HandlerOptions{Level: s.Level}
 	switch {
 	case s.Format == "text":
-		return slog.New(slog.NewTextHandler(w, opts))
+		return slog.NewTextHandler(w, opts)
 	case s.Format != "json" && isTerminal(w):
-		return slog.New(newTerminalLog(w, s.Level, showsColors(environ)))
+		return newTerminalLog(w, s.Level, showsColors(environ))
 	}
 	opts.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration { // as in text, and not in nanoseconds
@@ -23,7 +29,7 @@ func newLogger(w io.Writer, s LogSettings, environ []string) *slog.Logger {
 		}
 		return a
 	}
-	return slog.New(slog.NewJSONHandler(w, opts))
+	return slog.NewJSONHandler(w, opts)
 }
 
 // showsColors reports whether the person at a terminal wants colors (https://no-color.org), and the terminal has them.

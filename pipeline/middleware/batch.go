@@ -192,7 +192,7 @@ func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 		d.passed.SetContext(d.passed.ctx) // as the step timeout does
 	}
 	b.metrics.batchSeconds.Observe(time.Since(started).Seconds())
-	endSpan(span, err)
+	endCall(span, err)
 	return results, err
 }
 

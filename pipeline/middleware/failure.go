@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
@@ -51,6 +52,7 @@ func (w *route) stepRefuse(msg *message.Message, next message.HandlerFunc) ([]*m
 func (w *route) settle(msg *message.Message, payload message.Payload, spent history, err error) error {
 	if err == nil {
 		w.metrics.acked.Inc()
+		markOutcome(trace.SpanFromContext(msg.Context()), outcomeAcked, nil)
 		return nil
 	}
 	msg.Payload = payload
@@ -65,6 +67,7 @@ func (w *route) settle(msg *message.Message, payload message.Payload, spent hist
 // count counts and logs the outcome of a message that failed.
 func (w *route) count(msg *message.Message, outcome string, err error) {
 	w.Chain.metrics.messages.WithLabelValues(w.Name, outcome, pipeline.Class(err)).Inc()
+	markOutcome(trace.SpanFromContext(msg.Context()), outcome, err)
 	w.report(w.Route, msg, outcome, err)
 }
 
@@ -159,7 +162,10 @@ func (c *Chain) deadLetter(r *pipeline.Route, msg *message.Message, err error, b
 	pipeline.InjectTrace(msg.Context(), dead.Metadata)
 	ctx, cancel := c.publishContext(msg.Context())
 	defer cancel()
-	if perr := pipeline.PublishDeadLetter(ctx, to, dead); perr != nil {
+	ctx, span := c.sendSpan(ctx, to.Describe(), nil, dead)
+	perr := errUnsettled // if the sink panics
+	defer func() { endCall(span, perr) }()
+	if perr = pipeline.PublishDeadLetter(ctx, to, dead); perr != nil {
 		perr = fmt.Errorf("publish dead letter to %s: %w", to.Describe(), perr)
 		if pipeline.IsPermanent(perr) {
 			c.fail(fmt.Errorf("route %s: %s can be neither handled nor dead-lettered: %w", r.Name, d.Origin, perr))
@@ -203,7 +209,7 @@ func retryRecord(r *pipeline.Route, msg *message.Message, err error, before hist
 // report logs the outcome of a failed message. Lines of nacks, retries and dead letters are
 // sampled. Each dropped message has its own line, because it is lost.
 func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, err error) {
-	f := failed{pipeline.DeliveryFrom(msg.Context()).String(), err}
+	f := failed{pipeline.DeliveryFrom(msg.Context()).String(), err, trace.SpanContextFromContext(msg.Context())}
 	key := failureKey{r.Name, outcome, pipeline.Class(err)}
 	if outcome == outcomeDropped {
 		c.logFailure(slog.LevelError, key, f, 0)
@@ -218,6 +224,7 @@ type (
 	failed     struct {
 		origin string
 		err    error
+		at     trace.SpanContext // may be invalid
 	}
 )
 
@@ -236,5 +243,5 @@ func (c *Chain) logFailure(level slog.Level, key failureKey, f failed, suppresse
 	if errors.As(f.err, &p) {
 		attrs = append(attrs, slog.String("stack", string(p.stack)))
 	}
-	c.log.LogAttrs(context.Background(), level, "message not handled", attrs...)
+	c.log.LogAttrs(trace.ContextWithSpanContext(context.Background(), f.at), level, "message not handled", attrs...)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -103,15 +104,28 @@ func (w *route) publishTo(ctx context.Context, o outbound) (err error) {
 			err = panicked(p)
 		}
 	}()
-	if err := w.send(ctx, o.sink, o.records...); err != nil {
+	links := linksTo(o.of)
+	if len(o.of) == 1 {
+		ctx, links = trace.ContextWithSpan(ctx, o.of[0].span), nil
+	}
+	if err := w.sendLinked(ctx, o.sink, links, o.records...); err != nil {
 		return fmt.Errorf("publish to %s: %w", o.sink.Describe(), err)
 	}
 	return nil
 }
 
+// send publishes records of the chain's own, for one message or without any.
 func (c *Chain) send(ctx context.Context, to pipeline.Sink, msgs ...*message.Message) error {
+	return c.sendLinked(ctx, to, nil, msgs...)
+}
+
+// sendLinked publishes records for the messages in links, for one message without links.
+func (c *Chain) sendLinked(ctx context.Context, to pipeline.Sink, links []trace.Link, msgs ...*message.Message) (err error) {
 	ctx, cancel := c.publishContext(ctx)
 	defer cancel()
+	ctx, span := c.sendSpan(ctx, to.Describe(), links, msgs...)
+	err = errUnsettled // if the sink panics
+	defer func() { endCall(span, err) }()
 	return to.Publish(ctx, msgs...)
 }
 

@@ -84,7 +84,7 @@ func (c *Client) call(ctx context.Context, o *operation, template *http.Request,
 	}
 
 	start := time.Now()
-	ctx, span := startSpan(ctx, o.name, req.key)
+	ctx, span := startSpan(ctx, o.name, template)
 	used := c.tokens.get(ctx)
 	req.secret = used.token
 	a, v, sent := c.exchange(ctx, template, &req, used)
@@ -205,26 +205,41 @@ func (c *Client) evaluate(ctx context.Context, a *Answer, p permit, key string, 
 }
 
 // startSpan starts a client span under the caller's span. Without a recorded parent it starts none,
-// and the caller's trace context is sent unchanged.
-func startSpan(ctx context.Context, name, key string) (context.Context, trace.Span) {
+// and the caller's trace context is sent unchanged. It has neither the idempotency key nor the address
+// of a lookup, because both name the target.
+func startSpan(ctx context.Context, name string, req *http.Request) (context.Context, trace.Span) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
 		return ctx, nil
 	}
+	attrs := []attribute.KeyValue{
+		attribute.String("http.request.method", req.Method), attribute.String("server.address", req.URL.Hostname()),
+		attribute.String("millrace.money.operation", name),
+	}
+	if port, err := strconv.Atoi(req.URL.Port()); err == nil {
+		attrs = append(attrs, attribute.Int("server.port", port))
+	}
 	return parent.TracerProvider().Tracer("github.com/millrace-io/millrace/handlers/promotion/money").
-		Start(ctx, "money "+name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("idempotency_key", key)))
+		Start(ctx, "money "+name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
 }
 
+// endSpan ends a span with the class of the answer. Its text stays out, because the API may quote the target in it.
 func endSpan(span trace.Span, a *Answer) {
 	if span == nil {
 		return
 	}
-	span.SetAttributes(attribute.String("money.class", a.Class.String()))
+	class := a.Class.String()
+	span.SetAttributes(attribute.String("millrace.money.class", class))
 	if a.Status != 0 {
 		span.SetAttributes(attribute.Int("http.response.status_code", a.Status))
 	}
 	if a.Class != Paid && a.Class != NoCharge {
-		span.SetStatus(codes.Error, a.Text)
+		kind := class
+		if a.Status >= http.StatusBadRequest {
+			kind = strconv.Itoa(a.Status)
+		}
+		span.SetAttributes(attribute.String("error.type", kind))
+		span.SetStatus(codes.Error, class)
 	}
 	span.End()
 }
