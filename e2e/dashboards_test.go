@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,6 +39,9 @@ type source struct{ Type, UID string }
 type panel struct {
 	ID                       int
 	Type, Title, Description string
+	Collapsed                bool
+	Panels                   []panel // of a row that is collapsed
+	row                      string  // the collapsed row that it is in
 	Datasource               source
 	GridPos                  struct{ X, Y, W, H int }
 	FieldConfig              struct{ Defaults struct{ Unit string } }
@@ -58,7 +62,20 @@ func dashboards(t *testing.T) map[string]dashboard {
 		require.NoError(t, err)
 		var d dashboard
 		require.NoError(t, json.Unmarshal(text, &d), file)
+		d.Panels = unfolded(d.Panels)
 		all[filepath.Base(file)] = d
+	}
+	return all
+}
+
+// unfolded returns the panels with those of collapsed rows behind their rows.
+func unfolded(panels []panel) (all []panel) {
+	for _, p := range panels {
+		all = append(all, p)
+		for _, inside := range p.Panels {
+			inside.row = p.Title
+			all = append(all, inside)
+		}
 	}
 	return all
 }
@@ -92,11 +109,14 @@ func (d dashboard) lint() []string {
 		}
 		for _, q := range d.Panels[:i] {
 			a, b := p.GridPos, q.GridPos
-			if a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H {
+			if p.row == q.row && a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H {
 				say("%q lies over %q", p.Title, q.Title)
 			}
 		}
 		if p.Type == "row" {
+			if opened := i == 0; opened == p.Collapsed || opened != (len(p.Panels) == 0) {
+				say("%q must be collapsed, and contain its panels, unless it is the first row", p.Title)
+			}
 			continue
 		}
 		titles[p.Title] = true
@@ -312,9 +332,14 @@ func TestDashboardsAreInOrder(t *testing.T) {
 		}
 	}
 	// The panels that the on-call person was promised.
-	titles := map[string]bool{}
-	for _, p := range dashboards(t)["millrace.json"].Panels {
-		titles[p.Title] = true
+	titles, uids := map[string]bool{}, map[string]bool{}
+	for name, d := range dashboards(t) {
+		require.False(t, uids[d.UID], "%s has the uid of another dashboard", name)
+		uids[d.UID] = true
+		for _, p := range d.Panels {
+			require.False(t, titles[p.Title], "%s: another dashboard has %q, and the runbook names panels by their titles", name, p.Title)
+			titles[p.Title] = p.Type != "row"
+		}
 	}
 	for _, want := range []string{
 		"Entries reclaimed, by domain", "Entries reclaimed, shards of $domain", "Claim p99, by domain", "Oldest unpaid", "Dead letters, by topic", "Breaker",
@@ -334,6 +359,17 @@ func TestDashboardLintBites(t *testing.T) {
 		"a data source of one's own": {func(d *dashboard) {
 			d.Panels[1].Targets[0].Datasource.UID = "P1809F7CD0C75ACF3"
 		}, "doesn't ask the chosen data source"},
+		"a row that is open": {func(d *dashboard) {
+			for i := range d.Panels[1:] {
+				d.Panels[i+1].Collapsed = false
+			}
+		}, "must be collapsed"},
+		"a row without its panels": {func(d *dashboard) {
+			d.Panels = slices.DeleteFunc(d.Panels, func(p panel) bool { return p.row != "" })
+			for i := range d.Panels {
+				d.Panels[i].Panels = nil
+			}
+		}, "contain its panels"},
 		"a panel over another":         {func(d *dashboard) { d.Panels[1].GridPos = d.Panels[2].GridPos }, "lies over"},
 		"a variable that nobody knows": {func(d *dashboard) { d.Panels[1].Targets[0].Expr = `x{a="$dommain"}` }, "no variable dommain"},
 		"no variable for the source":   {func(d *dashboard) { d.Templating.List = d.Templating.List[1:] }, "no variable datasource"},

@@ -46,7 +46,7 @@ func TestMetricsNameTheBuildAndTheInstance(t *testing.T) {
 	require.Zero(t, r.code, r.stderr)
 	series := await(t, seen)
 	for _, want := range []string{
-		"millrace_build_info version=v1.2.3 1", "millrace_build_info go=" + runtime.Version() + " 1",
+		"millrace_build_info version=v1.2.3 1", "millrace_build_info go=" + runtime.Version() + " 1", "millrace_build_info commit=unknown 1",
 		"millrace_instance_info profile=local 1", "millrace_instance_info environment=external 1",
 	} {
 		require.Contains(t, series, want)
