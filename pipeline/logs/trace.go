@@ -9,8 +9,8 @@ import (
 
 // Attribute keys of the trace that a line belongs to, as OpenTelemetry names them outside of its own format.
 const (
-	TraceID = "trace_id"
-	SpanID  = "span_id"
+	traceID = "trace_id"
+	spanID  = "span_id"
 )
 
 // WithTrace returns a handler that adds the ids of the trace and the span in the context of a line, if there is one.
@@ -22,7 +22,7 @@ type traced struct{ slog.Handler }
 func (t traced) Handle(ctx context.Context, r slog.Record) error {
 	if at := trace.SpanContextFromContext(ctx); at.IsValid() {
 		r = r.Clone()
-		r.AddAttrs(slog.String(TraceID, at.TraceID().String()), slog.String(SpanID, at.SpanID().String()))
+		r.AddAttrs(slog.String(traceID, at.TraceID().String()), slog.String(spanID, at.SpanID().String()))
 	}
 	return t.Handler.Handle(ctx, r)
 }
