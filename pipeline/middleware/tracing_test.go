@@ -30,7 +30,7 @@ func spansOf(t *testing.T, from pipeline.Endpoint, o pipeline.Origin, r pipeline
 	reg, err := pipeline.NewRegistry(pipeline.Env{Tracer: provider}, onRoute{r})
 	require.NoError(t, err)
 	handle, _ := middleware.New(reg, middleware.Options{}).Wrap(reg.Routes()[0])
-	msg := message.NewMessageWithContext(pipeline.WithOrigin(t.Context(), o), "uuid", []byte("payload"))
+	msg := message.NewMessageWithContext(pipeline.WithDelivery(t.Context(), pipeline.Delivery{Origin: o}), "uuid", []byte("payload"))
 	_, _ = handle(msg) // what it returns is that the message is nacked
 	spans, attrs := map[string]sdktrace.ReadOnlySpan{}, map[string][]string{}
 	for _, s := range recorder.Ended() {
