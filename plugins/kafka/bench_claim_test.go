@@ -104,6 +104,13 @@ func (b *bench) committed() progress {
 }
 
 // last returns the last mark.
+// endTransaction adds the marker of a transaction, which no consumer sees.
+func (b *bench) endTransaction() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next++
+}
+
 func (b *bench) last() progress {
 	b.mu.Lock()
 	defer b.mu.Unlock()

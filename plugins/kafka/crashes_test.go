@@ -219,9 +219,7 @@ func TestACleanEndHandsOnTheSuspicion(t *testing.T) {
 				}
 				b.out() // the next one is in flight
 				if tt.marker {
-					b.mu.Lock()
-					b.next++
-					b.mu.Unlock()
+					b.endTransaction()
 				}
 				b.endSess()
 				<-b.ended

@@ -2,6 +2,7 @@ package feeder
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
@@ -15,16 +16,7 @@ func (f *Feeder) sweep(ctx context.Context, t rules.Type, m *streams.Manager) er
 	unknown := 0
 	err := m.Sweep(ctx, f.Config.GracePeriod, func(ctx context.Context, id string) error {
 		attrs := []any{slog.String(logPromotionType, string(t)), slog.String(logPromotionID, id)}
-		p, err := rules.PromotionOfStream(t, id)
-		if err != nil {
-			unknown++
-			f.log.DebugContext(ctx, "stream of no promotion, not read", attrs...)
-			return nil
-		}
-		known, err := f.Ledger().ActivateKnown(ctx, p)
-		if err == nil && !known && f.AcceptUnannounced {
-			known, err = true, f.Ledger().Started(ctx, p, 0)
-		}
+		known, err := f.reactivate(ctx, t, id)
 		switch {
 		case err != nil:
 			return err
@@ -46,4 +38,18 @@ func (f *Feeder) sweep(ctx context.Context, t rules.Type, m *streams.Manager) er
 	f.unread[t] = unknown
 	f.Metrics.unknown.WithLabelValues(string(t)).Set(float64(unknown))
 	return nil
+}
+
+// reactivate reactivates a stream if the ledger has its promotion, or may take one that was not
+// announced. No promotion has a stream whose id is not its number.
+func (f *Feeder) reactivate(ctx context.Context, t rules.Type, id string) (known bool, err error) {
+	p, err := rules.PromotionOfStream(t, id)
+	if errors.Is(err, rules.ErrInvalid) {
+		return false, nil
+	}
+	known, err = f.Ledger().ActivateKnown(ctx, p)
+	if err == nil && !known && f.AcceptUnannounced {
+		known, err = true, f.Ledger().Started(ctx, p, 0)
+	}
+	return known, err
 }
