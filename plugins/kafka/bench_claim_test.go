@@ -103,14 +103,14 @@ func (b *bench) committed() progress {
 	return b.commits[len(b.commits)-1]
 }
 
-// last returns the last mark.
-// endTransaction adds the marker of a transaction, which no consumer sees.
-func (b *bench) endTransaction() {
+// endTransactions adds the markers of n transactions, which no consumer sees.
+func (b *bench) endTransactions(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.next++
+	b.next += n
 }
 
+// last returns the last mark.
 func (b *bench) last() progress {
 	b.mu.Lock()
 	defer b.mu.Unlock()

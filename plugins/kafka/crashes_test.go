@@ -188,20 +188,20 @@ func TestAStopIsNoDeath(t *testing.T) {
 func TestACleanEndHandsOnTheSuspicion(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		former progress
-		acks   int  // of two records
-		marker bool // that of a transaction is behind them
-		want   progress
+		former  progress
+		acks    int   // of two records
+		markers int64 // of transactions, behind them
+		want    progress
 	}{
-		"nobody died":                    {progress{}, 1, false, progress{base: 1}},
-		"wary, one is unanswered":        {progress{owned: true}, 1, false, progress{base: 1, owned: true}},
-		"careful, one is unanswered":     {progress{owned: true, deaths: 1}, 1, false, progress{base: 1, owned: true, deaths: 1, counts: map[int64]int{1: 1}}},
-		"wary, all that exists is done":  {progress{owned: true}, 2, false, progress{base: 2}},
-		"careful, all is done as well":   {progress{owned: true, deaths: 1}, 2, false, progress{base: 2}},
-		"wary, nothing has been read":    {progress{owned: true}, -1, false, progress{owned: true}},
-		"careful, nothing has been read": {progress{owned: true, deaths: 1}, -1, false, progress{owned: true, deaths: 1}},
-		"wary, and a marker":             {progress{owned: true}, 2, true, progress{base: 2, owned: true}},
-		"careful, and a marker":          {progress{owned: true, deaths: 1}, 2, true, progress{base: 2, owned: true, deaths: 1}},
+		"nobody died":                    {progress{}, 1, 0, progress{base: 1}},
+		"wary, one is unanswered":        {progress{owned: true}, 1, 0, progress{base: 1, owned: true}},
+		"careful, one is unanswered":     {progress{owned: true, deaths: 1}, 1, 0, progress{base: 1, owned: true, deaths: 1, counts: map[int64]int{1: 1}}},
+		"wary, all that exists is done":  {progress{owned: true}, 2, 0, progress{base: 2}},
+		"careful, all is done as well":   {progress{owned: true, deaths: 1}, 2, 0, progress{base: 2}},
+		"wary, nothing has been read":    {progress{owned: true}, -1, 0, progress{owned: true}},
+		"careful, nothing has been read": {progress{owned: true, deaths: 1}, -1, 0, progress{owned: true, deaths: 1}},
+		"wary, and a marker":             {progress{owned: true}, 2, 1, progress{base: 2, owned: true}},
+		"careful, and a marker":          {progress{owned: true, deaths: 1}, 2, 1, progress{base: 2, owned: true, deaths: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -218,9 +218,7 @@ func TestACleanEndHandsOnTheSuspicion(t *testing.T) {
 					}
 				}
 				b.out() // the next one is in flight
-				if tt.marker {
-					b.endTransaction()
-				}
+				b.endTransactions(tt.markers)
 				b.endSess()
 				<-b.ended
 				require.Equal(t, tt.want, b.last())
