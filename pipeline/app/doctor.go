@@ -14,7 +14,7 @@ func (h *Host) doctorCommand() *cobra.Command {
 	var strict bool
 	cmd := h.JSONFlag(h.ServiceFlags(&cobra.Command{
 		Use:   "doctor",
-		Short: "Check the servers and this process for what loses data or stops work",
+		Short: "Check servers and process for what loses data or stops work",
 		Long: fmt.Sprintf(`Check the servers and this process for what loses data or stops work.
 
 Each line is ok, warn or fail, with what to do. All checks run at once, and each has %s to answer. They only read, and need no running instance. The limits of the process are those of the shell or container in which the command runs.
