@@ -90,11 +90,11 @@ func (l *Live) provided(ctx context.Context) string {
 	if err == nil && value == "" {
 		err = errors.New("the value is empty")
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err == nil {
 		err = l.check(value)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if err != nil {
 		l.keep(err)
 		return l.value

@@ -6,7 +6,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -160,6 +163,24 @@ func TestAProvidedSecret(t *testing.T) {
 	require.Equal(t, "two", live.Value(t.Context()))
 	err, value = nil, ""
 	require.Equal(t, "two", live.Value(t.Context()))
+}
+
+// Many connections are opened at the same time while the token changes.
+func TestAProvidedSecretIsSharedByConnections(t *testing.T) {
+	t.Parallel()
+	var n atomic.Int64
+	s := setting.NewProvidedSecret("", func(context.Context) (string, error) { return strconv.FormatInt(n.Add(1), 10), nil })
+	live := s.Live("token", nil, func(string) error { return nil })
+	var connections sync.WaitGroup
+	for range 8 {
+		connections.Go(func() {
+			for range 100 {
+				require.NotEmpty(t, live.Value(t.Context()))
+			}
+		})
+	}
+	connections.Wait()
+	require.EqualValues(t, 800, n.Load())
 }
 
 func TestALiteralSecretNeverChanges(t *testing.T) {
