@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Pause, resume and cancel are seen by every instance within 2 s.
@@ -53,7 +53,7 @@ func TestAPersonSteers(t *testing.T) {
 	c := w.counts("POINT")
 	require.EqualValues(t, 8_000, c.Paid+c.Cancelled)
 	require.EqualValues(t, c.Paid, w.api.Summary().Charged)
-	require.Equal(t, rules.PromotionCancelled, c.State)
+	require.Equal(t, rules.GroupCancelled, c.State)
 	out, code := w.command("campaign", "resume", "POINT", strconv.FormatInt(w.promotion, 10), "--why", "a test")
 	require.Equal(t, 1, code, "%s", out)
 	w.mustCommand(nil, "campaign", "reconcile", "POINT", strconv.FormatInt(w.promotion, 10))

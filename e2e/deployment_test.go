@@ -21,11 +21,12 @@ import (
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // deployment is one scenario: empty servers of its own, a Money API whose journal the test reads,
@@ -265,8 +266,8 @@ func (w *deployment) publish(kind string, n int, more ...string) {
 	w.mustCommand(nil, append([]string{"campaign", "publish", "--promotion", strconv.FormatInt(w.promotion, 10), "--type", kind, "--targets", strconv.Itoa(n)}, more...)...)
 }
 
-func (w *deployment) id(kind string) rules.Promotion {
-	return rules.Promotion{Type: rules.Type(kind), ID: w.promotion}
+func (w *deployment) id(kind string) payouts.Promotion {
+	return payouts.Promotion{Type: payouts.Type(kind), ID: w.promotion}
 }
 
 // counts returns the promotion's counts; zero before the first record.
@@ -310,7 +311,7 @@ func pause(t *testing.T, d time.Duration) {
 }
 
 // charges returns the promotion's charges from the Money API's journal, by target.
-func (w *deployment) charges(id rules.Promotion) map[int64][]simulator.Entry {
+func (w *deployment) charges(id payouts.Promotion) map[int64][]simulator.Entry {
 	charges := map[int64][]simulator.Entry{}
 	for q := (simulator.Query{Type: string(id.Type), PromotionID: id.ID, Limit: 10_000}); ; {
 		page := w.api.Page(q)
@@ -340,7 +341,7 @@ func (w *deployment) assertBalanced(kind string, n int) {
 		require.Equal(w.t, rules.Success, row.State, "row %s: %s", row.Key, row.LastError)
 		require.Len(w.t, charges, 1, "row %s is SUCCESS, and the Money API has no charge", row.Key)
 		e := charges[0]
-		require.Equal(w.t, e.TransactionKey, row.TransactionKey, "row %s", row.Key)
+		require.Equal(w.t, e.TransactionKey, row.Receipt, "row %s", row.Key)
 		request, err := promotionType(kind).Decode(row.Request)
 		require.NoError(w.t, err)
 		require.Equal(w.t, request.Value, e.Value, "row %s", row.Key)

@@ -11,15 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // call is one row of the ledger's attempts.
 type call struct {
 	target, epoch  int64
 	late           bool
-	kind           rules.CallKind
-	outcome        rules.Outcome
+	kind           payouts.CallKind
+	outcome        payouts.Outcome
 	class          string
 	instance       string
 	started, ended time.Time
@@ -65,18 +66,18 @@ func (t *caseRun) rowsAndCalls(ctx context.Context) (map[int64]ledger.Payout, ma
 // spent says whether a call counts as an attempt: a shutdown, a refusal to listen and a wrong
 // password don't.
 func (c call) spent() bool {
-	if c.kind != rules.CallSend {
+	if c.kind != payouts.CallSend {
 		return false
 	}
 	return c.class == rules.ClassLeaseExpired ||
-		!slices.Contains([]rules.Outcome{rules.NotSent, rules.NotCharged, rules.Misconfigured, rules.Unrecognized, rules.Interrupted}, c.outcome)
+		!slices.Contains([]payouts.Outcome{payouts.NotSent, payouts.NotCharged, payouts.Misconfigured, payouts.Unrecognized, payouts.Interrupted}, c.outcome)
 }
 
 // outOfTime reports whether a call used its whole time without an answer, as on a machine without
 // CPU. A call of an instance that was stopped does not count.
 func (s *faultDeployment) outOfTime(c call) bool {
 	at := slices.IndexFunc(s.all, func(m *member) bool { return m.name == c.instance })
-	return (c.outcome == rules.PerhapsCharged || c.kind == rules.CallLookup && c.outcome == rules.Unrecognized) && c.ended.Sub(c.started) >= faultCall &&
+	return (c.outcome == payouts.PerhapsCharged || c.kind == payouts.CallLookup && c.outcome == payouts.Unrecognized) && c.ended.Sub(c.started) >= faultCall &&
 		at >= 0 && (s.all[at].asked.IsZero() || c.ended.Before(s.all[at].asked))
 }
 
@@ -84,15 +85,15 @@ func TestOutOfTime(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
 	s := &faultDeployment{all: []*member{{name: "lives"}, {name: "ends", asked: at}}}
-	see := func(instance string, outcome rules.Outcome, lasted, ended time.Duration) bool {
+	see := func(instance string, outcome payouts.Outcome, lasted, ended time.Duration) bool {
 		return s.outOfTime(call{instance: instance, outcome: outcome, started: at.Add(ended - lasted), ended: at.Add(ended)})
 	}
-	require.True(t, see("lives", rules.PerhapsCharged, faultCall, time.Hour))
-	require.True(t, see("ends", rules.PerhapsCharged, faultCall, -time.Millisecond))
-	require.False(t, see("ends", rules.PerhapsCharged, faultCall, time.Millisecond), "while it ends")
-	require.False(t, see("lives", rules.PerhapsCharged, faultCall-time.Millisecond, 0), "cut off")
-	require.False(t, see("lives", rules.Interrupted, faultCall, 0), "its lease was lost")
-	require.False(t, see("unheard of", rules.PerhapsCharged, faultCall, 0))
+	require.True(t, see("lives", payouts.PerhapsCharged, faultCall, time.Hour))
+	require.True(t, see("ends", payouts.PerhapsCharged, faultCall, -time.Millisecond))
+	require.False(t, see("ends", payouts.PerhapsCharged, faultCall, time.Millisecond), "while it ends")
+	require.False(t, see("lives", payouts.PerhapsCharged, faultCall-time.Millisecond, 0), "cut off")
+	require.False(t, see("lives", payouts.Interrupted, faultCall, 0), "its lease was lost")
+	require.False(t, see("unheard of", payouts.PerhapsCharged, faultCall, 0))
 }
 
 func (t *caseRun) attemptsInPolicy(ctx context.Context) error {
@@ -158,7 +159,7 @@ func (t *caseRun) retriesInTime(ctx context.Context) error {
 	for target, calls := range lines {
 		failures := 0
 		for i, c := range calls[:max(0, len(calls)-1)] {
-			if c.outcome == rules.Interrupted || c.outcome == rules.Paid {
+			if c.outcome == payouts.Interrupted || c.outcome == payouts.Paid {
 				continue
 			}
 			failures++
@@ -183,7 +184,7 @@ func (t *caseRun) frozenStaysQuiet(ctx context.Context) error {
 	}
 	for _, calls := range late {
 		for _, c := range calls {
-			if c.outcome == rules.NotSent || c.outcome == rules.Interrupted {
+			if c.outcome == payouts.NotSent || c.outcome == payouts.Interrupted {
 				return nil
 			}
 		}

@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/e2e/faults"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/internal/failpoint"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // strike carries out the fault of a case, under load, and undoes it.
@@ -310,7 +311,7 @@ func (t *caseRun) poisonAnswers(ctx context.Context, f simulator.Faults) error {
 	}
 	t.badly = map[int64]bool{}
 	for target := range t.offer {
-		if t.api.Poisons(rules.Key{Type: t.id.Type, Promotion: t.id.ID, Target: target}.String()) {
+		if t.api.Poisons(payouts.Key{Type: t.id.Type, Promotion: t.id.ID, Target: target}.String()) {
 			t.badly[target] = true
 		}
 	}

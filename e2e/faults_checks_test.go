@@ -17,7 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // invariant is a condition that must hold after every fault. One that may take a while is checked
@@ -237,9 +237,9 @@ func (t *caseRun) balanced(ctx context.Context) error {
 		case row.State == rules.Success:
 			amount, voucher, err := requestOf(row)
 			o, e := t.offer[target], charged[0]
-			if err != nil || e.TransactionKey != row.TransactionKey || e.Value != valueOf(amount, voucher) ||
+			if err != nil || e.TransactionKey != row.Receipt || e.Value != valueOf(amount, voucher) ||
 				amount != 0 && amount != o.amount || voucher != "" && voucher != o.voucher {
-				errs = append(errs, fmt.Errorf("%s: offered %+v, ledger %s %d%s, journal %+v, %w", row.Key, o, row.TransactionKey, amount, voucher, e, err))
+				errs = append(errs, fmt.Errorf("%s: offered %+v, ledger %s %d%s, journal %+v, %w", row.Key, o, row.Receipt, amount, voucher, e, err))
 			}
 		case len(charged) > 0 && row.State != rules.Unknown:
 			errs = append(errs, fmt.Errorf("%s is %s and was charged", row.Key, row.State))
@@ -276,7 +276,7 @@ func (t *caseRun) nothingGivenUp(ctx context.Context) error {
 	}
 	var errs []error
 	for _, row := range rows {
-		allowed := row.State == rules.Success || t.badly[row.Target] || t.cancels && (row.State == rules.Cancelled || row.State == rules.Unknown && row.MaybeCharged)
+		allowed := row.State == rules.Success || t.badly[row.Target] || t.cancels && (row.State == rules.Cancelled || row.State == rules.Unknown && row.MaybeDone)
 		if !allowed {
 			errs = append(errs, fmt.Errorf("%s is %s after %d attempts: %s %s", row.Key, row.State, row.Attempts, row.LastClass, row.LastError))
 		}

@@ -15,14 +15,14 @@ import (
 
 	"github.com/millrace-io/millrace/e2e/faults"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 // caseRun is one run of a case.
 type caseRun struct {
 	*faultDeployment
 	c     faults.Case
-	id    rules.Promotion
+	id    payouts.Promotion
 	rand  *rand.Rand
 	next  int64 // target
 	offer map[int64]offer
@@ -55,7 +55,7 @@ type offer struct {
 func (s *faultDeployment) run(c faults.Case) *caseRun {
 	s.promotion++
 	return &caseRun{
-		faultDeployment: s, c: c, id: rules.Promotion{Type: rules.Type(c.Kind), ID: s.promotion}, began: time.Now(),
+		faultDeployment: s, c: c, id: payouts.Promotion{Type: payouts.Type(c.Kind), ID: s.promotion}, began: time.Now(),
 		rand: rand.New(rand.NewPCG(c.Draw, 0)), offer: map[int64]offer{}, letters: map[string]int{}, startedDead: map[string]int{},
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // repeats is the number of payouts whose records are sent twice, one after the other.
@@ -64,18 +65,18 @@ func (w *deployment) assertLeasesKept(kind string, killed *instance) {
 		if e.AfterPaid == 0 {
 			continue
 		}
-		x, err := w.ledger.Explain(w.t.Context(), rules.Key{Type: rules.Type(e.Type), Promotion: e.PromotionID, Target: e.TargetID})
+		x, err := w.ledger.Explain(w.t.Context(), payouts.Key{Type: payouts.Type(e.Type), Promotion: e.PromotionID, Target: e.TargetID})
 		require.NoError(w.t, err)
 		lost, permitted := false, 0
 		for _, c := range x.Calls {
 			if lost && !c.Late {
 				permitted++
 			}
-			if c.Outcome == rules.Paid {
+			if c.Outcome == payouts.Paid {
 				break
 			}
 			unstored := c.Class == rules.ClassLeaseExpired && c.Instance == killed.name && c.EndedAt.Sub(c.StartedAt) >= lease
-			if unstored || !c.Late && c.Status == 0 && (c.Outcome == rules.PerhapsCharged || c.Outcome == rules.Unrecognized) {
+			if unstored || !c.Late && c.Status == 0 && (c.Outcome == payouts.PerhapsCharged || c.Outcome == payouts.Unrecognized) {
 				lost = true
 			}
 		}

@@ -45,7 +45,7 @@ func rooms() []room {
 	}
 	// Plugins stand on those below them, in this order.
 	var below []string
-	for _, plugin := range []string{"sqldb", "deadletter", "kafka", "redis", "redisstream", "reclaim", "streams", "token", "sse", "web", "embedded", "telemetry"} {
+	for _, plugin := range []string{"sqldb", "deadletter", "kafka", "redis", "redisstream", "reclaim", "streams", "once", "token", "sse", "web", "embedded", "telemetry"} {
 		list = append(list, room{
 			folder: "plugins/" + plugin, ours: append([]string{"pipeline/"}, below...), testsToo: []string{"plugins/"},
 		})
@@ -212,6 +212,7 @@ func TestImportRulesBite(t *testing.T) {
 		"a plugin imports one below it":         {pack{ImportPath: ours("plugins/kafka"), Imports: []string{ours("plugins/deadletter")}}, ""},
 		"a plugin's test imports one above it":  {pack{ImportPath: ours("plugins/kafka"), XTestImports: []string{ours("plugins/embedded")}}, ""},
 		"a plugin imports a handler":            {pack{ImportPath: ours("plugins/streams"), Imports: []string{ours("handlers/promotion")}}, "plugins/streams may import of ours only"},
+		"the rules of effects know no handler":  {pack{ImportPath: ours("plugins/once/ledger/rules"), Imports: []string{ours("handlers/promotion/ledger/payouts")}}, "plugins/once may import of ours only"},
 		"a plugin imports settings":             {pack{ImportPath: ours("plugins/streams"), Imports: []string{ours("configs")}}, "plugins/streams may import of ours only"},
 		"a handler imports another":             {pack{ImportPath: ours("handlers/eventrouter"), Imports: []string{ours("handlers/promotion")}}, "handlers/eventrouter may import of ours only"},
 		"a handler that no table names":         {pack{ImportPath: ours("handlers/greetings"), Imports: []string{ours("plugins/kafka")}}, ""},

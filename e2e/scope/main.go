@@ -232,7 +232,7 @@ func (r repository) env(out, errOut io.Writer) error {
 // folderAreas are the folders of each area. The longest folder that a file is in decides.
 func folderAreas() map[string]string {
 	return map[string]string{
-		"handlers/promotion": string(tier.Promotion), "e2e/faults": string(tier.Promotion),
+		"handlers/promotion": string(tier.Promotion), "plugins/once": string(tier.Promotion), "e2e/faults": string(tier.Promotion),
 		"handlers/eventrouter": string(tier.Router), "handlers/waitingroom": string(tier.Room),
 		"plugins/kafka": string(tier.Kafka),
 		"plugins/redis": string(tier.Redis), "plugins/redisstream": string(tier.Redis), "plugins/streams": string(tier.Redis), "plugins/reclaim": string(tier.Redis),

@@ -139,7 +139,7 @@ func TestTheAreasOfAChange(t *testing.T) {
 		"redis room":      {"e2e/a_test.go"},
 		"everything room": {"e2e/b_run_test.go", "handlers/waitingroom/x.go"},
 		"cli pipeline":    {"pipeline/app/run.go", "pipeline/route.go"},
-		"promotion":       {"handlers/promotion/ledger/lua/x.lua", "e2e/faults/plan.go"},
+		"promotion":       {"handlers/promotion/ledger/lua/x.lua", "e2e/faults/plan.go", "plugins/once/key.go"},
 		"pipeline redis":  {"plugins/telemetry/ready.go", "plugins/streams/x.go", "internal/failpoint/a.go"},
 		"redis":           {"internal/redis/poll/x.go"},
 	} {

@@ -11,7 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -53,8 +53,8 @@ func TestABatchOfRecords(t *testing.T) {
 		}
 	}
 	require.True(t, pipeline.IsPermanent(results[1].Err))
-	key := func(promotion, target int64) rules.Key {
-		return rules.Key{Type: hist.promotion.Type, Promotion: promotion, Target: target}
+	key := func(promotion, target int64) payouts.Key {
+		return payouts.Key{Type: hist.promotion.Type, Promotion: promotion, Target: target}
 	}
 	require.Equal(t, []string{key(good, 1).String(), key(full, 1).String(), key(refused, 1).String(),
 		key(full, 2).String(), key(full, 3).String(), key(good, 2).String()}, keys)
@@ -63,7 +63,7 @@ func TestABatchOfRecords(t *testing.T) {
 	require.EqualValues(t, 2, in.client.XLen(ctx, hist.kind.Stream(fmt.Sprint(good))).Val())
 	require.EqualValues(t, 2, in.client.XLen(ctx, hist.kind.Stream(fmt.Sprint(full))).Val(), "max_len")
 	left := func(promotion int64) (n int) {
-		fed, err := in.ledger.FeedUnqueued(ctx, rules.Promotion{Type: hist.promotion.Type, ID: promotion}, 1000)
+		fed, err := in.ledger.FeedUnqueued(ctx, payouts.Promotion{Type: hist.promotion.Type, ID: promotion}, 1000)
 		require.NoError(t, err)
 		return len(fed)
 	}
@@ -113,7 +113,7 @@ func TestASlowStreamIsLeftOut(t *testing.T) {
 	}
 	require.EqualValues(t, 20, in.client.XLen(ctx, hist.kind.Stream(fmt.Sprint(good))).Val())
 	require.EqualValues(t, 1, frozen.calls.Load(), "the stream is remembered")
-	fed, err := in.ledger.FeedUnqueued(ctx, rules.Promotion{Type: hist.promotion.Type, ID: slow}, 100)
+	fed, err := in.ledger.FeedUnqueued(ctx, payouts.Promotion{Type: hist.promotion.Type, ID: slow}, 100)
 	require.NoError(t, err)
 	require.Len(t, fed, 20)
 }

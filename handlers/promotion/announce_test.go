@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
@@ -52,7 +52,7 @@ func TestForeignMessagesArePaidByNobody(t *testing.T) {
 		sys.send("campaign-promotion-point-retry", points(50, 50)...)
 		sys.send(publish, points(1, 1)...) // what was announced
 		sys.settle("POINT", 1)
-		require.NoError(t, sys.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 0))
+		require.NoError(t, sys.ledger.Activate(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 0))
 		sys.add(stream, points(51, 51)[0]) // an entry of no payout
 		// on another promotion's stream
 		sys.add(stream, `{"promotionId":2,"promotionSummaryId":9,"targetId":1,"amount":10}`)
@@ -65,7 +65,7 @@ func TestForeignMessagesArePaidByNobody(t *testing.T) {
 		require.Len(t, byClass["wrong_stream"], 1)
 		require.Equal(t, 1, sys.api.Summary().Charged)
 		require.EqualValues(t, 1, sys.counts("POINT").Accepted)
-		_, err := sys.ledger.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 7})
+		_, err := sys.ledger.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 7})
 		require.ErrorIs(t, err, ledger.ErrNotFound, "a stream makes no promotion")
 
 		require.NoError(t, stop())

@@ -1,11 +1,11 @@
 package promotion
 
 import (
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // errorClasses returns the classes of this plugin's dead letters. A payout that used up its

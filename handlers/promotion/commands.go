@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
@@ -64,7 +64,7 @@ func (p *Plugin) SendAudit(topic string) *app.SendAudit {
 				if err != nil {
 					return nil //nolint:nilerr // it becomes a dead letter and pays nothing
 				}
-				key := rules.Key{Type: rules.Type(t.Name), Promotion: payout.Promotion, Target: payout.Target}
+				key := payouts.Key{Type: payouts.Type(t.Name), Promotion: payout.Promotion, Target: payout.Target}
 				return p.run.ledger.AuditSend(ctx, key, by.Who, by.Why, topic)
 			},
 		}
@@ -118,7 +118,7 @@ func (c commandResources) MoneyURL() string {
 	return c.p.config.MoneyAPI.URL
 }
 
-func (c commandResources) Streams(t rules.Type) *streams.Manager { return c.p.managers[string(t)] }
+func (c commandResources) Streams(t payouts.Type) *streams.Manager { return c.p.managers[string(t)] }
 
 var (
 	_ app.Commander = (*Plugin)(nil)

@@ -17,13 +17,14 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // command runs the binary's command line in this process, against the system's servers.
@@ -52,9 +53,9 @@ func (sys *system) json(to any, args ...string) {
 	require.NoError(sys.t, json.Unmarshal([]byte(stdout), to), stdout)
 }
 
-func pointRecord(target int64) rules.Record {
+func pointRecord(target int64) payouts.Record {
 	payload := fmt.Appendf(nil, `{"promotionId":1,"promotionSummaryId":9,"targetId":%d,"amount":%d}`, target, 10*target)
-	return rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: target}, SummaryID: 9, Payload: payload,
+	return payouts.Record{Key: payouts.Key{Type: "POINT", Promotion: 1, Target: target}, SummaryID: 9, Payload: payload,
 		RecordKey: strconv.AppendInt(nil, target, 10), Origin: "kafka campaign-promotion-point-publish/0@" + strconv.FormatInt(target, 10), Route: "promotion.point.stream"}
 }
 
@@ -62,29 +63,29 @@ func pointRecord(target int64) rules.Record {
 func (sys *system) end(target int64, o rules.Outcome) ledger.SettleResult {
 	sys.t.Helper()
 	r := pointRecord(target)
-	require.NoError(sys.t, sys.ledger.Accept(sys.t.Context(), []rules.Record{r}, ledger.AcceptOptions{})[0].Err)
+	require.NoError(sys.t, sys.ledger.Accept(sys.t.Context(), []payouts.Record{r}, ledger.AcceptOptions{})[0].Err)
 	return sys.call(r, o)
 }
 
-func (sys *system) call(r rules.Record, o rules.Outcome) ledger.SettleResult {
+func (sys *system) call(r payouts.Record, o rules.Outcome) ledger.SettleResult {
 	sys.t.Helper()
 	b, err := sys.ledger.Begin(sys.t.Context(), r)
 	require.NoError(sys.t, err)
 	require.Contains(sys.t, []rules.Next{rules.Send, rules.Lookup}, b.Next)
-	s, err := sys.ledger.Settle(sys.t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: o, TransactionKey: "tx-" + r.Key.String(),
-		Class: "timeout", Answer: "no answer within 300ms", Route: r.Route})
+	s, err := sys.ledger.Settle(sys.t.Context(), payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: o, Receipt: "tx-" + r.Key.String(),
+		Class: "timeout", Answer: "no answer within 300ms", Route: r.Route}})
 	require.NoError(sys.t, err)
 	return s
 }
 
 // unknown ends a payout as UNKNOWN: with onlyOnce its only send and its only lookup show nothing.
 func (sys *system) unknown(target int64) {
-	sys.end(target, rules.PerhapsCharged)
+	sys.end(target, rules.Unclear)
 	require.Equal(sys.t, rules.Unknown, sys.call(pointRecord(target), rules.Rejected).State)
 }
 
 // charge sends a charge to the simulated Money API.
-func (sys *system) charge(r rules.Record, body []byte) (transactionKey string) {
+func (sys *system) charge(r payouts.Record, body []byte) (transactionKey string) {
 	sys.t.Helper()
 	cfg := money.DefaultConfig()
 	cfg.URL = sys.api.URL()
@@ -104,7 +105,7 @@ func onlyOnce(c *promotion.Config) {
 func TestExplain(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
-		sys.end(7, rules.PerhapsCharged)
+		sys.end(7, rules.Unclear)
 		text := sys.says(app.ExitOK, "campaign", "explain", "point", "1", "7")
 		for _, part := range []string{"POINT:1:7 ", "AMBIGUOUS", "campaign-promotion-point-publish/0@7", `"amount":70`, "send 1", "perhaps_charged", "no answer within 300ms",
 			"its retry record is due", "The request is sent with the key POINT:1:7 again"} {
@@ -144,7 +145,7 @@ func TestASentRecordIsAudited(t *testing.T) {
 		retry := "campaign-promotion-point-retry"
 		require.Contains(t, sys.says(app.ExitUsage, "send", retry, record), "--why REASON required", "accept_unannounced may pay it")
 		require.Contains(t, sys.says(app.ExitOK, "send", topic, record, "no JSON", "--why", "ticket 8"), "2 records sent to "+topic)
-		sys.end(7, rules.Paid)
+		sys.end(7, rules.Done)
 		var e cli.Explained
 		sys.json(&e, "campaign", "explain", "POINT", "1", "7")
 		require.Len(t, e.Audit, 1)
@@ -164,7 +165,7 @@ func TestTheMoneyAPIEndsDuringReconcile(t *testing.T) {
 		gone := httptest.NewServer(nil)
 		gone.Close()
 		sys := newSystem(t, simulator.Faults{}, nil)
-		sys.end(1, rules.Paid)
+		sys.end(1, rules.Done)
 		for _, url := range []string{cut.URL, gone.URL} {
 			sys.payouts.Settings().(*promotion.Config).MoneyAPI.URL = url
 			sys.says(app.ExitUnavailable, "campaign", "reconcile", "POINT", "1", "--no-kafka")
@@ -195,7 +196,7 @@ func TestAMoneyAPIThatListsNoCharges(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		sys.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--targets", "1", "--type", "POINT")
-		sys.end(1, rules.Paid)
+		sys.end(1, rules.Done)
 		for _, answer := range []string{"404", `{}`, `{"entries":null}`, `{"status":"ok"}`, `[]`, "<html>"} {
 			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if answer == "404" {
@@ -257,7 +258,7 @@ func TestStatusOfAnUnknownType(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		r := pointRecord(1)
 		r.Key.Type = "COIN"
-		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{r}, ledger.AcceptOptions{})[0].Err)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{r}, ledger.AcceptOptions{})[0].Err)
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "COIN:1")
 	})
 }
@@ -266,7 +267,7 @@ func TestCampaignList(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		require.Equal(t, "The ledger has no promotions.\n", sys.says(app.ExitOK, "campaign", "list"))
-		sys.end(1, rules.Paid)
+		sys.end(1, rules.Done)
 		require.Regexp(t, `POINT:1 +FINISHED .* 1 +1 +0 +0 +0 +0\n$`, sys.says(app.ExitOK, "campaign", "list"), "a finished promotion is listed too")
 		require.Regexp(t, `^POINT:1 +FINISHED\n`, sys.says(app.ExitOK, "campaign", "status", "POINT:1"))
 		require.Regexp(t, `\n  promotion +FINISHED\n`, sys.says(app.ExitOK, "campaign", "explain", "POINT:1:1"))
@@ -278,7 +279,7 @@ func TestCampaignList(t *testing.T) {
 		}
 		sys.json(&list, "campaign", "list")
 		require.Len(t, list.Promotions, 2)
-		require.Equal(t, rules.PromotionPaused, list.Promotions[0].State)
+		require.Equal(t, rules.GroupPaused, list.Promotions[0].State)
 		require.True(t, list.Promotions[1].Finished)
 		require.EqualValues(t, 1, list.Promotions[1].Paid)
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "list", "--limit", "1"), "There are more than 1 promotion; --limit shows them.")
@@ -292,7 +293,7 @@ func TestRebuildOnDemand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		for target := range int64(5) {
-			require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{pointRecord(target + 1)}, ledger.AcceptOptions{})[0].Err)
+			require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(target + 1)}, ledger.AcceptOptions{})[0].Err)
 		}
 		require.EqualValues(t, 5, sys.counts("POINT").InStream)
 		var r struct {
@@ -312,7 +313,7 @@ func TestRebuildOnDemand(t *testing.T) {
 func (sys *system) pay(target int64) {
 	sys.t.Helper()
 	r := pointRecord(target)
-	require.Equal(sys.t, rules.Success, sys.end(target, rules.Paid).State)
+	require.Equal(sys.t, rules.Success, sys.end(target, rules.Done).State)
 	sys.charge(r, r.Payload)
 }
 

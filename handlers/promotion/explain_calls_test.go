@@ -9,9 +9,10 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // A call leaves its row only with its outcome. A missing row must not be read as a missing call.
@@ -27,7 +28,7 @@ func TestExplainNamesACallWithoutAStoredOutcome(t *testing.T) {
 		require.Equal(t, rules.Sending, e.State)
 		require.Len(t, e.Calls, 1)
 		require.True(t, e.Calls[0].Open())
-		require.Equal(t, rules.CallSend, e.Calls[0].Kind)
+		require.Equal(t, payouts.CallSend, e.Calls[0].Kind)
 		require.Equal(t, instance, e.Calls[0].Instance)
 		require.NotZero(t, e.Calls[0].StartedAt)
 		require.Empty(t, e.Calls[0].Outcome)
@@ -41,7 +42,7 @@ func TestExplainNamesACallWithoutAStoredOutcome(t *testing.T) {
 	}
 	accept := func(t *testing.T, sys *system) {
 		t.Helper()
-		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{pointRecord(7)}, ledger.AcceptOptions{})[0].Err)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(7)}, ledger.AcceptOptions{})[0].Err)
 	}
 
 	t.Run("embedded/never begun", func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestExplainNamesACallWithoutAStoredOutcome(t *testing.T) {
 		require.True(t, e.Calls[1].Open())
 		require.Contains(t, text, "its lease ended without an answer; it may have been charged")
 		require.NotContains(t, text, "interrupted")
-		_, err = sys.ledger.Settle(t.Context(), rules.CallResult{Key: pointRecord(7).Key, Epoch: again.Epoch, Outcome: rules.Paid, TransactionKey: "tx"})
+		_, err = sys.ledger.Settle(t.Context(), payouts.CallResult{Key: pointRecord(7).Key, CallResult: rules.CallResult{Epoch: again.Epoch, Outcome: rules.Done, Receipt: "tx"}})
 		require.NoError(t, err)
 		text, e = explain(sys)
 		require.Len(t, e.Calls, 2)
@@ -98,7 +99,7 @@ func TestExplainNamesACallWithoutAStoredOutcome(t *testing.T) {
 	})
 	t.Run("embedded/settled", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
-		sys.end(7, rules.Paid)
+		sys.end(7, rules.Done)
 		text, e := explain(sys)
 		require.Len(t, e.Calls, 1)
 		require.False(t, e.Calls[0].Open())
@@ -108,13 +109,13 @@ func TestExplainNamesACallWithoutAStoredOutcome(t *testing.T) {
 	})
 	t.Run("embedded/a lookup", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, onlyOnce)
-		sys.end(7, rules.PerhapsCharged)
+		sys.end(7, rules.Unclear)
 		b, err := sys.ledger.Begin(t.Context(), pointRecord(7))
 		require.NoError(t, err)
 		require.Equal(t, rules.Lookup, b.Next)
 		text, e := explain(sys)
 		require.Len(t, e.Calls, 2)
-		require.Equal(t, rules.CallLookup, e.Calls[1].Kind)
+		require.Equal(t, payouts.CallLookup, e.Calls[1].Kind)
 		require.Contains(t, text, "A lookup began at")
 		require.NotContains(t, text, mayBe)
 	})

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -60,8 +61,8 @@ func TestAnOverduePayoutIsFedIntoAFullStream(t *testing.T) {
 		hist.run(in, hist.accept(in, hist.offers[target]))
 		if target == 0 {
 			handled()
-			begun, err := in.ledger.Begin(t.Context(), rules.Record{
-				Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: hist.offers[0].payload})
+			begun, err := in.ledger.Begin(t.Context(), payouts.Record{
+				Key: payouts.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: hist.offers[0].payload})
 			require.NoError(t, err)
 			require.Equal(t, rules.Send, begun.Next)
 		}
@@ -138,9 +139,9 @@ func (h *modelEnv) stopDuringARound(t *testing.T, recorded bool, feeds, stops in
 	hist.offer(1, 500)
 	hist.offer(2, 500)
 	// The first payout waits for the feeder, and the stream is empty.
-	first := rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: hist.offers[0].payload}
-	require.NoError(t, feeding.ledger.Accept(t.Context(), []rules.Record{first}, ledger.AcceptOptions{})[0].Err)
-	require.NoError(t, feeding.ledger.NotEnqueued(t.Context(), []rules.Key{first.Key})[0])
+	first := payouts.Record{Key: payouts.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: hist.offers[0].payload}
+	require.NoError(t, feeding.ledger.Accept(t.Context(), []payouts.Record{first}, ledger.AcceptOptions{})[0].Err)
+	require.NoError(t, feeding.ledger.NotEnqueued(t.Context(), []payouts.Key{first.Key})[0])
 	require.NoError(t, feeding.manager.Ensure(t.Context(), hist.promotion.StreamID()))
 	hist.run(stopping, func(ctx context.Context) { // it is seen idle, too early for a deletion
 		require.False(t, stopping.manager.Decommission(ctx, hist.promotion.StreamID()))

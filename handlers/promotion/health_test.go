@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 )
 
@@ -23,7 +23,7 @@ func TestReadinessIsTheLastMeasurement(t *testing.T) {
 	}
 	require.ErrorContains(t, check(), "the ledger has not been measured since the start")
 	wait := func(id int64, overdue time.Duration) ledger.WaitTime {
-		return ledger.WaitTime{UnfinishedPromotion: ledger.UnfinishedPromotion{Promotion: rules.Promotion{Type: "POINT", ID: id}}, Overdue: overdue}
+		return ledger.WaitTime{UnfinishedPromotion: ledger.UnfinishedPromotion{Promotion: payouts.Promotion{Type: "POINT", ID: id}}, Overdue: overdue}
 	}
 	last = feeder.Measurement{At: time.Now(), Waiting: []ledger.WaitTime{wait(1, 0), wait(2, stalledAfter)}}
 	require.NoError(t, check())

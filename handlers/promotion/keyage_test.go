@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // TestAKeyThatAgesFromItsFirstUse pays at an API that counts the age of a key from its first
@@ -28,7 +29,7 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	in.callAt(t, api.URL())
 
 	rec := hist.record(t, 1)
-	require.NoError(t, in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+	require.NoError(t, in.ledger.Accept(t.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
 	state := func() rules.State {
 		x, err := in.ledger.Explain(t.Context(), rec.Key)
 		require.NoError(t, err)

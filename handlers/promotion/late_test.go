@@ -8,9 +8,10 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // A worker continued after its payout had become UNKNOWN, and its call was answered "paid". The
@@ -19,15 +20,15 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{Unauthorized: true}, onlyOnce)
 		r := pointRecord(1)
-		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{r}, ledger.AcceptOptions{})[0].Err)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{r}, ledger.AcceptOptions{})[0].Err)
 		woken, err := sys.ledger.Begin(t.Context(), r)
 		require.NoError(t, err)
 		settle := func(o rules.Outcome, key string) ledger.SettleResult {
-			s, err := sys.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: woken.Epoch, Outcome: o, TransactionKey: key, Class: "timeout"})
+			s, err := sys.ledger.Settle(t.Context(), payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: woken.Epoch, Outcome: o, Receipt: key, Class: "timeout"}})
 			require.NoError(t, err)
 			return s
 		}
-		require.Equal(t, rules.Ambiguous, settle(rules.PerhapsCharged, "").State)
+		require.Equal(t, rules.Ambiguous, settle(rules.Unclear, "").State)
 		require.Equal(t, rules.Unknown, sys.call(r, rules.Rejected).State)
 		require.NoError(t, sys.ledger.Resolve(t.Context(), r.Key, rules.Resolution{Who: "kim", Why: "no trace of it"}))
 		again, err := sys.ledger.Replay(t.Context(), r.Key, ledger.Replay{DeadLetter: "a", Generation: 1, Who: "kim", Why: "pay it"})
@@ -35,8 +36,8 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 		require.Equal(t, ledger.ReplayDone, again.Outcome)
 		b, err := sys.ledger.Begin(t.Context(), r)
 		require.NoError(t, err)
-		require.True(t, settle(rules.Paid, "TX-7").Stale)
-		_, err = sys.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.PerhapsCharged, Class: "timeout"})
+		require.True(t, settle(rules.Done, "TX-7").Stale)
+		_, err = sys.ledger.Settle(t.Context(), payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Unclear, Class: "timeout"}})
 		require.NoError(t, err)
 		sys.call(r, rules.Rejected)
 		require.Equal(t, rules.Unknown, func() rules.State {

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // No payout but one is called, and each of its lookups is refused. It ends UNKNOWN, with the reason in
@@ -33,7 +34,7 @@ func TestTheLookupsOfALonePayoutEnd(t *testing.T) {
 			in.callAt(t, api.URL)
 
 			rec := hist.record(t, 7)
-			require.NoError(t, in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+			require.NoError(t, in.ledger.Accept(t.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
 			var x ledger.Explanation
 			var err error
 			for range 100 {

@@ -12,8 +12,9 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 )
 
@@ -26,15 +27,15 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 		require.NoError(t, sys.redis.XGroupCreateMkStream(t.Context(), stream, group, "0").Err())
 		var ids []string
 		for i, payload := range points(1, 5) {
-			accepted := sys.ledger.Accept(t.Context(), []rules.Record{{
-				Key: rules.Key{Type: "POINT", Promotion: 1, Target: int64(i + 1)}, SummaryID: 9, Payload: []byte(payload), Origin: "test",
+			accepted := sys.ledger.Accept(t.Context(), []payouts.Record{{
+				Key: payouts.Key{Type: "POINT", Promotion: 1, Target: int64(i + 1)}, SummaryID: 9, Payload: []byte(payload), Origin: "test",
 			}}, ledger.AcceptOptions{})[0]
 			require.Equal(t, rules.Enqueue, accepted.Next)
 			id, err := sys.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []string{"message", payload}}).Result()
 			require.NoError(t, err)
 			ids = append(ids, id)
 		}
-		require.NoError(t, sys.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 5))
+		require.NoError(t, sys.ledger.Activate(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 5))
 		// The instance killed-9 had a presence, and has none now.
 		require.NoError(t, sys.redis.HSet(t.Context(), "millrace:instances", "killed-9", time.Now().UnixMilli()).Err())
 		require.NoError(t, sys.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "killed-9-0", Streams: []string{stream, ">"}, Count: 4, Block: -1}).Err())
@@ -80,7 +81,7 @@ func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 			require.Eventually(t, func() bool { return sys.counts("POINT").Accepted == first && sys.counts("POINT").Paid > 0 }, 2*time.Minute, time.Millisecond)
 			if interval < time.Second { // a feeder has looked
 				require.Eventually(t, func() bool {
-					token, err := sys.ledger.Incarnation(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+					token, err := sys.ledger.Incarnation(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 					return err == nil && token != ""
 				}, 2*time.Minute, time.Millisecond)
 			}
@@ -101,7 +102,7 @@ func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 					continue
 				}
 				left = 0
-				require.NoError(t, sys.ledger.EachPayout(ctx, rules.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
+				require.NoError(t, sys.ledger.EachPayout(ctx, payouts.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
 					if e.Target <= first && !e.State.Settled() {
 						left++
 					}

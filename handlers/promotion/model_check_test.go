@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -150,8 +150,8 @@ func (hist *history) verify() {
 		counts[e.State]++
 		charges := hist.charges[e.Key.String()]
 		switch {
-		case e.State == rules.Success && (len(charges) != 1 || charges[0].tx != e.TransactionKey):
-			hist.violation("%s is SUCCESS with %q, and its charges are %v", e.Key, e.TransactionKey, charges)
+		case e.State == rules.Success && (len(charges) != 1 || charges[0].tx != e.Receipt):
+			hist.violation("%s is SUCCESS with %q, and its charges are %v", e.Key, e.Receipt, charges)
 		case (e.State == rules.Failed || e.State == rules.Cancelled) && len(charges) > 0:
 			hist.violation("%s is %s and was charged: %v", e.Key, e.State, charges)
 		case len(charges) > 0 && charges[0].body != string(e.Request):

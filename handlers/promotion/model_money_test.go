@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Times of the histories. They pass only when a history says so, so they are long: nothing that

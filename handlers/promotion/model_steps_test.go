@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -307,7 +307,7 @@ func (hist *history) wipe() {
 func (hist *history) sweep(in *modelInstance) {
 	hist.logf("%s sweeps", in.name)
 	hist.must(in.manager.Sweep(context.Background(), 0, func(ctx context.Context, id string) error {
-		p, err := rules.PromotionOfStream(hist.promotion.Type, id)
+		p, err := payouts.PromotionOfStream(hist.promotion.Type, id)
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/internal/sqldbtest"
@@ -230,7 +230,7 @@ type retryRecord struct {
 // history is one history.
 type history struct {
 	*modelEnv
-	promotion     rules.Promotion
+	promotion     payouts.Promotion
 	stream, group string
 	ins           [2]*modelInstance
 	flag          bool // plugins.promotion.stream.enabled
@@ -259,7 +259,7 @@ type history struct {
 
 func (h *modelEnv) newHistory() *history {
 	h.next++
-	hist := &history{modelEnv: h, promotion: rules.Promotion{Type: "POINT", ID: h.next}, flag: true,
+	hist := &history{modelEnv: h, promotion: payouts.Promotion{Type: "POINT", ID: h.next}, flag: true,
 		charges: map[string][]modelCharge{}, keys: map[string]*keyMemory{}, bodies: map[string]string{}, calls: map[string]map[*modelCall]bool{}, seen: map[string]bool{}}
 	hist.stream, hist.group = h.kind.Stream(hist.promotion.StreamID()), h.kind.Group(hist.promotion.StreamID())
 	for i := range hist.ins {
@@ -345,10 +345,10 @@ func (hist *history) offer(target, amount int64) {
 }
 
 // record returns the record of a payout that is not offered.
-func (hist *history) record(t testing.TB, target int64) rules.Record {
+func (hist *history) record(t testing.TB, target int64) payouts.Record {
 	payload, err := pointType().Encode(hist.promotion.ID, 9, target, "500")
 	require.NoError(t, err)
-	return rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: target}, SummaryID: 9, Payload: payload}
+	return payouts.Record{Key: payouts.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: target}, SummaryID: 9, Payload: payload}
 }
 
 // pass lets time pass.

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -69,11 +69,11 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 			for target := range 2 {
 				rec := pointRecord(int64(target + 1))
 				rec.Promotion, rec.Payload = int64(id), []byte(pointOf(id, target+1))
-				require.NoError(t, one.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
-				require.NoError(t, one.NotEnqueued(t.Context(), []rules.Key{rec.Key})[0])
+				require.NoError(t, one.Accept(t.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
+				require.NoError(t, one.NotEnqueued(t.Context(), []payouts.Key{rec.Key})[0])
 				want = append(want, fmt.Sprint(id))
 			}
-			_, err := one.Admit(t.Context(), rules.Promotion{Type: "POINT", ID: int64(id)})
+			_, err := one.Admit(t.Context(), payouts.Promotion{Type: "POINT", ID: int64(id)})
 			require.NoError(t, err)
 		}
 		var all struct{ Promotions []cli.Status }
@@ -101,9 +101,9 @@ func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, fewPlaces(limit))
 		for id := range limit { // as many as there are places, which they all take
 			require.NoError(t, sys.redis.Set(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id), "x", 0).Err())
-			require.NoError(t, sys.ledger.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann", Why: "x", Future: true}))
-			require.NoError(t, sys.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: int64(101 + id)}, 0))
-			require.NoError(t, sys.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, 0))
+			require.NoError(t, sys.ledger.Pause(t.Context(), payouts.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann", Why: "x", Future: true}))
+			require.NoError(t, sys.ledger.Activate(t.Context(), payouts.Promotion{Type: "POINT", ID: int64(101 + id)}, 0))
+			require.NoError(t, sys.ledger.Activate(t.Context(), payouts.Promotion{Type: "POINT", ID: int64(201 + id)}, 0))
 		}
 		sys.start()
 		for id := range limit {
@@ -131,7 +131,7 @@ func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 		}, 2*time.Minute, 5*time.Millisecond, "the refused ones remain")
 		for id := range limit {
 			require.NoError(t, sys.redis.Del(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id)).Err())
-			require.NoError(t, sys.ledger.Resume(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann"}))
+			require.NoError(t, sys.ledger.Resume(t.Context(), payouts.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann"}))
 		}
 		require.Eventually(t, func() bool { return sys.api.Summary().Charged == flood+2*limit }, 2*time.Minute, 20*time.Millisecond)
 		require.Zero(t, sys.api.Summary().DoubleCharged)
@@ -158,7 +158,7 @@ func TestABlockedStreamKeepsNoPlace(t *testing.T) {
 				} else {
 					require.NoError(t, sys.redis.Set(t.Context(), stream, "x", 0).Err())
 				}
-				require.NoError(t, sys.ledger.Started(t.Context(), rules.Promotion{Type: "POINT", ID: int64(101 + id)}, 1))
+				require.NoError(t, sys.ledger.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: int64(101 + id)}, 1))
 			}
 			require.Equal(t, limit, sys.active())
 			sys.start()

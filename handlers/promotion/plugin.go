@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
@@ -154,7 +154,7 @@ func (p *Plugin) newManagers(c *redis.Server, env pipeline.Env, log *slog.Logger
 }
 
 func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
-	set := feeder.ActiveSet{Ledger: p.ledger, Type: rules.Type(t.Name), Waiting: &p.run.waiting}
+	set := feeder.ActiveSet{Ledger: p.ledger, Type: payouts.Type(t.Name), Waiting: &p.run.waiting}
 	return streams.Options{
 		Kind:          streams.Kind{Type: t.Name, StreamPrefix: t.StreamPrefix(), GroupPrefix: t.GroupPrefix()},
 		Config:        p.run.streamConfig,
@@ -228,7 +228,7 @@ func (p *Plugin) started(ctx context.Context, m promotiontype.Started) error {
 		err := fmt.Errorf("promotionType: must be one of %s, got %q", strings.Join(promotiontype.Names(), ", "), m.PromotionType)
 		return pipeline.WithClass(pipeline.Permanent(err), promotiontype.ClassUnknownType)
 	}
-	if err := p.run.ledger.Started(ctx, rules.Promotion{Type: rules.Type(m.PromotionType), ID: m.PromotionID}, m.TotalCount); err != nil {
+	if err := p.run.ledger.Started(ctx, payouts.Promotion{Type: payouts.Type(m.PromotionType), ID: m.PromotionID}, m.TotalCount); err != nil {
 		return fmt.Errorf("promotion: started %s %d: %w", m.PromotionType, m.PromotionID, err)
 	}
 	manager.Refresh()

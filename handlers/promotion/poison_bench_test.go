@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
@@ -39,7 +39,7 @@ func BenchmarkPoison(b *testing.B) {
 // payWithPoison returns how long it takes until all payouts that are not poisoned are paid.
 // Poisoned ones are retried when they are due.
 func payWithPoison(b *testing.B, rate float64) time.Duration {
-	const payouts, workers = 3000, 32
+	const total, workers = 3000, 32
 	api, err := simulator.New(simulator.Config{Faults: simulator.Faults{Latency: 5 * time.Millisecond, PoisonRate: rate, Seed: 1}})
 	require.NoError(b, err)
 	require.NoError(b, api.Start(b.Context()))
@@ -57,13 +57,13 @@ func payWithPoison(b *testing.B, rate float64) time.Duration {
 	proc := &payout.Processor{Type: pointType(), Ledger: func() *ledger.Ledger { return l }, MoneyAPI: func() money.API { return client },
 		Metrics: payout.NewMetrics(), Progress: new(payout.Progress), Log: slog.New(slog.DiscardHandler)}
 
-	p := rules.Promotion{Type: "POINT", ID: 1}
-	queue := make(chan rules.Record, payouts)
-	for target := range int64(payouts) {
+	p := payouts.Promotion{Type: "POINT", ID: 1}
+	queue := make(chan payouts.Record, total)
+	for target := range int64(total) {
 		payload, err := proc.Type.Encode(p.ID, 9, 1+target, "500")
 		require.NoError(b, err)
-		rec := rules.Record{Key: rules.Key{Type: p.Type, Promotion: p.ID, Target: 1 + target}, SummaryID: 9, Payload: payload}
-		require.NoError(b, l.Accept(b.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+		rec := payouts.Record{Key: payouts.Key{Type: p.Type, Promotion: p.ID, Target: 1 + target}, SummaryID: 9, Payload: payload}
+		require.NoError(b, l.Accept(b.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		queue <- rec
 	}
 	began := time.Now()
@@ -89,10 +89,10 @@ func payWithPoison(b *testing.B, rate float64) time.Duration {
 			}
 		})
 	}
-	want := payouts
+	want := total
 	if rate > 0 {
 		want = 0
-		for target := range int64(payouts) {
+		for target := range int64(total) {
 			if !api.Poisons(proc.Type.IdempotencyKey(p.ID, 1+target)) {
 				want++
 			}

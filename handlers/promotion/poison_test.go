@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // poisons are the ways in which the Money API may always answer about one payout: to sends and to
@@ -52,7 +53,7 @@ func poisons() map[string]struct {
 // each other payout is paid with one call. The poisoned ones end after a bounded number of calls.
 func TestPoisonedPayoutsStopNoOthers(t *testing.T) {
 	t.Parallel()
-	const payouts, step, every = 600, 20, 100
+	const total, step, every = 600, 20, 100
 	for name, poison := range poisons() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,15 +80,15 @@ func TestPoisonedPayoutsStopNoOthers(t *testing.T) {
 			t.Cleanup(api.Close)
 			client := in.callAt(t, api.URL)
 
-			open := []rules.Record{}
-			for first := int64(1); first <= payouts; first += step {
+			open := []payouts.Record{}
+			for first := int64(1); first <= total; first += step {
 				for target := first; target < first+step; target++ {
 					open = append(open, hist.record(t, target))
 				}
 				var g errgroup.Group
 				for _, rec := range open { // new ones, and those that have not ended
 					g.Go(func() error {
-						if err := in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err; err != nil {
+						if err := in.ledger.Accept(t.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err; err != nil {
 							return err
 						}
 						_ = in.proc.Pay(t.Context(), rec) // an error leads to a retry record

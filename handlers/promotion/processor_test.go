@@ -10,8 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // callAPI is a Money API that pays, and runs a function with the context of each call.
@@ -40,7 +41,7 @@ func payOne(ctx context.Context, t *testing.T, hist *history, during func(contex
 	msg.SetContext(ctx)
 	_, err := in.proc.PayFrom(in.proc.StreamRoute())(msg)
 	require.NoError(t, err)
-	x, err := in.ledger.Explain(t.Context(), rules.Key{Type: hist.promotion.Type, Promotion: hist.promotion.ID, Target: 1})
+	x, err := in.ledger.Explain(t.Context(), payouts.Key{Type: hist.promotion.Type, Promotion: hist.promotion.ID, Target: 1})
 	require.NoError(t, err)
 	return x.State
 }

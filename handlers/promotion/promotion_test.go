@@ -20,7 +20,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
@@ -30,6 +30,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
@@ -109,15 +110,15 @@ func (sys *system) send(topic string, payloads ...string) {
 	}
 }
 
-func (sys *system) counts(kind rules.Type) ledger.Counts {
+func (sys *system) counts(kind payouts.Type) ledger.Counts {
 	c, err := sys.status(kind)
 	require.NoError(sys.t, err)
 	return c
 }
 
 // status returns zero counts before the first record.
-func (sys *system) status(kind rules.Type) (ledger.Counts, error) {
-	c, err := sys.ledger.Status(sys.t.Context(), rules.Promotion{Type: kind, ID: 1})
+func (sys *system) status(kind payouts.Type) (ledger.Counts, error) {
+	c, err := sys.ledger.Status(sys.t.Context(), payouts.Promotion{Type: kind, ID: 1})
 	if errors.Is(err, ledger.ErrNotFound) {
 		err = nil
 	}
@@ -126,7 +127,7 @@ func (sys *system) status(kind rules.Type) (ledger.Counts, error) {
 
 // settle waits until n payouts are settled and returns the counts. A read may fail meanwhile,
 // because a test may take the server away.
-func (sys *system) settle(kind rules.Type, n int64) ledger.Counts {
+func (sys *system) settle(kind payouts.Type, n int64) ledger.Counts {
 	sys.t.Helper()
 	var c ledger.Counts
 	require.EventuallyWithT(sys.t, func(t *assert.CollectT) {
@@ -190,7 +191,7 @@ func TestAMisconfiguredAnswerCountsNoAttempt(t *testing.T) {
 		require.Eventually(t, func() bool { return sys.api.Summary().Requests["unauthorized"] > 2 }, 2*time.Minute, 10*time.Millisecond, "%v", sys.api.Summary().Requests)
 		require.NoError(t, sys.api.SetFaults(simulator.Faults{}))
 		require.EqualValues(t, 10, sys.settle("POINT", 10).Paid)
-		require.NoError(t, sys.ledger.EachPayout(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
+		require.NoError(t, sys.ledger.EachPayout(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
 			require.Equal(t, 1, e.Attempts, "an attempt was spent on our own fault")
 			return nil
 		}))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
@@ -37,7 +37,7 @@ func (sys *system) payTheOther() {
 	}
 	sys.send(publish, others...) // same record key, so the same partition
 	require.Eventually(sys.t, func() bool {
-		c, err := sys.ledger.Status(sys.t.Context(), rules.Promotion{Type: "POINT", ID: 2})
+		c, err := sys.ledger.Status(sys.t.Context(), payouts.Promotion{Type: "POINT", ID: 2})
 		return err == nil && c.Paid == 20
 	}, 2*time.Minute, 20*time.Millisecond, "the other promotion is paid meanwhile")
 	require.EqualValues(sys.t, 300, sys.counts("POINT").Pending)

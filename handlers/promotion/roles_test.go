@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -125,12 +126,12 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		operator, work := rt.open("operator", migration.MatchSchemas)
 		reader, _ := rt.open("reader", migration.MatchSchemas)
 
-		rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
-		require.NoError(t, service.Accept(ctx, []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+		rec := payouts.Record{Key: payouts.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
+		require.NoError(t, service.Accept(ctx, []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		require.NoError(t, service.Started(ctx, rec.OfPromotion(), 5))
 		b, err := service.Begin(ctx, rec)
 		require.NoError(t, err)
-		s, err := service.Settle(ctx, rules.CallResult{Key: rec.Key, Epoch: b.Epoch, Outcome: rules.Rejected, Class: "rejected", Route: "h"})
+		s, err := service.Settle(ctx, payouts.CallResult{Key: rec.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Rejected, Class: "rejected", Route: "h"}})
 		require.NoError(t, err)
 		require.Equal(t, rules.Failed, s.State)
 		n, err := service.Relay(ctx, ledger.OutboxDead, 10, func(context.Context, []ledger.OutboxMessage) error { return nil })
@@ -164,7 +165,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		c, err := reader.Status(ctx, rec.OfPromotion())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, c.Accepted)
-		require.ErrorContains(t, reader.Accept(ctx, []rules.Record{rec}, ledger.AcceptOptions{})[0].Err, "permission denied")
+		require.ErrorContains(t, reader.Accept(ctx, []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err, "permission denied")
 		lines, err := reader.Audit(ctx, rec.OfPromotion())
 		require.NoError(t, err)
 		require.Len(t, lines, 2)

@@ -8,9 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // A version that writes requests in another way goes on with the payouts under way, and sends what
@@ -24,12 +25,12 @@ func TestAnUpgradeIsNoConflict(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		require.NoError(t, l.Migrate(t.Context()))
-		older := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 7}, SummaryID: 9,
+		older := payouts.Record{Key: payouts.Key{Type: "POINT", Promotion: 1, Target: 7}, SummaryID: 9,
 			Payload: []byte(pointPayload(1, 7, 500)), Request: []byte(`{"amount":500,"currency":"EUR","targetId":7,"promotionSummaryId":9,"promotionId":1}`)}
-		require.NoError(t, l.Accept(t.Context(), []rules.Record{older}, ledger.AcceptOptions{})[0].Err)
+		require.NoError(t, l.Accept(t.Context(), []payouts.Record{older}, ledger.AcceptOptions{})[0].Err)
 		newer := older
 		newer.Request = []byte(pointPayload(1, 7, 500))
-		again := l.Accept(t.Context(), []rules.Record{newer}, ledger.AcceptOptions{})[0]
+		again := l.Accept(t.Context(), []payouts.Record{newer}, ledger.AcceptOptions{})[0]
 		require.NoError(t, again.Err)
 		require.Equal(t, rules.Enqueue, again.Next)
 		b, err := l.Begin(t.Context(), newer)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
@@ -233,7 +233,7 @@ func (r *resources) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	})
 }
 
-func sameRequest(t rules.Type, stored, offered []byte) bool {
+func sameRequest(t payouts.Type, stored, offered []byte) bool {
 	return promotiontype.SameRequest(string(t), stored, offered)
 }
 

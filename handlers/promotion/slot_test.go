@@ -12,12 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/slots"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // slotTest is more workers than payouts that may be started, which are more than the client of a
@@ -49,12 +50,12 @@ func clientGauge(t testing.TB, client *money.Client, name string) float64 {
 }
 
 // newSlotTest pays each payout by pay.
-func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) *slotTest {
+func newSlotTest(t *testing.T, pay func(*payout.Processor, payouts.Record) error) *slotTest {
 	return newSlotTestOf(t, testSlots, testBegins, pay)
 }
 
 // newSlotTestOf waits for the first calls, and for the number of started payouts.
-func newSlotTestOf(t *testing.T, calls, started int, pay func(*payout.Processor, rules.Record) error) *slotTest {
+func newSlotTestOf(t *testing.T, calls, started int, pay func(*payout.Processor, payouts.Record) error) *slotTest {
 	st := &slotTest{hist: embeddedModelEnv(t).newHistory(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
 	over := make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -78,8 +79,8 @@ func newSlotTestOf(t *testing.T, calls, started int, pay func(*payout.Processor,
 	for target := range int64(testWorkers) {
 		payload, err := pointType().Encode(st.hist.promotion.ID, 9, target+1, "500")
 		require.NoError(t, err)
-		rec := rules.Record{Key: st.key(target + 1), SummaryID: 9, Payload: payload}
-		require.NoError(t, in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+		rec := payouts.Record{Key: st.key(target + 1), SummaryID: 9, Payload: payload}
+		require.NoError(t, in.ledger.Accept(t.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		go func() { st.paid <- pay(in.proc, rec) }()
 	}
 	for range calls {
@@ -95,8 +96,8 @@ func (st *slotTest) await(t *testing.T, s rules.State, want int) {
 	require.Eventually(t, func() bool { return st.count(t, s) == want }, 2*time.Minute, time.Millisecond, "%d payouts %s", want, s)
 }
 
-func (st *slotTest) key(target int64) rules.Key {
-	return rules.Key{Type: st.hist.promotion.Type, Promotion: st.hist.promotion.ID, Target: target}
+func (st *slotTest) key(target int64) payouts.Key {
+	return payouts.Key{Type: st.hist.promotion.Type, Promotion: st.hist.promotion.ID, Target: target}
 }
 
 // count returns how many payouts are in a state.
@@ -115,7 +116,7 @@ func (st *slotTest) count(t *testing.T, s rules.State) (n int) {
 // Payouts are started before there is a slot for their calls, but not all of them.
 func TestPayoutsAreStartedAheadOfTheirCalls(t *testing.T) {
 	t.Parallel()
-	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
+	st := newSlotTest(t, func(p *payout.Processor, rec payouts.Record) error { return p.Pay(t.Context(), rec) })
 	for left := testWorkers; left > 0; left-- {
 		st.await(t, rules.Sending, min(left, testBegins))
 		require.EqualValues(t, min(left, testSlots), clientGauge(t, st.client, "in_flight"))
@@ -141,7 +142,7 @@ func TestAStreamHasFewerSlotsThanTheProcess(t *testing.T) {
 	t.Parallel()
 	const starts = 5 // of testBegins
 	ofStream, startsOfStream := slots.New(1), slots.New(starts)
-	st := newSlotTestOf(t, 1, starts, func(p *payout.Processor, rec rules.Record) error {
+	st := newSlotTestOf(t, 1, starts, func(p *payout.Processor, rec payouts.Record) error {
 		return p.Pay(slots.WithSource(t.Context(), slots.OfSource{Calls: ofStream, Starts: startsOfStream}), rec)
 	})
 	require.EqualValues(t, 1, clientGauge(t, st.client, "in_flight"), "the process has two more slots")
@@ -182,9 +183,9 @@ func TestALateSlotInterruptsAPayout(t *testing.T) {
 			hist := newOffer(t)
 			in, ofStream := hist.ins[0], slots.New(c.slots)
 			in.api, in.proc.CallTimeout = c.api, modelLease-50*time.Millisecond
-			key := rules.Key{Type: hist.promotion.Type, Promotion: hist.promotion.ID, Target: 1}
+			key := payouts.Key{Type: hist.promotion.Type, Promotion: hist.promotion.ID, Target: 1}
 			before := time.Now()
-			err := in.proc.Pay(slots.WithSource(t.Context(), slots.OfSource{Calls: ofStream}), rules.Record{Key: key, SummaryID: 9, Payload: hist.offers[0].payload})
+			err := in.proc.Pay(slots.WithSource(t.Context(), slots.OfSource{Calls: ofStream}), payouts.Record{Key: key, SummaryID: 9, Payload: hist.offers[0].payload})
 			require.GreaterOrEqual(t, time.Since(before), 50*time.Millisecond)
 			delay, again := pipeline.RetryDelay(err)
 			require.True(t, again)
@@ -193,7 +194,7 @@ func TestALateSlotInterruptsAPayout(t *testing.T) {
 			x, err := in.ledger.Explain(t.Context(), key)
 			require.NoError(t, err)
 			require.Equal(t, rules.Errored, x.State)
-			require.Equal(t, rules.Interrupted, x.Calls[0].Outcome)
+			require.Equal(t, payouts.Interrupted, x.Calls[0].Outcome)
 			require.Equal(t, 1, x.Interruptions)
 			require.Zero(t, x.Attempts)
 			require.Zero(t, x.Failures)
@@ -206,7 +207,7 @@ func TestALateSlotInterruptsAPayout(t *testing.T) {
 // that have a slot are paid.
 func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
-	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
+	st := newSlotTest(t, func(p *payout.Processor, rec payouts.Record) error { return p.Pay(t.Context(), rec) })
 	st.drain()
 	interrupted := 0
 	for range testWorkers - testSlots {
@@ -245,7 +246,7 @@ func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 	for name, kind := range map[string]string{"stream entry": poll.Kind, "retry record": "kafka"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error {
+			st := newSlotTest(t, func(p *payout.Processor, rec payouts.Record) error {
 				msg := message.NewMessage("", rec.Payload)
 				msg.SetContext(pipeline.WithDelivery(t.Context(), pipeline.Delivery{Origin: pipeline.Origin{Kind: kind, Source: p.Streams.Kind().Stream(rec.Key.OfPromotion().StreamID())}}))
 				_, err := p.PayFrom("route")(msg)

@@ -8,9 +8,10 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // A mistyped number changes nothing. Status shows each change with the operator and the reason.
@@ -25,7 +26,7 @@ func TestSteeringByCommand(t *testing.T) {
 		for _, verb := range []string{"pause", "resume", "cancel", "rebuild"} {
 			require.Contains(t, sys.says(app.ExitUsage, "campaign", verb, "POINT", "778"), "--why REASON required, for the audit")
 		}
-		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{pointRecord(1)}, ledger.AcceptOptions{})[0].Err)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(1)}, ledger.AcceptOptions{})[0].Err)
 		sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--who", "ann", "--why", "ticket 4711")
 		sys.says(app.ExitOK, "campaign", "cancel", "VOUCHER", "5", "--future", "--why", "never published", "--who", "ann")
 		sys.says(app.ExitOK, "campaign", "pause", "VOUCHER", "6", "--future", "--why", "not before Monday", "--who", "ann")
@@ -34,7 +35,7 @@ func TestSteeringByCommand(t *testing.T) {
 		sys.json(&status, "campaign", "status")
 		all := status.Promotions
 		require.Len(t, all, 2, "the paused ones")
-		require.Equal(t, []any{rules.Type("POINT"), rules.PromotionPaused, int64(1)}, []any{all[0].Type, all[0].State, all[0].Pending})
+		require.Equal(t, []any{payouts.Type("POINT"), rules.GroupPaused, int64(1)}, []any{all[0].Type, all[0].State, all[0].Pending})
 		require.Equal(t, "pause", all[0].Audit[0].Action)
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "PAUSED")
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "VOUCHER:6"), "pause by ann: not before Monday")
@@ -46,8 +47,8 @@ func TestSteeringByCommand(t *testing.T) {
 func TestCancelOfAPaidPromotionByCommand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
-		require.NoError(t, sys.ledger.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 1))
-		sys.end(1, rules.Paid)
+		require.NoError(t, sys.ledger.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 1))
+		sys.end(1, rules.Done)
 		cancel := []string{"campaign", "cancel", "POINT", "1", "--why", "x"}
 		require.Contains(t, sys.says(app.ExitBad, cancel...), "nothing to cancel; it stays FINISHED (--future")
 		sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--why", "x")
@@ -59,7 +60,7 @@ func TestCancelOfAPaidPromotionByCommand(t *testing.T) {
 func TestRecordsOfACancelledPromotion(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
-		_, err := sys.ledger.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, ledger.Steering{Who: "ann", Why: "x", Future: true})
+		_, err := sys.ledger.Cancel(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, ledger.Steering{Who: "ann", Why: "x", Future: true})
 		require.NoError(t, err)
 		sys.start()
 		sys.send(publish, points(1, 3)...)

@@ -15,12 +15,13 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Only a proxy answers the lookups of two payouts. An operator who has found out the truth ends
@@ -38,10 +39,10 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 		t.Cleanup(api.Close)
 		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.MoneyAPI.URL = api.URL })
 		for target := range int64(2) {
-			require.Equal(t, rules.Ambiguous, sys.end(target+1, rules.PerhapsCharged).State)
+			require.Equal(t, rules.Ambiguous, sys.end(target+1, rules.Unclear).State)
 			require.Equal(t, rules.Ambiguous, sys.call(pointRecord(target+1), rules.Unrecognized).State)
 		}
-		sys.end(3, rules.Paid)
+		sys.end(3, rules.Done)
 
 		var list struct{ Unknown []cli.UnknownPayout }
 		sys.json(&list, "unknown", "list")
@@ -159,12 +160,12 @@ func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 		}
 		rival := pointRecord(1)
 		rival.Payload = []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
-		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{rival}, ledger.AcceptOptions{})[0].Err)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{rival}, ledger.AcceptOptions{})[0].Err)
 		tx := sys.charge(pointRecord(1), pointRecord(1).Payload)
 		// The service copies the dead letters into the store. The commands run later.
 		stop := pipelinetest.StartUntil(t, middleware.Options{}, sys.all...)
 		require.Eventually(t, func() bool {
-			for k, n := range map[rules.Key]int{pointRecord(1).Key: 2, pointRecord(2).Key: 1} {
+			for k, n := range map[payouts.Key]int{pointRecord(1).Key: 2, pointRecord(2).Key: 1} {
 				x, err := sys.ledger.Explain(t.Context(), k)
 				if err != nil || len(x.DeadLetters) != n || slices.ContainsFunc(x.DeadLetters, func(l ledger.DeadLetter) bool { return l.PublishedAt.IsZero() }) {
 					return false

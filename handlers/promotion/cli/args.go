@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
@@ -36,23 +36,23 @@ func requireIDs(n int, args []string, names, example string) error {
 	return nil
 }
 
-func promotionID(args []string) (rules.Promotion, error) {
+func promotionID(args []string) (payouts.Promotion, error) {
 	args = ids(args)
 	t, err := typeNamed("TYPE", args[0])
 	if err != nil {
-		return rules.Promotion{}, err
+		return payouts.Promotion{}, err
 	}
 	id, err := number("PROMOTION", args[1])
-	return rules.Promotion{Type: rules.Type(t.Name), ID: id}, err
+	return payouts.Promotion{Type: payouts.Type(t.Name), ID: id}, err
 }
 
-func payoutKey(args []string) (rules.Key, error) {
+func payoutKey(args []string) (payouts.Key, error) {
 	p, err := promotionID(args)
 	if err != nil {
-		return rules.Key{}, err
+		return payouts.Key{}, err
 	}
 	target, err := number("TARGET", ids(args)[2])
-	return rules.Key{Type: p.Type, Promotion: p.ID, Target: target}, err
+	return payouts.Key{Type: p.Type, Promotion: p.ID, Target: target}, err
 }
 
 // typeNamed returns the promotion type of an argument or flag, whose name is what.
@@ -65,12 +65,12 @@ func typeNamed(what, name string) (promotiontype.Type, error) {
 }
 
 // typeFilter returns the type of a flag --type; empty: all types.
-func typeFilter(name string) (rules.Type, error) {
+func typeFilter(name string) (payouts.Type, error) {
 	if name == "" {
 		return "", nil
 	}
 	t, err := typeNamed("--type", name)
-	return rules.Type(t.Name), err
+	return payouts.Type(t.Name), err
 }
 
 func number(what, text string) (int64, error) {

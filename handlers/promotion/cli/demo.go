@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -224,7 +224,7 @@ func (c commands) awaitSettled(ctx context.Context, promotion campaign, types []
 		}
 		var settled int64
 		for _, t := range types {
-			n, err := c.Resources.Ledger().SettledCount(ctx, rules.Promotion{Type: rules.Type(t.Name), ID: promotion.promotion})
+			n, err := c.Resources.Ledger().SettledCount(ctx, payouts.Promotion{Type: payouts.Type(t.Name), ID: promotion.promotion})
 			if err != nil {
 				return err
 			}

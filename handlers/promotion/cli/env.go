@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
@@ -55,7 +55,7 @@ type Resources interface {
 	API() money.API
 	MoneyURL() string
 	// Streams returns the streams of a type, or nil for a type that this version does not have.
-	Streams(t rules.Type) *streams.Manager
+	Streams(t payouts.Type) *streams.Manager
 }
 
 // Kafka is the plugin kafka.

@@ -11,20 +11,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Explained is the history of one payout, as `campaign explain --json` writes it.
 type Explained struct {
-	Type           rules.Type           `json:"type"`
-	Promotion      int64                `json:"promotion"`
-	Target         int64                `json:"target"`
-	Key            string               `json:"idempotency_key"`
-	State          rules.State          `json:"state"`
-	PromotionState rules.PromotionState `json:"promotion_state"`
+	Type           payouts.Type     `json:"type"`
+	Promotion      int64            `json:"promotion"`
+	Target         int64            `json:"target"`
+	Key            string           `json:"idempotency_key"`
+	State          rules.State      `json:"state"`
+	PromotionState rules.GroupState `json:"promotion_state"`
 	// all accepted payouts of the promotion are settled
 	PromotionFinished bool      `json:"promotion_finished"`
 	Origin            string    `json:"origin"` // source of the accepted record or entry
@@ -47,7 +48,7 @@ type Explained struct {
 	Queue          rules.QueueLocation `json:"hint"`
 	QueueDue       time.Time           `json:"hint_due"`
 	// a call without a stored outcome is the last one and has neither ended_at nor outcome
-	Calls       []rules.Attempt       `json:"calls"`
+	Calls       []payouts.Attempt     `json:"calls"`
 	DeadLetters []ExplainedDeadLetter `json:"dead_letters"`
 	Audit       []ledger.Audit        `json:"audit"`
 	MoneyAPI    *lookup               `json:"money_api,omitempty"`
@@ -67,8 +68,8 @@ func (c commands) explained(ctx context.Context, x ledger.Explanation, answer *l
 	}
 	e := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState, PromotionFinished: counts.Finished(),
 		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
-		TransactionKey: x.TransactionKey, MaybeCharged: x.PerhapsCharged(), FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
-		Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []rules.Attempt{},
+		TransactionKey: x.Receipt, MaybeCharged: x.PerhapsDone(), FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
+		Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []payouts.Attempt{},
 		DeadLetters: c.explainDeadLetters(x.DeadLetters, known), Audit: []ledger.Audit{}, MoneyAPI: answer}
 	e.Calls, e.Audit = append(e.Calls, x.Calls...), append(e.Audit, x.Audit...)
 	e.Next = nextStep(x, c.Settings(), e.DeadLetters, answer)
@@ -111,7 +112,7 @@ func (c commands) explain() *cobra.Command {
 
 // explanation reads the ledger. For a payout that is not in the ledger the error names the places
 // to look next.
-func (c commands) explanation(ctx context.Context, k rules.Key) (ledger.Explanation, error) {
+func (c commands) explanation(ctx context.Context, k payouts.Key) (ledger.Explanation, error) {
 	x, err := c.Resources.Ledger().Explain(ctx, k)
 	if errors.Is(err, ledger.ErrNotFound) {
 		err = app.Bad("%s is not in the ledger. If its record was published, it may still wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace deadletter list); "+
@@ -161,7 +162,7 @@ func (e Explained) write(out io.Writer) error {
 
 // writeCalls marks the calls after a replay, because their numbers start at 1 again. A call that
 // spent no attempt has the number of the next one.
-func writeCalls(w io.Writer, calls []rules.Attempt, audit []ledger.Audit) {
+func writeCalls(w io.Writer, calls []payouts.Attempt, audit []ledger.Audit) {
 	if len(calls) == 0 {
 		fmt.Fprintf(w, "\nNo call of the Money API has begun, according to the ledger.\n")
 		return
@@ -188,7 +189,7 @@ func writeCalls(w io.Writer, calls []rules.Attempt, audit []ledger.Audit) {
 			outcome = "not stored"
 		} else if c.Class == rules.ClassLeaseExpired {
 			outcome, answer = "not stored", "its lease ended without an answer"
-			if c.Kind == rules.CallSend {
+			if c.Kind == payouts.CallSend {
 				answer += "; it may have been charged"
 			}
 		}
@@ -203,7 +204,7 @@ func writeOpenCall(w io.Writer, e Explained) {
 		return
 	}
 	c := e.Calls[len(e.Calls)-1]
-	if c.Kind == rules.CallSend {
+	if c.Kind == payouts.CallSend {
 		fmt.Fprintf(w, "\nA call began at %s, by instance %s, and its outcome is not stored: it may have been charged.\n", stamp(c.StartedAt), app.Printable(c.Instance))
 		return
 	}

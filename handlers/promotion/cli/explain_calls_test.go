@@ -8,17 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 // A call that spent no attempt has the number of the next one, which makes that one no replay.
 func TestOnlyCallsAfterAReplayAreReplayed(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
-	call := func(second int, o rules.Outcome) rules.Attempt {
-		return rules.Attempt{Kind: rules.CallSend, Number: 1, StartedAt: at(second), EndedAt: at(second), Outcome: o}
+	call := func(second int, o payouts.Outcome) payouts.Attempt {
+		return payouts.Attempt{Kind: payouts.CallSend, Number: 1, StartedAt: at(second), EndedAt: at(second), Outcome: o}
 	}
-	calls := []rules.Attempt{call(1, rules.NotSent), call(2, rules.Rejected), call(4, rules.Paid)}
+	calls := []payouts.Attempt{call(1, payouts.NotSent), call(2, payouts.Rejected), call(4, payouts.Paid)}
 	var out bytes.Buffer
 	writeCalls(&out, calls, nil)
 	require.NotContains(t, out.String(), "replayed")

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // stamp writes a point in time; - is none.
@@ -49,8 +49,8 @@ func upper(s string) string {
 	return string(s[0]-'a'+'A') + s[1:]
 }
 
-func promotionState(s rules.PromotionState, finished bool) string {
-	if finished && s == rules.PromotionRunning {
+func promotionState(s rules.GroupState, finished bool) string {
+	if finished && s == rules.GroupRunning {
 		return "FINISHED"
 	}
 	return string(s)

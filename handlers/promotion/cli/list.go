@@ -9,17 +9,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Listed is one promotion of `campaign list --json`.
 type Listed struct {
-	Type      rules.Type           `json:"type"`
-	Promotion int64                `json:"promotion"`
-	State     rules.PromotionState `json:"state"`
-	Finished  bool                 `json:"finished"` // all accepted payouts are settled
-	CreatedAt time.Time            `json:"created_at,omitzero"`
+	Type      payouts.Type     `json:"type"`
+	Promotion int64            `json:"promotion"`
+	State     rules.GroupState `json:"state"`
+	Finished  bool             `json:"finished"` // all accepted payouts are settled
+	CreatedAt time.Time        `json:"created_at,omitzero"`
 	ledger.PayoutCounts
 }
 

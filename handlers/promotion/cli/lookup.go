@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
@@ -47,7 +47,7 @@ func (c commands) lookUp(ctx context.Context, x ledger.Explanation) *lookup {
 // lastSend returns when the last request was started; zero without one.
 func lastSend(x ledger.Explanation) (at time.Time) {
 	for _, c := range x.Calls {
-		if c.Kind == rules.CallSend && c.StartedAt.After(at) {
+		if c.Kind == payouts.CallSend && c.StartedAt.After(at) {
 			at = c.StartedAt
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 // Without --force --unpaid needs an answer of the Money API that has no charge and could not have
@@ -42,8 +42,8 @@ func TestUnpaidNeedsProof(t *testing.T) {
 func TestTheLastSendIsNoLookup(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	x := ledger.Explanation{Calls: []rules.Attempt{{Kind: rules.CallSend, StartedAt: at.Add(time.Second)}, {Kind: rules.CallSend, StartedAt: at},
-		{Kind: rules.CallLookup, StartedAt: at.Add(time.Hour)}, {Kind: rules.CallSend, Late: true, EndedAt: at.Add(time.Hour)}}}
+	x := ledger.Explanation{Calls: []payouts.Attempt{{Kind: payouts.CallSend, StartedAt: at.Add(time.Second)}, {Kind: payouts.CallSend, StartedAt: at},
+		{Kind: payouts.CallLookup, StartedAt: at.Add(time.Hour)}, {Kind: payouts.CallSend, Late: true, EndedAt: at.Add(time.Hour)}}}
 	require.Equal(t, at.Add(time.Second), lastSend(x))
 	require.True(t, lastSend(ledger.Explanation{}).IsZero())
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // nextStep describes the next step of a payout, the component that takes it, and when. answer is
@@ -39,7 +39,7 @@ func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *l
 	case rules.Cancelled:
 		return "nothing. It was certainly not charged, and was cancelled with its promotion."
 	case rules.Failed:
-		if x.PromotionState == rules.PromotionCancelled {
+		if x.PromotionState == rules.GroupCancelled {
 			return "nothing. It was not charged, and its promotion is cancelled."
 		}
 		return "nothing by itself. It was certainly not charged and is not retried; " + own.replay()
@@ -54,7 +54,7 @@ func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *l
 		return fmt.Sprintf("nothing by itself: it may have been charged, and an operator must find out. Look for the key %s in the Money API's records (campaign explain --query-api), then: "+
 			"%s --paid TRANSACTION_KEY | --unpaid, with --why.", x.Key, resolve)
 	}
-	if x.PromotionState == rules.PromotionPaused && !x.LeaseUntil.After(x.Now) {
+	if x.PromotionState == rules.GroupPaused && !x.LeaseUntil.After(x.Now) {
 		return fmt.Sprintf("it waits until an operator resumes the promotion (millrace campaign resume %s %d, with --why); then %s.", x.Type, x.Promotion, call(x))
 	}
 	next := way(x, s) + " " + upper(call(x)) + "."
@@ -85,12 +85,12 @@ func call(x ledger.Explanation) string {
 	switch x.NextStep {
 	case rules.Send:
 		again := ""
-		if x.PerhapsCharged() || x.State == rules.Sending {
+		if x.PerhapsDone() || x.State == rules.Sending {
 			again = " again; it may have been charged, and the key makes that harmless"
 		}
 		return fmt.Sprintf("the request is sent with the key %s%s", x.Key, again)
 	case rules.Lookup:
-		if !x.MaybeCharged && x.State != rules.Sending {
+		if !x.MaybeDone && x.State != rules.Sending {
 			return fmt.Sprintf("the key %s is looked up, because it was first used longer than idempotency_ttl ago; if there is no charge, the request is sent", x.Key)
 		}
 		return fmt.Sprintf("the key %s is looked up; nothing is sent before the Money API has answered", x.Key)

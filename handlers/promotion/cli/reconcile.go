@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -64,7 +64,7 @@ Kafka with the ledger alone: --no-money. Memory does not depend on the number of
 	return cmd
 }
 
-func (c commands) runReconcile(ctx context.Context, cmd *cobra.Command, id rules.Promotion, f reconcileFlags) error {
+func (c commands) runReconcile(ctx context.Context, cmd *cobra.Command, id payouts.Promotion, f reconcileFlags) error {
 	t, _ := promotiontype.ByName(string(id.Type))
 	table := &reconcile.Table{Path: f.csv, Promotion: id, All: f.all, Kafka: !f.noKafka, MoneyAPI: !f.noAPI}
 	if err := table.Check(); err != nil {
@@ -100,7 +100,7 @@ func (c commands) scan(ctx context.Context, topic string, each func(kafka.Scanne
 // compare fills in the ledger's part of an input and compares. The error is ledger.ErrNotFound when
 // no source has anything of the promotion.
 func (c commands) compare(ctx context.Context, in reconcile.Input) (reconcile.Report, error) {
-	l, id := c.Resources.Ledger(), rules.Promotion{Type: rules.Type(in.Type.Name), ID: in.Promotion}
+	l, id := c.Resources.Ledger(), payouts.Promotion{Type: payouts.Type(in.Type.Name), ID: in.Promotion}
 	status, unknown := l.Status(ctx, id)
 	if unknown != nil && !errors.Is(unknown, ledger.ErrNotFound) {
 		return reconcile.Report{}, unknown

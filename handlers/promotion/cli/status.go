@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -17,9 +17,9 @@ import (
 
 // Status is one promotion of `campaign status --json`.
 type Status struct {
-	Type      rules.Type `json:"type"`
-	Promotion int64      `json:"promotion"`
-	Finished  bool       `json:"finished"` // all accepted payouts are settled
+	Type      payouts.Type `json:"type"`
+	Promotion int64        `json:"promotion"`
+	Finished  bool         `json:"finished"` // all accepted payouts are settled
 	ledger.Counts
 	// OldestUnpaid is the age of the oldest unsettled payout; 0 without one.
 	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
@@ -61,13 +61,13 @@ func (c commands) status() *cobra.Command {
 			return promotionArgs(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var only []rules.Promotion
+			var only []payouts.Promotion
 			if len(args) > 0 {
 				id, err := promotionID(args)
 				if err != nil {
 					return err
 				}
-				only = []rules.Promotion{id}
+				only = []payouts.Promotion{id}
 			}
 			if watch && c.h.JSON(cmd) {
 				return app.Usage("--watch and --json exclude each other")
@@ -108,7 +108,7 @@ func repeat(ctx context.Context, out io.Writer, terminal bool, show func() error
 	}
 }
 
-func (c commands) showStatus(ctx context.Context, asJSON bool, only []rules.Promotion) error {
+func (c commands) showStatus(ctx context.Context, asJSON bool, only []payouts.Promotion) error {
 	if only == nil {
 		unfinished, err := c.unfinished(ctx)
 		if err != nil {
@@ -138,8 +138,8 @@ func (c commands) showStatus(ctx context.Context, asJSON bool, only []rules.Prom
 	return nil
 }
 
-func (c commands) unfinished(ctx context.Context) ([]rules.Promotion, error) {
-	all := []rules.Promotion{}
+func (c commands) unfinished(ctx context.Context) ([]payouts.Promotion, error) {
+	all := []payouts.Promotion{}
 	work, err := c.Resources.Ledger().Unfinished(ctx)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (c commands) unfinished(ctx context.Context) ([]rules.Promotion, error) {
 	return all, nil
 }
 
-func (c commands) statusOf(ctx context.Context, id rules.Promotion) (Status, error) {
+func (c commands) statusOf(ctx context.Context, id payouts.Promotion) (Status, error) {
 	counts, err := c.Resources.Ledger().Status(ctx, id)
 	if err != nil {
 		return Status{}, err
@@ -185,7 +185,7 @@ func (c commands) statusOf(ctx context.Context, id rules.Promotion) (Status, err
 	return s, nil
 }
 
-func (c commands) showTable(ctx context.Context, all []rules.Promotion) error {
+func (c commands) showTable(ctx context.Context, all []payouts.Promotion) error {
 	if len(all) == 0 {
 		return c.showNothingUnfinished(ctx)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
@@ -22,13 +22,13 @@ func (c commands) resume() *cobra.Command {
 
 // changeState is a command that changes the state of a promotion. Its effect can be reversed.
 func (c commands) changeState(verb, short string,
-	change func(*ledger.Ledger, context.Context, rules.Promotion, ledger.Steering) error,
+	change func(*ledger.Ledger, context.Context, payouts.Promotion, ledger.Steering) error,
 ) *cobra.Command {
 	return c.steering(&cobra.Command{
 		Use:     verb + " TYPE PROMOTION --why REASON",
 		Short:   short,
 		Example: "  millrace campaign " + verb + ` POINT 12345 --why "ticket 4711"`,
-	}, func(ctx context.Context, cmd *cobra.Command, id rules.Promotion, by ledger.Steering) error {
+	}, func(ctx context.Context, cmd *cobra.Command, id payouts.Promotion, by ledger.Steering) error {
 		if err := change(c.Resources.Ledger(), ctx, id, by); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (c commands) cancel() *cobra.Command {
 		Use:     "cancel TYPE PROMOTION --why REASON",
 		Short:   "Cancel all payouts that were not sent yet; irreversible",
 		Example: `  millrace campaign cancel POINT 12345 --why "wrong amounts, ticket 4711"`,
-	}, func(ctx context.Context, cmd *cobra.Command, id rules.Promotion, by ledger.Steering) error {
+	}, func(ctx context.Context, cmd *cobra.Command, id payouts.Promotion, by ledger.Steering) error {
 		done, err := c.Resources.Ledger().Cancel(ctx, id, by)
 		if err != nil {
 			return err
@@ -61,7 +61,7 @@ func (c commands) cancel() *cobra.Command {
 // steering completes a command on a promotion with an audit: its arguments, and the flags --who,
 // --why and --future.
 func (c commands) steering(cmd *cobra.Command,
-	do func(context.Context, *cobra.Command, rules.Promotion, ledger.Steering) error,
+	do func(context.Context, *cobra.Command, payouts.Promotion, ledger.Steering) error,
 ) *cobra.Command {
 	var by app.By
 	var future bool
@@ -91,7 +91,7 @@ func (c commands) steering(cmd *cobra.Command,
 }
 
 // notCancelled says in which state a promotion stays that has nothing to cancel: it may be paused.
-func notCancelled(ctx context.Context, l *ledger.Ledger, id rules.Promotion, err error) error {
+func notCancelled(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, err error) error {
 	const future = "--future cancels records that are still to come"
 	s, failed := l.Status(ctx, id)
 	if failed != nil {

@@ -10,15 +10,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // UnknownPayout is one payout of `unknown list`.
 type UnknownPayout struct {
-	Type      rules.Type `json:"type"`
-	Promotion int64      `json:"promotion"`
-	Target    int64      `json:"target"`
+	Type      payouts.Type `json:"type"`
+	Promotion int64        `json:"promotion"`
+	Target    int64        `json:"target"`
 	// State is UNKNOWN, or AMBIGUOUS for a payout that can only be looked up.
 	State rules.State `json:"state"`
 	// Since is when the payout became UNKNOWN, or when the oldest request of an AMBIGUOUS one was
@@ -33,13 +34,13 @@ type UnknownPayout struct {
 }
 
 type unknownFilter struct {
-	of        rules.Type
+	of        payouts.Type
 	promotion int64
 	olderThan time.Duration
 	limit     int
 }
 
-func (f unknownFilter) takes(r rules.Row, since time.Duration) bool {
+func (f unknownFilter) takes(r payouts.Row, since time.Duration) bool {
 	return (f.of == "" || r.Type == f.of) && (f.promotion == 0 || r.Promotion == f.promotion) && since >= f.olderThan
 }
 
@@ -91,7 +92,7 @@ var errLimit = errors.New("limit reached")
 
 func unknownPayouts(ctx context.Context, l *ledger.Ledger, f unknownFilter) (unknownList, error) {
 	list := unknownList{Unknown: []UnknownPayout{}}
-	add := func(r rules.Row, at time.Time, since time.Duration) error {
+	add := func(r payouts.Row, at time.Time, since time.Duration) error {
 		switch {
 		case !f.takes(r, since):
 			list.others = true
@@ -104,9 +105,9 @@ func unknownPayouts(ctx context.Context, l *ledger.Ledger, f unknownFilter) (unk
 			FirstSentAt: r.FirstSentAt, Attempts: r.Attempts, Lookups: r.Lookups, Class: r.LastClass, Answer: r.LastError})
 		return nil
 	}
-	err := l.EachUnknown(ctx, func(r rules.Row, since time.Duration) error { return add(r, r.SettledAt, since) })
+	err := l.EachUnknown(ctx, func(r payouts.Row, since time.Duration) error { return add(r, r.SettledAt, since) })
 	if err == nil {
-		err = l.EachLookupOnly(ctx, func(r rules.Row, since time.Duration) error { return add(r, r.FirstSentAt, since) })
+		err = l.EachLookupOnly(ctx, func(r payouts.Row, since time.Duration) error { return add(r, r.FirstSentAt, since) })
 	}
 	if errors.Is(err, errLimit) {
 		err = nil

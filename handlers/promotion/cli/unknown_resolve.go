@@ -7,9 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 type resolveFlags struct {
@@ -68,7 +69,7 @@ only that.`,
 	return cmd
 }
 
-func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k rules.Key, f resolveFlags) error {
+func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k payouts.Key, f resolveFlags) error {
 	x, err := c.explanation(ctx, k)
 	if err != nil {
 		return err
@@ -95,7 +96,7 @@ func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k rules.Key, 
 	}
 	why := fmt.Sprintf("%s (the Money API says: %s)", f.Why, answer)
 	if err := c.Resources.Ledger().Resolve(ctx, k, rules.Resolution{
-		Paid: f.paid != "", TransactionKey: f.paid, Who: f.Who, Why: why, Force: f.force, Route: c.Plugin + ".unknown",
+		Done: f.paid != "", Receipt: f.paid, Who: f.Who, Why: why, Force: f.force, Route: c.Plugin + ".unknown",
 	}); err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (c commands) showDryRun(cmd *cobra.Command, e Explained, f resolveFlags) er
 	return nil
 }
 
-func (c commands) showResolved(ctx context.Context, cmd *cobra.Command, k rules.Key, f resolveFlags, answer *lookup, discarded []string) error {
+func (c commands) showResolved(ctx context.Context, cmd *cobra.Command, k payouts.Key, f resolveFlags, answer *lookup, discarded []string) error {
 	x, err := c.Resources.Ledger().Explain(ctx, k)
 	if err != nil {
 		return err
@@ -158,7 +159,7 @@ func (c commands) showResolved(ctx context.Context, cmd *cobra.Command, k rules.
 
 // discardDeadLetter discards the dead letter of a payout that is paid. The dead letter of an unpaid
 // one waits for its replay.
-func (c commands) discardDeadLetter(ctx context.Context, k rules.Key, f resolveFlags, why string) ([]string, error) {
+func (c commands) discardDeadLetter(ctx context.Context, k payouts.Key, f resolveFlags, why string) ([]string, error) {
 	if f.paid == "" {
 		return nil, nil
 	}

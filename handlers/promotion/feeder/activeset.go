@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // ActiveSet is the ledger's active set of one promotion type: the promotions that have a stream.
 type ActiveSet struct {
 	Ledger  func() *ledger.Ledger
-	Type    rules.Type
+	Type    payouts.Type
 	Waiting *atomic.Bool // Options.Waiting
 }
 
@@ -31,7 +31,7 @@ func (a ActiveSet) Active(ctx context.Context) ([]streams.Activation, error) {
 
 // Activate implements streams.Activations.
 func (a ActiveSet) Activate(ctx context.Context, id string) error {
-	p, err := rules.PromotionOfStream(a.Type, id)
+	p, err := payouts.PromotionOfStream(a.Type, id)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (a ActiveSet) Activate(ctx context.Context, id string) error {
 
 // Deactivate implements streams.Activations.
 func (a ActiveSet) Deactivate(ctx context.Context, id string) error {
-	p, err := rules.PromotionOfStream(a.Type, id)
+	p, err := payouts.PromotionOfStream(a.Type, id)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (a ActiveSet) Deactivate(ctx context.Context, id string) error {
 
 // Admit implements streams.Options.Admit.
 func (a ActiveSet) Admit(ctx context.Context, id string) (bool, error) {
-	p, err := rules.PromotionOfStream(a.Type, id)
+	p, err := payouts.PromotionOfStream(a.Type, id)
 	if err != nil {
 		return false, err
 	}
@@ -62,7 +62,7 @@ func (a ActiveSet) Blocked(ctx context.Context, id string) error {
 	if !a.Waiting.Load() {
 		return nil
 	}
-	p, err := rules.PromotionOfStream(a.Type, id)
+	p, err := payouts.PromotionOfStream(a.Type, id)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (a ActiveSet) Blocked(ctx context.Context, id string) error {
 // Created implements streams.Options.Created. It records the incarnation of a new stream, unless
 // the ledger still has the incarnation of a lost one.
 func (a ActiveSet) Created(ctx context.Context, id, incarnation string) error {
-	p, err := rules.PromotionOfStream(a.Type, id)
+	p, err := payouts.PromotionOfStream(a.Type, id)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (a ActiveSet) Created(ctx context.Context, id, incarnation string) error {
 
 // Deleted implements streams.Options.Deleted.
 func (a ActiveSet) Deleted(ctx context.Context, id, incarnation string) error {
-	p, err := rules.PromotionOfStream(a.Type, id)
+	p, err := payouts.PromotionOfStream(a.Type, id)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -102,7 +102,7 @@ var (
 
 // enqueue enqueues items, marks those that were added, and reports whether the stream is full.
 // After a crash between the two, an entry is enqueued twice. The ledger then pays it once.
-func (f *Feeder) enqueue(ctx context.Context, m *streams.Manager, p rules.Promotion, items []ledger.FeedItem) (n int, full bool, err error) {
+func (f *Feeder) enqueue(ctx context.Context, m *streams.Manager, p payouts.Promotion, items []ledger.FeedItem) (n int, full bool, err error) {
 	if len(items) == 0 {
 		return 0, false, nil
 	}

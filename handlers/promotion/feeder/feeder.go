@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -51,8 +51,8 @@ type Feeder struct {
 	Options
 	log      *slog.Logger
 	failures *logs.Sampler[failure, error]
-	unread   map[rules.Type]int // unknown streams of the last sweep; only sweep uses it
-	counted  time.Time          // last count of the settled payouts; only measure uses it
+	unread   map[payouts.Type]int // unknown streams of the last sweep; only sweep uses it
+	counted  time.Time            // last count of the settled payouts; only measure uses it
 	last     atomic.Pointer[Measurement]
 
 	loops   loop.Group
@@ -61,7 +61,7 @@ type Feeder struct {
 
 // New returns a feeder that is not started.
 func New(o Options) *Feeder {
-	return &Feeder{Options: o, unread: map[rules.Type]int{}, failures: logs.NewSampler[failure, error](logInterval),
+	return &Feeder{Options: o, unread: map[payouts.Type]int{}, failures: logs.NewSampler[failure, error](logInterval),
 		log: o.Log.With(slog.String(logs.Component, "feeder"))}
 }
 
@@ -97,7 +97,7 @@ func (f *Feeder) Stop(ctx context.Context) error {
 
 func (f *Feeder) sweepAll(ctx context.Context) {
 	for t, m := range f.Streams {
-		err := f.sweep(ctx, rules.Type(t), m)
+		err := f.sweep(ctx, payouts.Type(t), m)
 		if err != nil && ctx.Err() == nil {
 			f.log.WarnContext(ctx, "sweep failed, tried again", slog.Duration("in", f.Config.SweepInterval), logs.Err(err))
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 // A loop that does not end delays a stop only until the stop's context ends.
@@ -36,7 +36,7 @@ func TestAFailureIsLoggedOncePerMinute(t *testing.T) {
 		f := New(Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
 		for range 121 { // rounds
 			for id := range int64(2) {
-				f.failed(rules.Promotion{Type: "POINT", ID: id}, errors.New("no room"))
+				f.failed(payouts.Promotion{Type: "POINT", ID: id}, errors.New("no room"))
 			}
 			f.logFailures(t.Context(), f.failures.Due())
 			time.Sleep(time.Second)

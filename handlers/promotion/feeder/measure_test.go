@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -32,8 +33,8 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	due := func(kind string) float64 { return testutil.ToFloat64(m.overdue.WithLabelValues(kind)) }
 	paid := func() float64 { return testutil.ToFloat64(m.payouts.WithLabelValues("POINT", "SUCCESS")) }
 
-	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 3, Payload: []byte(`{"amount":5}`)}
-	require.NoError(t, l.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+	rec := payouts.Record{Key: payouts.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 3, Payload: []byte(`{"amount":5}`)}
+	require.NoError(t, l.Accept(t.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
 	require.Eventually(t, func() bool { f.measure(t.Context()); return age("POINT") > 0 && due("POINT") > 0 }, 2*time.Minute, time.Millisecond)
 	require.Zero(t, age("VOUCHER"))
 	require.Zero(t, due("VOUCHER"))
@@ -43,7 +44,7 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 
 	begun, err := l.Begin(t.Context(), rec)
 	require.NoError(t, err)
-	_, err = l.Settle(t.Context(), rules.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: rules.Paid, TransactionKey: "T"})
+	_, err = l.Settle(t.Context(), payouts.CallResult{Key: rec.Key, CallResult: rules.CallResult{Epoch: begun.Epoch, Outcome: rules.Done, Receipt: "T"}})
 	require.NoError(t, err)
 	f.measure(t.Context())
 	require.Zero(t, age("POINT"))
@@ -57,7 +58,7 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	require.Zero(t, waiting("POINT"))
 	for id := range int64(3) { // one has the place
 		rec.Promotion = 5 + id
-		require.NoError(t, l.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+		require.NoError(t, l.Accept(t.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		_, err = l.Admit(t.Context(), rec.OfPromotion())
 		require.NoError(t, err)
 	}

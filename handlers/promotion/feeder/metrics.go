@@ -4,8 +4,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Metrics count what the feeder does, and show what it measured in the ledger.
@@ -67,7 +68,7 @@ func NewMetrics() *Metrics {
 		for _, g := range []*prometheus.GaugeVec{m.unknown, m.paused, m.pausedFor, m.waiting, m.oldest, m.overdue} {
 			g.WithLabelValues(t)
 		}
-		m.settled(ledger.Totals{Type: rules.Type(t)})
+		m.settled(ledger.Totals{Type: payouts.Type(t)})
 	}
 	return m
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -59,7 +59,7 @@ func (f *Feeder) round(ctx context.Context) time.Duration {
 }
 
 // admit gives free places to promotions that wait for one, and returns those that got one.
-func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromotion) map[rules.Promotion]bool {
+func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromotion) map[payouts.Promotion]bool {
 	waiting := slices.ContainsFunc(unfinished, func(u ledger.UnfinishedPromotion) bool { return u.WaitsForPlace })
 	f.Waiting.Store(waiting)
 	if !waiting {
@@ -69,7 +69,7 @@ func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromot
 	if err != nil && ctx.Err() == nil {
 		f.log.WarnContext(ctx, "free places not given to waiting promotions, tried again next round", logs.Err(err))
 	}
-	admitted := make(map[rules.Promotion]bool, len(list))
+	admitted := make(map[payouts.Promotion]bool, len(list))
 	for _, p := range list {
 		admitted[p] = true
 	}
@@ -77,7 +77,7 @@ func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromot
 }
 
 type failure struct {
-	rules.Promotion
+	payouts.Promotion
 	class string
 }
 
@@ -88,7 +88,7 @@ const (
 	failureOther   = "other"
 )
 
-func (f *Feeder) failed(p rules.Promotion, err error) {
+func (f *Feeder) failed(p payouts.Promotion, err error) {
 	class := failureOther
 	switch {
 	case errors.Is(err, streams.ErrRefused):

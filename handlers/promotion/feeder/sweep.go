@@ -5,14 +5,15 @@ import (
 	"errors"
 	"log/slog"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // sweep scans for streams of a type that are not on the active set, and reactivates those of
 // promotions that the ledger has. Another program made each other stream. Nothing in it was
 // announced, so that it is counted and not read.
-func (f *Feeder) sweep(ctx context.Context, t rules.Type, m *streams.Manager) error {
+func (f *Feeder) sweep(ctx context.Context, t payouts.Type, m *streams.Manager) error {
 	unknown := 0
 	err := m.Sweep(ctx, f.Config.GracePeriod, func(ctx context.Context, id string) error {
 		attrs := []any{slog.String(logPromotionType, string(t)), slog.String(logPromotionID, id)}
@@ -42,8 +43,8 @@ func (f *Feeder) sweep(ctx context.Context, t rules.Type, m *streams.Manager) er
 
 // reactivate reactivates a stream if the ledger has its promotion, or may take one that was not
 // announced. No promotion has a stream whose id is not its number.
-func (f *Feeder) reactivate(ctx context.Context, t rules.Type, id string) (known bool, err error) {
-	p, err := rules.PromotionOfStream(t, id)
+func (f *Feeder) reactivate(ctx context.Context, t payouts.Type, id string) (known bool, err error) {
+	p, err := payouts.PromotionOfStream(t, id)
 	if errors.Is(err, rules.ErrInvalid) {
 		return false, nil
 	}

@@ -4,7 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // The active set has Options.MaxActive places. A paused promotion takes none, because its stream is
@@ -66,11 +67,11 @@ WHERE s.type = waiting.kind AND s.promotion_id = waiting.id AND NOT s.active`
 // It reports whether the promotion is active. Otherwise a promotion with an unsettled payout waits,
 // in the order of the oldest payouts. Admit precedes the creation of the stream. It always writes, so
 // after it the synchronous standby has the payouts that the feeder has read before.
-func (l *Ledger) Admit(ctx context.Context, p rules.Promotion) (bool, error) {
+func (l *Ledger) Admit(ctx context.Context, p payouts.Promotion) (bool, error) {
 	return l.admit(ctx, p, 0)
 }
 
-func (l *Ledger) admit(ctx context.Context, p rules.Promotion, totalCount int64) (active bool, err error) {
+func (l *Ledger) admit(ctx context.Context, p payouts.Promotion, totalCount int64) (active bool, err error) {
 	if err := checkActivation(p, totalCount); err != nil {
 		return false, err
 	}
@@ -82,22 +83,22 @@ func (l *Ledger) admit(ctx context.Context, p rules.Promotion, totalCount int64)
 
 // Started records the start of a promotion and its number of payouts (0: unknown). It activates the
 // promotion if there is a free place. It may be called twice, never, or after the first records.
-func (l *Ledger) Started(ctx context.Context, p rules.Promotion, totalCount int64) error {
+func (l *Ledger) Started(ctx context.Context, p payouts.Promotion, totalCount int64) error {
 	_, err := l.admit(ctx, p, totalCount)
 	return err
 }
 
 // AdmitWaiting gives every free place to a waiting promotion, the longest waiting first, and
 // returns the admitted ones. A promotion that is paused or has no unsettled payout gets none.
-func (l *Ledger) AdmitWaiting(ctx context.Context) ([]rules.Promotion, error) {
-	var admitted []rules.Promotion
+func (l *Ledger) AdmitWaiting(ctx context.Context) ([]payouts.Promotion, error) {
+	var admitted []payouts.Promotion
 	err := l.update(ctx, "admit waiting", nil, func(q querier, _ time.Time) error {
 		admitted = nil
 		if _, err := q.exec(ctx, sqlNoWork); err != nil {
 			return err
 		}
 		return q.query(ctx, func(r scanner) error {
-			var p rules.Promotion
+			var p payouts.Promotion
 			err := r.Scan((*string)(&p.Type), &p.ID)
 			admitted = append(admitted, p)
 			return err
@@ -112,7 +113,7 @@ func (l *Ledger) AdmitWaiting(ctx context.Context) ([]rules.Promotion, error) {
 // Yield frees the place of an active promotion whose stream can't be used, if another promotion
 // waits, and reports whether it did. The promotion then waits behind all others. The recorded
 // incarnation of its stream stays.
-func (l *Ledger) Yield(ctx context.Context, p rules.Promotion) (bool, error) {
+func (l *Ledger) Yield(ctx context.Context, p payouts.Promotion) (bool, error) {
 	var n int64
 	err := l.update(ctx, "yield a place", nil, func(q querier, now time.Time) error {
 		var err error
@@ -125,7 +126,7 @@ func (l *Ledger) Yield(ctx context.Context, p rules.Promotion) (bool, error) {
 
 // ActiveStream is the stream of an active promotion.
 type ActiveStream struct {
-	rules.Promotion
+	payouts.Promotion
 	TotalCount int64
 	Paused     bool // neither polled nor cleaned up
 }
@@ -135,19 +136,19 @@ const sqlActive = `SELECT s.promotion_id, s.total_count,
 FROM promotion_streams AS s WHERE s.type = $1 AND s.active ORDER BY s.promotion_id`
 
 // Active returns the active streams of a type, in order of promotion.
-func (l *Ledger) Active(ctx context.Context, t rules.Type) ([]ActiveStream, error) {
+func (l *Ledger) Active(ctx context.Context, t payouts.Type) ([]ActiveStream, error) {
 	return selectAll(ctx, l, "active streams", func(r scanner, a *ActiveStream, _ time.Time) error {
 		a.Type = t
 		var state string
 		err := r.Scan(&a.ID, &a.TotalCount, &state)
-		a.Paused = rules.PromotionState(state) == rules.PromotionPaused
+		a.Paused = rules.GroupState(state) == rules.GroupPaused
 		return err
 	}, sqlActive, string(t))
 }
 
 // Activate puts a promotion on the active set, even without a free place. totalCount 0 keeps the
 // recorded value. It is for a stream that exists and may have entries; Admit is for all others.
-func (l *Ledger) Activate(ctx context.Context, p rules.Promotion, totalCount int64) error {
+func (l *Ledger) Activate(ctx context.Context, p payouts.Promotion, totalCount int64) error {
 	if err := checkActivation(p, totalCount); err != nil {
 		return err
 	}
@@ -160,7 +161,7 @@ func (l *Ledger) Activate(ctx context.Context, p rules.Promotion, totalCount int
 	})
 }
 
-func checkActivation(p rules.Promotion, totalCount int64) error {
+func checkActivation(p payouts.Promotion, totalCount int64) error {
 	if totalCount < 0 {
 		return rules.Invalid("promotion %s: the total count is %d", p, totalCount)
 	}
@@ -169,7 +170,7 @@ func checkActivation(p rules.Promotion, totalCount int64) error {
 
 // ActivateKnown is Activate for a promotion that is in the ledger. For any other, known is false
 // and nothing changes.
-func (l *Ledger) ActivateKnown(ctx context.Context, p rules.Promotion) (known bool, err error) {
+func (l *Ledger) ActivateKnown(ctx context.Context, p payouts.Promotion) (known bool, err error) {
 	err = l.read(ctx, "revive", func(q querier, _ time.Time) error {
 		known = false
 		return q.query(ctx, func(scanner) error { known = true; return nil }, `SELECT 1 FROM promotions WHERE type = $1 AND promotion_id = $2
@@ -185,7 +186,7 @@ func (l *Ledger) ActivateKnown(ctx context.Context, p rules.Promotion) (known bo
 // precedes the script that deletes the stream. If that script finds the stream not drained,
 // Activate follows. Few payouts of the promotion are settled after it, so it also folds the slots of
 // its summaries.
-func (l *Ledger) Deactivate(ctx context.Context, p rules.Promotion) error {
+func (l *Ledger) Deactivate(ctx context.Context, p payouts.Promotion) error {
 	l.feedNext.Delete(p)
 	return l.update(ctx, "deactivate", nil, func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET active = FALSE, incarnation = '', waiting_since = NULL
@@ -200,5 +201,5 @@ func (l *Ledger) Deactivate(ctx context.Context, p rules.Promotion) error {
 // summaryFolder is a store whose summaries have slots, so that settles at the same time do not wait
 // for each other. foldSummaries adds the slots of a promotion to its summaries and deletes them.
 type summaryFolder interface {
-	foldSummaries(ctx context.Context, q querier, p rules.Promotion) error
+	foldSummaries(ctx context.Context, q querier, p payouts.Promotion) error
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 func places(n int) tune { return func(_ *Config, o *Options) { o.MaxActive = n } }
 
 func mustAdmit(t testing.TB, l *Ledger, promotion int64, want bool) {
 	t.Helper()
-	got, err := l.Admit(t.Context(), rules.Promotion{Type: "POINT", ID: promotion})
+	got, err := l.Admit(t.Context(), payouts.Promotion{Type: "POINT", ID: promotion})
 	require.NoError(t, err)
 	require.Equal(t, want, got, "promotion %d", promotion)
 }
@@ -62,24 +63,24 @@ func TestPlacesAreGivenInTheOrderOfAcceptance(t *testing.T) {
 		require.Equal(t, []int64{1, 2, 3}, queued(t, l))
 		require.Empty(t, admitted(t, l), "no place is free")
 
-		require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: 5}))
+		require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: 5}))
 		mustAdmit(t, l, 6, false) // others wait
 		mustAdmit(t, l, 1, false) // it waits, but not first
 		require.Equal(t, []int64{3}, admitted(t, l))
 		require.Empty(t, admitted(t, l))
 		mustAdmit(t, l, 3, true)
-		require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: 4}))
-		require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: 3}))
+		require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: 4}))
+		require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: 3}))
 		require.Equal(t, []int64{1, 2}, admitted(t, l))
 		require.Empty(t, queued(t, l))
 
-		c, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 2})
+		c, err := l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 2})
 		require.NoError(t, err)
 		require.True(t, c.Active)
 		require.Zero(t, c.WaitsForPlace)
 		mustAdmit(t, l, 5, false) // it was drained, and has work again
 		h.advance(time.Minute)
-		c, err = l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 5})
+		c, err = l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 5})
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, c.WaitsForPlace, time.Minute)
 		waiting, err := l.WaitTimes(t.Context())
@@ -103,8 +104,8 @@ func TestAnOldPromotionDoesNotOvertake(t *testing.T) {
 		}
 		pay := func(p, target int64) {
 			b := mustBegin(t, l, record(p, target))
-			mustSettle(t, l, rules.CallResult{Key: key(p, target), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "t"})
-			require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: p}))
+			mustSettle(t, l, payouts.CallResult{Key: key(p, target), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "t"}})
+			require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: p}))
 		}
 		next(1, 1)
 		mustAdmit(t, l, 1, true)
@@ -115,7 +116,7 @@ func TestAnOldPromotionDoesNotOvertake(t *testing.T) {
 		mustAdmit(t, l, 1, false)
 		next(3, 1)
 		mustAdmit(t, l, 3, false)
-		for _, want := range []rules.Key{key(2, 1), key(1, 2), key(3, 1)} {
+		for _, want := range []payouts.Key{key(2, 1), key(1, 2), key(3, 1)} {
 			require.Equal(t, []int64{want.Promotion}, admitted(t, l))
 			pay(want.Promotion, want.Target)
 		}
@@ -136,18 +137,18 @@ func TestAPromotionThatCanDoNothingTakesNoPlace(t *testing.T) {
 			mustAdmit(t, l, p, false)
 		}
 		// 1 is paused while it is active, 2 while it waits; 3 is cancelled while it waits.
-		require.NoError(t, l.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, operator))
-		require.NoError(t, l.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, operator))
-		_, err := l.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 3}, operator)
+		require.NoError(t, l.Pause(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, operator))
+		require.NoError(t, l.Pause(t.Context(), payouts.Promotion{Type: "POINT", ID: 2}, operator))
+		_, err := l.Cancel(t.Context(), payouts.Promotion{Type: "POINT", ID: 3}, operator)
 		require.NoError(t, err)
 		require.Equal(t, []int64{4}, admitted(t, l))
-		require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: 4}))
+		require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: 4}))
 		mustAccept(t, l, record(5, 1))
 		mustAdmit(t, l, 5, true) // a paused one that waits is not in its way
 
-		require.NoError(t, l.Resume(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, operator))
+		require.NoError(t, l.Resume(t.Context(), payouts.Promotion{Type: "POINT", ID: 2}, operator))
 		require.Empty(t, admitted(t, l))
-		require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: 5}))
+		require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: 5}))
 		require.Equal(t, []int64{2}, admitted(t, l))
 	})
 }
@@ -159,7 +160,7 @@ func TestAPlaceIsYielded(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, places(1))
 		yield := func(p int64) bool {
-			done, err := l.Yield(t.Context(), rules.Promotion{Type: "POINT", ID: p})
+			done, err := l.Yield(t.Context(), payouts.Promotion{Type: "POINT", ID: p})
 			require.NoError(t, err)
 			return done
 		}
@@ -169,19 +170,19 @@ func TestAPlaceIsYielded(t *testing.T) {
 		}
 		mustAdmit(t, l, 1, true)
 		require.False(t, yield(1), "no other promotion waits")
-		same, err := l.RecordIncarnation(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, "A")
+		same, err := l.RecordIncarnation(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, "A")
 		require.NoError(t, err)
 		require.True(t, same)
 		mustAdmit(t, l, 2, false)
 		mustAdmit(t, l, 3, false)
 		require.True(t, yield(1))
 		require.False(t, yield(1), "it has none")
-		token, err := l.Incarnation(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+		token, err := l.Incarnation(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.Equal(t, "A", token, "its stream may hold entries")
 		for _, p := range []int64{2, 3, 1} {
 			require.Equal(t, []int64{p}, admitted(t, l))
-			require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: p}))
+			require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: p}))
 		}
 	})
 }
@@ -191,21 +192,21 @@ func TestAStartedEventObeysTheLimit(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, places(1))
-		require.NoError(t, l.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 10))
-		require.NoError(t, l.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, 20))
+		require.NoError(t, l.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 10))
+		require.NoError(t, l.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 2}, 20))
 		active, err := l.Active(t.Context(), "POINT")
 		require.NoError(t, err)
-		require.Equal(t, []ActiveStream{{Promotion: rules.Promotion{Type: "POINT", ID: 1}, TotalCount: 10}}, active)
-		c, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 2})
+		require.Equal(t, []ActiveStream{{Promotion: payouts.Promotion{Type: "POINT", ID: 1}, TotalCount: 10}}, active)
+		c, err := l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 2})
 		require.NoError(t, err)
 		require.EqualValues(t, 20, c.TotalCount, "for its later size")
 		require.Zero(t, c.WaitsForPlace)
-		require.NoError(t, l.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 3}, 0), "a stream that exists is read in any case")
+		require.NoError(t, l.Activate(t.Context(), payouts.Promotion{Type: "POINT", ID: 3}, 0), "a stream that exists is read in any case")
 		mustAccept(t, l, record(2, 1))
 		mustAdmit(t, l, 2, false)
-		require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}))
+		require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}))
 		require.Empty(t, admitted(t, l), "3 has the place")
-		require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: 3}))
+		require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: 3}))
 		require.Equal(t, []int64{2}, admitted(t, l))
 	})
 }
@@ -223,7 +224,7 @@ func TestInstancesAdmitTogether(t *testing.T) {
 		for i, l := range all {
 			g.Go(func() error {
 				for p := range int64(promotions) {
-					if _, err := l.Admit(t.Context(), rules.Promotion{Type: "POINT", ID: (p+int64(20*i))%promotions + 1}); err != nil {
+					if _, err := l.Admit(t.Context(), payouts.Promotion{Type: "POINT", ID: (p+int64(20*i))%promotions + 1}); err != nil {
 						return err
 					}
 				}
@@ -245,7 +246,7 @@ func TestInstancesAdmitTogether(t *testing.T) {
 			for _, a := range active {
 				require.NoError(t, all[0].Deactivate(t.Context(), a.Promotion))
 				b := mustBegin(t, all[0], record(a.ID, 1))
-				mustSettle(t, all[0], rules.CallResult{Key: key(a.ID, 1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "t"})
+				mustSettle(t, all[0], payouts.CallResult{Key: key(a.ID, 1), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "t"}})
 			}
 			for _, l := range all {
 				g.Go(func() error { _, err := l.AdmitWaiting(t.Context()); return err })
@@ -266,7 +267,7 @@ func TestLostStreamsLeaveConnections(t *testing.T) {
 		l := h.open(t)
 		for p := range int64(coldConnections) {
 			mustAccept(t, l, record(p+1, 1))
-			_, err := l.RecordIncarnation(t.Context(), rules.Promotion{Type: "POINT", ID: p + 1}, "A")
+			_, err := l.RecordIncarnation(t.Context(), payouts.Promotion{Type: "POINT", ID: p + 1}, "A")
 			require.NoError(t, err)
 		}
 		conn, err := pgx.Connect(t.Context(), h.dsn)
@@ -279,7 +280,7 @@ func TestLostStreamsLeaveConnections(t *testing.T) {
 		var g errgroup.Group
 		for p := range int64(coldConnections) {
 			g.Go(func() error {
-				_, _, err := l.RecordStreamLoss(t.Context(), rules.Promotion{Type: "POINT", ID: p + 1}, "A", "B")
+				_, _, err := l.RecordStreamLoss(t.Context(), payouts.Promotion{Type: "POINT", ID: p + 1}, "A", "B")
 				return err
 			})
 		}
@@ -291,7 +292,7 @@ func TestLostStreamsLeaveConnections(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		for range 50 {
-			_, err = l.Status(ctx, rules.Promotion{Type: "POINT", ID: 1})
+			_, err = l.Status(ctx, payouts.Promotion{Type: "POINT", ID: 1})
 			require.NoError(t, err)
 		}
 		require.NoError(t, tx.Rollback(t.Context()))

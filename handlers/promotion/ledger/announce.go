@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // announcedOrigin is the prefix of the origin of a payout that was announced by the replay of a
@@ -20,7 +21,7 @@ func (e *Payout) AnnouncedByReplay() bool { return strings.HasPrefix(e.Origin, a
 // transaction writes the audit; the feeder enqueues the payout. An existing row is kept: the same
 // request returns ReplayAlready, another request is refused. A payout of a cancelled promotion is
 // refused.
-func (l *Ledger) Announce(ctx context.Context, r rules.Record, by Replay) (ReplayResult, error) {
+func (l *Ledger) Announce(ctx context.Context, r payouts.Record, by Replay) (ReplayResult, error) {
 	if err := r.Validate(); err != nil {
 		return ReplayResult{}, err
 	}
@@ -29,7 +30,7 @@ func (l *Ledger) Announce(ctx context.Context, r rules.Record, by Replay) (Repla
 	}
 	r.Origin = announcedOrigin + by.DeadLetter + " from " + r.Origin
 	var done ReplayResult
-	w := readRequest{promotions: []rules.Promotion{r.OfPromotion()}, keys: []rules.Key{r.Key}, messages: true, lock: true}
+	w := readRequest{promotions: []payouts.Promotion{r.OfPromotion()}, keys: []payouts.Key{r.Key}, messages: true, lock: true}
 	for {
 		err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) (err error) {
 			done, err = l.announce(ctx, tx, read, &r, by)
@@ -48,7 +49,7 @@ func (l *Ledger) Announce(ctx context.Context, r rules.Record, by Replay) (Repla
 // errInsertedMeanwhile rolls back when another transaction has inserted the row after the read.
 var errInsertedMeanwhile = errors.New("another transaction inserted the payout")
 
-func (l *Ledger) announce(ctx context.Context, tx transaction, read *readResult, r *rules.Record, by Replay) (ReplayResult, error) {
+func (l *Ledger) announce(ctx context.Context, tx transaction, read *readResult, r *payouts.Record, by Replay) (ReplayResult, error) {
 	if row := read.rows[r.Key]; row != nil {
 		if !l.opts.SameRequest(row.Type, row.requestToSend(), r.RequestToSend()) {
 			return ReplayResult{Outcome: ReplayRefused, Reason: "another request for it came first", State: row.State}, errRollback
@@ -59,12 +60,12 @@ func (l *Ledger) announce(ctx context.Context, tx transaction, read *readResult,
 		}
 		return done, nil // the commit confirms that the row is there to stay
 	}
-	if read.promotions[r.OfPromotion()] == rules.PromotionCancelled {
+	if read.promotions[r.OfPromotion()] == rules.GroupCancelled {
 		return ReplayResult{Outcome: ReplayRefused, Reason: "its promotion is cancelled"}, errRollback
 	}
 	row := newRow(r)
-	row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Promotion: read.promotions[r.OfPromotion()]})
-	row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventNotEnqueued, Now: read.now}) // the feeder enqueues it
+	row.Row, _, _ = row.Row.Apply(l.policy, rules.Event{Kind: rules.EventAccept, Now: read.now, Group: read.promotions[r.OfPromotion()]})
+	row.Row, _, _ = row.Row.Apply(l.policy, rules.Event{Kind: rules.EventNotEnqueued, Now: read.now}) // the feeder enqueues it
 	if err := tx.insert(ctx, []*storedRow{row}); err != nil {
 		return ReplayResult{}, err
 	}

@@ -5,7 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // A begin creates no payout and no promotion. One dead letter has the offered request, however
@@ -27,7 +28,7 @@ func TestABeginAnnouncesNothing(t *testing.T) {
 
 		_, err := l.Explain(t.Context(), foreign.Key)
 		require.ErrorIs(t, err, ErrNotFound)
-		_, err = l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 2})
+		_, err = l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 2})
 		require.ErrorIs(t, err, ErrNotFound, "nor the promotion")
 		dead := relayed(t, l, OutboxDead)
 		require.Len(t, dead, 3, "one for each payout and request")
@@ -103,7 +104,7 @@ func TestManyAnnounceOnePayout(t *testing.T) {
 				require.NoError(t, <-results)
 			}
 		}
-		c, err := ledgers[0].Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+		c, err := ledgers[0].Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.EqualValues(t, 10, c.Accepted)
 	})
@@ -115,17 +116,17 @@ func TestOnlyAKnownPromotionIsActivated(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		mustAccept(t, l, record(1, 1))
-		require.NoError(t, l.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, 5))
-		require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: 2}))
+		require.NoError(t, l.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 2}, 5))
+		require.NoError(t, l.Deactivate(t.Context(), payouts.Promotion{Type: "POINT", ID: 2}))
 		for id, want := range map[int64]bool{1: true, 2: true, 3: false} {
-			known, err := l.ActivateKnown(t.Context(), rules.Promotion{Type: "POINT", ID: id})
+			known, err := l.ActivateKnown(t.Context(), payouts.Promotion{Type: "POINT", ID: id})
 			require.NoError(t, err)
 			require.Equal(t, want, known, id)
 		}
 		active, err := l.Active(t.Context(), "POINT")
 		require.NoError(t, err)
 		require.Len(t, active, 2)
-		_, err = l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 3})
+		_, err = l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 3})
 		require.ErrorIs(t, err, ErrNotFound)
 	})
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -21,24 +21,24 @@ type Audit struct {
 	DBUser string `json:"database_user,omitempty"`
 }
 
-func writeAudit(ctx context.Context, q querier, now time.Time, k rules.Key, a Audit) error {
+func writeAudit(ctx context.Context, q querier, now time.Time, k payouts.Key, a Audit) error {
 	_, err := q.exec(ctx, `INSERT INTO ledger_audit (at, who, why, action, type, promotion_id, target_id, detail)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, now, a.Who, a.Why, a.Action, string(k.Type), k.Promotion, k.Target, a.Detail)
 	return err
 }
 
 // AuditSend records that an operator publishes a record of a payout to a topic.
-func (l *Ledger) AuditSend(ctx context.Context, k rules.Key, who, why, topic string) error {
+func (l *Ledger) AuditSend(ctx context.Context, k payouts.Key, who, why, topic string) error {
 	return l.update(ctx, "audit", nil, func(q querier, now time.Time) error {
 		return writeAudit(ctx, q, now, k, Audit{Who: who, Why: why, Action: "send", Detail: "to " + topic})
 	})
 }
 
 // Audit returns the actions on a promotion, oldest first. Explain has those on a payout.
-func (l *Ledger) Audit(ctx context.Context, p rules.Promotion) (lines []Audit, err error) {
+func (l *Ledger) Audit(ctx context.Context, p payouts.Promotion) (lines []Audit, err error) {
 	lines = []Audit{}
 	err = l.read(ctx, "audit", func(q querier, _ time.Time) error {
-		found, err := readAudit(ctx, q, rules.Key{Type: p.Type, Promotion: p.ID})
+		found, err := readAudit(ctx, q, payouts.Key{Type: p.Type, Promotion: p.ID})
 		lines = append(lines, found...)
 		return err
 	})
@@ -48,7 +48,7 @@ func (l *Ledger) Audit(ctx context.Context, p rules.Promotion) (lines []Audit, e
 const sqlAudit = `SELECT at, who, why, action, detail, db_user FROM ledger_audit
 WHERE type = $1 AND promotion_id = $2 AND target_id = $3 ORDER BY type, promotion_id, target_id, id`
 
-func readAudit(ctx context.Context, q querier, k rules.Key) (lines []Audit, err error) {
+func readAudit(ctx context.Context, q querier, k payouts.Key) (lines []Audit, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var a Audit
 		err := r.Scan((*portable.Time)(&a.At), &a.Who, &a.Why, &a.Action, &a.Detail, &a.DBUser)

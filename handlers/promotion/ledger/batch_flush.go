@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 const (
@@ -33,7 +33,7 @@ type flusher[Q, R any] struct {
 	run      func(context.Context, []*batchItem[Q, R]) error
 	ordinary func(context.Context, []*batchItem[Q, R]) error // sets ended; may be nil
 
-	locked sync.Map // rules.Promotion -> lockSeen
+	locked sync.Map // payouts.Promotion -> lockSeen
 }
 
 // lockSeen has the time at which a promotion last met a lock, or was suspected of it.
@@ -210,7 +210,7 @@ func (b *flusher[Q, R]) flushAside(ctx context.Context, items []*batchItem[Q, R]
 // byPromotion returns parts of one promotion each, and their limit for one wait for a lock. Those
 // that have met a lock are last, the latest at the end, so that each gets its turn.
 func (b *flusher[Q, R]) byPromotion(items []*batchItem[Q, R]) (parts [][]*batchItem[Q, R], wait time.Duration) {
-	slices.SortStableFunc(items, func(x, y *batchItem[Q, R]) int { return rules.CompareKeys(x.key, y.key) })
+	slices.SortStableFunc(items, func(x, y *batchItem[Q, R]) int { return payouts.CompareKeys(x.key, y.key) })
 	for len(items) > 0 {
 		n := slices.IndexFunc(items, func(k *batchItem[Q, R]) bool { return k.key.OfPromotion() != items[0].key.OfPromotion() })
 		if n < 0 {
@@ -219,7 +219,7 @@ func (b *flusher[Q, R]) byPromotion(items []*batchItem[Q, R]) (parts [][]*batchI
 		n = min(n, b.l.cfg.BatchSize)
 		parts, items = append(parts, items[:n]), items[n:]
 	}
-	met := map[rules.Promotion]time.Time{}
+	met := map[payouts.Promotion]time.Time{}
 	for _, part := range parts {
 		if last, ok := b.locked.Load(part[0].key.OfPromotion()); ok && last.(lockSeen).met {
 			met[part[0].key.OfPromotion()] = last.(lockSeen).at
@@ -248,7 +248,7 @@ func readRequestOf[Q, R any](batch []*batchItem[Q, R]) (w readRequest) {
 	for _, k := range batch {
 		w.keys = append(w.keys, k.key)
 	}
-	slices.SortFunc(w.keys, rules.CompareKeys)
+	slices.SortFunc(w.keys, payouts.CompareKeys)
 	w.keys = slices.Compact(w.keys)
 	for _, k := range w.keys {
 		if n := len(w.promotions); n == 0 || w.promotions[n-1] != k.OfPromotion() {

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 // batcher collects the items of concurrent callers into batches. They are flushed at once when no
@@ -47,7 +47,7 @@ const (
 
 // batchItem is one request, with its result.
 type batchItem[Q, R any] struct {
-	key    rules.Key // of the payout
+	key    payouts.Key // of the payout
 	req    Q
 	res    R
 	err    error
@@ -70,7 +70,7 @@ func (k *batchItem[Q, R]) finish() {
 }
 
 // newBatch returns one item per request. Invalid ones have their error.
-func newBatch[Q, R any](n int, item func(i int) (rules.Key, Q, error)) []*batchItem[Q, R] {
+func newBatch[Q, R any](n int, item func(i int) (payouts.Key, Q, error)) []*batchItem[Q, R] {
 	batch := make([]*batchItem[Q, R], n)
 	for i := range batch {
 		batch[i] = &batchItem[Q, R]{}
@@ -91,7 +91,7 @@ func newBatcher[Q, R any](ctx context.Context, flushers, size int, linger time.D
 }
 
 // one submits a request and returns its result.
-func (c *batcher[Q, R]) one(ctx context.Context, key rules.Key, req Q) (R, error) {
+func (c *batcher[Q, R]) one(ctx context.Context, key payouts.Key, req Q) (R, error) {
 	k := &batchItem[Q, R]{key: key, req: req}
 	if err := c.submit(ctx, k); err != nil {
 		var none R

@@ -14,7 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // newTestBatcher returns a batcher whose flush finishes all items.
@@ -42,7 +43,7 @@ func TestBatcher(t *testing.T) {
 			start := time.Now()
 			for i := range 6 {
 				wg.Go(func() {
-					got, err := c.one(t.Context(), rules.Key{}, i)
+					got, err := c.one(t.Context(), payouts.Key{}, i)
 					require.NoError(t, err)
 					require.Equal(t, i*2, got)
 				})
@@ -52,7 +53,7 @@ func TestBatcher(t *testing.T) {
 			require.Equal(t, []int{1, 5}, sizes)
 			require.Equal(t, 2*time.Second, time.Since(start))
 			c.close()
-			_, err := c.one(t.Context(), rules.Key{}, 1)
+			_, err := c.one(t.Context(), payouts.Key{}, 1)
 			require.ErrorIs(t, err, ErrClosed)
 		})
 	})
@@ -67,7 +68,7 @@ func TestBatcher(t *testing.T) {
 				}
 			})
 			send := func(items ...int) {
-				_ = c.submit(t.Context(), newBatch[int, int](len(items), func(i int) (rules.Key, int, error) { return rules.Key{}, items[i], nil })...)
+				_ = c.submit(t.Context(), newBatch[int, int](len(items), func(i int) (payouts.Key, int, error) { return payouts.Key{}, items[i], nil })...)
 			}
 			send(1)
 			send(2, 3, 4)
@@ -94,10 +95,10 @@ func TestBatcher(t *testing.T) {
 				}
 			})
 			var wg sync.WaitGroup
-			wg.Go(func() { _, _ = c.one(t.Context(), rules.Key{}, 0) })
+			wg.Go(func() { _, _ = c.one(t.Context(), payouts.Key{}, 0) })
 			synctest.Wait()
 			start := time.Now()
-			_, err := c.one(t.Context(), rules.Key{}, 1)
+			_, err := c.one(t.Context(), payouts.Key{}, 1)
 			require.NoError(t, err)
 			require.Equal(t, 10*time.Millisecond, time.Since(start))
 			close(release)
@@ -117,7 +118,7 @@ func TestBatcher(t *testing.T) {
 			c.keeps = true
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := c.one(ctx, rules.Key{}, 1)
+			_, err := c.one(ctx, payouts.Key{}, 1)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			close(release)
 			c.close()
@@ -137,10 +138,10 @@ func TestBatcher(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			var wg sync.WaitGroup
-			wg.Go(func() { _, err := c.one(ctx, rules.Key{}, 1); require.NoError(t, err) })
+			wg.Go(func() { _, err := c.one(ctx, payouts.Key{}, 1); require.NoError(t, err) })
 			synctest.Wait() // 1 is being flushed
-			wg.Go(func() { _, err := c.one(ctx, rules.Key{}, 2); require.ErrorIs(t, err, context.DeadlineExceeded) })
-			wg.Go(func() { _, err := c.one(t.Context(), rules.Key{}, 3); require.NoError(t, err) })
+			wg.Go(func() { _, err := c.one(ctx, payouts.Key{}, 2); require.ErrorIs(t, err, context.DeadlineExceeded) })
+			wg.Go(func() { _, err := c.one(t.Context(), payouts.Key{}, 3); require.NoError(t, err) })
 			<-ctx.Done()
 			synctest.Wait()
 			close(release)
@@ -159,7 +160,7 @@ func TestBatcher(t *testing.T) {
 			})
 			var wg sync.WaitGroup
 			for i := range 2 {
-				wg.Go(func() { _, err := c.one(t.Context(), rules.Key{}, i); require.NoError(t, err) })
+				wg.Go(func() { _, err := c.one(t.Context(), payouts.Key{}, i); require.NoError(t, err) })
 			}
 			synctest.Wait()
 			c.close()
@@ -174,7 +175,7 @@ func TestBadRowFailsAlone(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		batch := newBatch[acceptRequest, AcceptResult](5, func(i int) (rules.Key, acceptRequest, error) {
+		batch := newBatch[acceptRequest, AcceptResult](5, func(i int) (payouts.Key, acceptRequest, error) {
 			r := record(1, int64(i)+1)
 			if i == 2 {
 				r.Payload = make([]byte, 8<<20+1) // the constraint payouts_payload_size
@@ -190,7 +191,7 @@ func TestBadRowFailsAlone(t *testing.T) {
 			require.NoError(t, k.err)
 			require.Equal(t, AcceptResult{Next: rules.Enqueue, Fresh: true, State: rules.Pending}, k.res)
 		}
-		c, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+		c, err := l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.Equal(t, int64(4), c.Accepted)
 	})
@@ -200,10 +201,10 @@ func TestBadRowFailsAlone(t *testing.T) {
 func TestSharedErrorIsNotTriedForEveryRow(t *testing.T) {
 	t.Parallel()
 	l := newSQLiteDB(t).open(t)
-	batch := newBatch[rules.Key, int](50, func(i int) (rules.Key, rules.Key, error) { k := key(1, int64(i)+1); return k, k, nil })
+	batch := newBatch[payouts.Key, int](50, func(i int) (payouts.Key, payouts.Key, error) { k := key(1, int64(i)+1); return k, k, nil })
 	runs := 0
 	broken := errors.New("broken")
-	c := newFlusher(l, "test", func(context.Context, []*batchItem[rules.Key, int]) error { runs++; return broken }).collect(1, 0)
+	c := newFlusher(l, "test", func(context.Context, []*batchItem[payouts.Key, int]) error { runs++; return broken }).collect(1, 0)
 	c.all(t.Context(), batch)
 	c.close()
 	require.Equal(t, 4, runs)
@@ -250,7 +251,7 @@ func TestALockIsFoundByPromotion(t *testing.T) {
 		}
 		return nil
 	})
-	batch := newBatch[int, int](6, func(i int) (rules.Key, int, error) { return key(int64(1+i%3), int64(i)), 0, nil })
+	batch := newBatch[int, int](6, func(i int) (payouts.Key, int, error) { return key(int64(1+i%3), int64(i)), 0, nil })
 	w := &caller{done: make(chan struct{})}
 	w.left.Store(6)
 	for _, k := range batch {
@@ -258,7 +259,7 @@ func TestALockIsFoundByPromotion(t *testing.T) {
 	}
 	aside := b.flush(t.Context(), slices.Clone(batch))
 	require.Equal(t, []*batchItem[int, int]{batch[0], batch[3]}, aside)
-	require.Equal(t, []any{rules.Promotion{Type: "POINT", ID: 1}}, suspects(b))
+	require.Equal(t, []any{payouts.Promotion{Type: "POINT", ID: 1}}, suspects(b))
 	require.Equal(t, int32(2), w.left.Load())
 }
 
@@ -275,7 +276,7 @@ func TestADataErrorIsOnlyOfItsRecord(t *testing.T) {
 			}
 			return nil
 		})
-		batch := newBatch[int, int](3, func(i int) (rules.Key, int, error) { return key(int64(1+i), 1), 0, nil })
+		batch := newBatch[int, int](3, func(i int) (payouts.Key, int, error) { return key(int64(1+i), 1), 0, nil })
 		w := &caller{done: make(chan struct{})}
 		w.left.Store(3)
 		for _, k := range batch {
@@ -307,7 +308,7 @@ func TestLockedPromotionsTakeTurns(t *testing.T) {
 		})
 		flush := func() {
 			order = nil
-			batch := newBatch[int, int](150, func(i int) (rules.Key, int, error) { return key(int64(1+i), 1), 0, nil })
+			batch := newBatch[int, int](150, func(i int) (payouts.Key, int, error) { return key(int64(1+i), 1), 0, nil })
 			w := &caller{done: make(chan struct{})}
 			w.left.Store(150)
 			for _, k := range batch {
@@ -318,7 +319,7 @@ func TestLockedPromotionsTakeTurns(t *testing.T) {
 		flush()
 		tried := int64(len(order))
 		require.Less(t, tried, int64(150))
-		free := rules.Promotion{Type: "POINT", ID: 150}
+		free := payouts.Promotion{Type: "POINT", ID: 150}
 		b.locked.Store(free, lockSeen{at: time.Now()})
 		flush()
 		require.Equal(t, tried+1, order[0])
@@ -387,7 +388,7 @@ func TestOneLockedPromotionDelaysNoOther(t *testing.T) {
 		require.Less(t, slowest[2], 4500*time.Millisecond)
 		require.Less(t, later[2], 20*time.Millisecond)
 		require.Less(t, slowest[1], 9*time.Second)
-		require.Equal(t, []any{rules.Promotion{Type: "POINT", ID: 1}}, suspects(b))
+		require.Equal(t, []any{payouts.Promotion{Type: "POINT", ID: 1}}, suspects(b))
 
 		locked.Store(false)
 		time.Sleep(lockMemory)
@@ -403,8 +404,8 @@ func TestBatchHasAResultPerRecord(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, func(c *Config, _ *Options) { c.BatchSize = 3 })
-		records := []rules.Record{record(1, 1), record(1, 2), record(1, 1), {}, record(2, 1), record(1, 3), record(1, 1)}
-		full := AcceptOptions{Full: func(p rules.Promotion) bool { return p.ID == 2 }}
+		records := []payouts.Record{record(1, 1), record(1, 2), record(1, 1), {}, record(2, 1), record(1, 3), record(1, 1)}
+		full := AcceptOptions{Full: func(p payouts.Promotion) bool { return p.ID == 2 }}
 		var got []string
 		for _, a := range l.Accept(t.Context(), records, full) {
 			got = append(got, fmt.Sprint(a.Next, a.Fresh, a.Err != nil))
@@ -419,12 +420,12 @@ func TestBatchHasAResultPerRecord(t *testing.T) {
 		require.Equal(t, []string{"send 1<nil>", "send 1<nil>", "retry 0leased<nil>", "send 1<nil>", "send 1<nil>", "retry 0leased<nil>"}, got)
 		_, err := l.Begin(t.Context(), records[3])
 		require.ErrorIs(t, err, rules.ErrInvalid)
-		errs := l.NotEnqueued(t.Context(), []rules.Key{key(1, 1), key(9, 9), {}})
+		errs := l.NotEnqueued(t.Context(), []payouts.Key{key(1, 1), key(9, 9), {}})
 		require.NoError(t, errs[0])
 		require.ErrorIs(t, errs[1], ErrNotFound)
 		require.ErrorIs(t, errs[2], rules.ErrInvalid)
-		for i, k := range []rules.Key{key(1, 1), key(9, 9), {}} {
-			require.Equal(t, errs[i], l.NotEnqueued(t.Context(), []rules.Key{k})[0])
+		for i, k := range []payouts.Key{key(1, 1), key(9, 9), {}} {
+			require.Equal(t, errs[i], l.NotEnqueued(t.Context(), []payouts.Key{k})[0])
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -446,7 +447,7 @@ func TestCallersThatLeaveStrandNothing(t *testing.T) {
 				defer cancel()
 				b, err := l.Begin(ctx, record(1, target+1))
 				if err == nil && b.Next == rules.Send {
-					_, err = l.Settle(t.Context(), rules.CallResult{Key: key(1, target+1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
+					_, err = l.Settle(t.Context(), payouts.CallResult{Key: key(1, target+1), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "x"}})
 					if err != nil {
 						t.Error(err)
 					}
@@ -455,7 +456,7 @@ func TestCallersThatLeaveStrandNothing(t *testing.T) {
 		}
 		wg.Wait()
 		require.Eventually(t, func() bool {
-			c, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+			c, err := l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 			require.NoError(t, err)
 			return c.InFlight == 0 && c.Ambiguous == 0 && c.Accepted == targets
 		}, 2*time.Minute, 5*time.Millisecond)
@@ -470,7 +471,7 @@ func TestClosedLedgerRefuses(t *testing.T) {
 		require.NoError(t, l.Close())
 		_, err := l.acceptOne(t.Context(), record(1, 3), false)
 		require.ErrorIs(t, err, ErrClosed)
-		_, err = l.Settle(t.Context(), rules.CallResult{Key: key(1, 2), Epoch: 1, Outcome: rules.Paid})
+		_, err = l.Settle(t.Context(), payouts.CallResult{Key: key(1, 2), CallResult: rules.CallResult{Epoch: 1, Outcome: rules.Done}})
 		require.ErrorIs(t, err, ErrClosed)
 	})
 }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // BeginResult is the result of Begin. Next is Send, Lookup, Ack, Retry, Conflict or Unannounced.
@@ -38,14 +39,14 @@ type BeginResult struct {
 //
 // If ctx ends, a queued begin is removed, and a running one is waited for. After an
 // error Begin may be repeated; its own earlier lease then returns Retry.
-func (l *Ledger) Begin(ctx context.Context, r rules.Record) (BeginResult, error) {
+func (l *Ledger) Begin(ctx context.Context, r payouts.Record) (BeginResult, error) {
 	if err := r.Validate(); err != nil {
 		return BeginResult{}, err
 	}
 	return l.begins.one(ctx, r.Key, &r)
 }
 
-func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
+func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*payouts.Record, BeginResult]) error {
 	w := readRequestOf(batch)
 	w.messages, w.knownOnly = true, !l.opts.AcceptUnannounced
 	return l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
@@ -64,7 +65,7 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*rules.Recor
 				continue
 			}
 			lastCall := row.AttemptStartedAt
-			next, eff, d := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventBegin, Now: read.now, Promotion: read.promotions[r.OfPromotion()],
+			next, eff, d := row.Row.Apply(l.policy, rules.Event{Kind: rules.EventBegin, Now: read.now, Group: read.promotions[r.OfPromotion()],
 				SameRequest: l.opts.SameRequest(row.Type, row.requestToSend(), r.RequestToSend())})
 			row.Row = next
 			effects.add(row, eff, r, r.Route)
@@ -82,8 +83,8 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*rules.Recor
 }
 
 // acceptUnannounced inserts rows for entries without one (Options.AcceptUnannounced).
-func (l *Ledger) acceptUnannounced(ctx context.Context, tx transaction, read *readResult, batch []*batchItem[*rules.Record, BeginResult]) error {
-	missing := map[rules.Key]bool{}
+func (l *Ledger) acceptUnannounced(ctx context.Context, tx transaction, read *readResult, batch []*batchItem[*payouts.Record, BeginResult]) error {
+	missing := map[payouts.Key]bool{}
 	var fresh []*storedRow
 	for _, k := range batch {
 		r := k.req
@@ -93,7 +94,7 @@ func (l *Ledger) acceptUnannounced(ctx context.Context, tx transaction, read *re
 		missing[r.Key] = true
 		row := newRow(r)
 		// The begin in this transaction applies the state of the promotion.
-		row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Promotion: rules.PromotionRunning})
+		row.Row, _, _ = row.Row.Apply(l.policy, rules.Event{Kind: rules.EventAccept, Now: read.now, Group: rules.GroupRunning})
 		fresh = append(fresh, row)
 	}
 	if len(fresh) == 0 {

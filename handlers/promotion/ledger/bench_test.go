@@ -13,7 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // BenchmarkLedger has four callers with batches of one size. They accept all payouts, and then
@@ -30,14 +31,14 @@ func BenchmarkLedger(b *testing.B) {
 
 func benchmarkLedger(b *testing.B, l *Ledger, size int64) {
 	batches := (int64(b.N) + size - 1) / size
-	inBatches(b, l, "accept", batches, size, func(records []rules.Record) {
+	inBatches(b, l, "accept", batches, size, func(records []payouts.Record) {
 		for _, a := range l.Accept(b.Context(), records, AcceptOptions{}) {
 			if a.Next != rules.Enqueue {
 				b.Error(a)
 			}
 		}
 	})
-	inBatches(b, l, "pay", batches, size, func(records []rules.Record) {
+	inBatches(b, l, "pay", batches, size, func(records []payouts.Record) {
 		var wg sync.WaitGroup
 		for i := range records {
 			wg.Go(func() {
@@ -45,7 +46,7 @@ func benchmarkLedger(b *testing.B, l *Ledger, size int64) {
 				if err != nil {
 					b.Error(err)
 				}
-				res := rules.CallResult{Key: records[i].Key, Epoch: begun.Epoch, Outcome: rules.Paid, TransactionKey: "tx"}
+				res := payouts.CallResult{Key: records[i].Key, CallResult: rules.CallResult{Epoch: begun.Epoch, Outcome: rules.Done, Receipt: "tx"}}
 				if s, err := l.Settle(b.Context(), res); err != nil || s.State != rules.Success {
 					b.Error(begun, s, err)
 				}
@@ -53,20 +54,20 @@ func benchmarkLedger(b *testing.B, l *Ledger, size int64) {
 		}
 		wg.Wait()
 	})
-	c, err := l.Status(b.Context(), rules.Promotion{Type: "POINT", ID: 1})
+	c, err := l.Status(b.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 	require.NoError(b, err)
 	require.Equal(b, c.Accepted, c.Paid)
 }
 
 // inBatches runs one phase and reports its figures per payout.
-func inBatches(b *testing.B, l *Ledger, phase string, batches, size int64, run func(records []rules.Record)) {
+func inBatches(b *testing.B, l *Ledger, phase string, batches, size int64, run func(records []payouts.Record)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	before, began := usageOf(b, l), time.Now()
 	for range 4 {
 		wg.Go(func() {
 			for n := next.Add(1); n <= batches; n = next.Add(1) {
-				records := make([]rules.Record, size)
+				records := make([]payouts.Record, size)
 				for i := range records {
 					records[i] = record(1, (n-1)*size+int64(i)+1)
 				}
@@ -75,10 +76,10 @@ func inBatches(b *testing.B, l *Ledger, phase string, batches, size int64, run f
 		})
 	}
 	wg.Wait()
-	payouts := float64(batches * size)
-	b.ReportMetric(payouts/time.Since(began).Seconds(), phase+"/s")
+	total := float64(batches * size)
+	b.ReportMetric(total/time.Since(began).Seconds(), phase+"/s")
 	for unit, after := range usageOf(b, l) {
-		b.ReportMetric((after-before[unit])/payouts, phase+"-"+unit)
+		b.ReportMetric((after-before[unit])/total, phase+"-"+unit)
 	}
 }
 

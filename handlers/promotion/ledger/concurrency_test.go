@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 func TestOneOfManyBegins(t *testing.T) {
@@ -69,7 +70,7 @@ func TestOneOfManyAccepts(t *testing.T) {
 		require.NoError(t, g.Wait())
 		require.Equal(t, int64(20), fresh.Load())
 		require.Positive(t, conflicts.Load())
-		c, err := ledgers[0].Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+		c, err := ledgers[0].Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.Equal(t, int64(20), c.Accepted)
 		require.Equal(t, int64(20), c.Conflict, "each key has seen both requests, whichever came first")
@@ -106,7 +107,7 @@ func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 		}
 		require.Eventually(t, func() bool { return leased.Load() > 500 }, 2*time.Minute, time.Millisecond)
 		start := time.Now()
-		require.NoError(t, ledgers[0].Pause(ctx, rules.Promotion{Type: "POINT", ID: 1}, operator))
+		require.NoError(t, ledgers[0].Pause(ctx, payouts.Promotion{Type: "POINT", ID: 1}, operator))
 		took := time.Since(start)
 		paused.Store(true)
 		n := leased.Load()
@@ -148,10 +149,10 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 					if busy[target].Add(1) > 1 {
 						return errors.New("two workers at once")
 					}
-					res := rules.CallResult{Key: key(1, target), Epoch: b.Epoch, Outcome: rules.NotCharged}
+					res := payouts.CallResult{Key: key(1, target), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Throttled}}
 					if n%3 == 0 {
 						charged[target].Add(1)
-						res.Outcome, res.TransactionKey = rules.Paid, "tx"
+						res.Outcome, res.Receipt = rules.Done, "tx"
 						paid.Add(1)
 					}
 					busy[target].Add(-1)
@@ -168,7 +169,7 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 		for target := 1; target <= targets; target++ {
 			require.Equal(t, int32(1), charged[target].Load())
 		}
-		c, err := ledgers[1].Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+		c, err := ledgers[1].Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.Equal(t, int64(targets), c.Paid)
 		require.Zero(t, c.Pending)
@@ -218,7 +219,7 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 						}
 					}
 					if err := again(func() error {
-						s, err := l.Settle(ctx, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
+						s, err := l.Settle(ctx, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "x"}})
 						count(&failures, err)
 						if err == nil && s.State != rules.Success {
 							return errors.New("not settled")
@@ -252,9 +253,9 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 				done.Wait()
 				require.NoError(t, err)
 				require.Positive(t, failures.Load(), "some callers have met a dead connection")
-				c, err := l.Status(ctx, rules.Promotion{Type: "POINT", ID: 1})
+				c, err := l.Status(ctx, payouts.Promotion{Type: "POINT", ID: 1})
 				require.NoError(t, err)
-				require.Equal(t, Counts{Promotion: c.Promotion, State: rules.PromotionRunning, PayoutCounts: PayoutCounts{Accepted: targets, Paid: targets}}, c)
+				require.Equal(t, Counts{Promotion: c.Promotion, State: rules.GroupRunning, PayoutCounts: PayoutCounts{Accepted: targets, Paid: targets}}, c)
 				return
 			case <-tick.C:
 				if kills++; kills > 12 && failures.Load() > 0 {
@@ -280,7 +281,7 @@ func TestOneOfManyAcceptsOfACancelledPromotion(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		ledgers := []*Ledger{h.open(t, withResults), h.open(t, withResults, as("b")), h.open(t, withResults, as("c")), h.open(t, withResults, as("d"))}
 		mustAccept(t, ledgers[0], record(1, 999))
-		_, err := ledgers[0].Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, operator)
+		_, err := ledgers[0].Cancel(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, operator)
 		require.NoError(t, err)
 		var g errgroup.Group
 		for target := int64(1); target <= 300; target++ {
@@ -294,7 +295,7 @@ func TestOneOfManyAcceptsOfACancelledPromotion(t *testing.T) {
 				require.NoError(t, g.Wait())
 			}
 		}
-		c, err := ledgers[0].Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+		c, err := ledgers[0].Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.EqualValues(t, 301, c.Cancelled)
 		require.EqualValues(t, 301, c.Accepted)

@@ -7,9 +7,10 @@ import (
 	"math"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -89,7 +90,7 @@ type Options struct {
 	Metrics *Metrics
 	// SameRequest reports whether two requests of one key request the same payout. The stored one
 	// is sent. Nil: bytes.Equal.
-	SameRequest func(t rules.Type, stored, offered []byte) bool
+	SameRequest func(t payouts.Type, stored, offered []byte) bool
 
 	flushTimeout time.Duration // of one transaction of a batch; zero: the constant
 }
@@ -106,7 +107,7 @@ func (o *Options) check() error {
 		o.MaxActive = math.MaxInt32
 	}
 	if o.SameRequest == nil {
-		o.SameRequest = func(_ rules.Type, stored, offered []byte) bool { return bytes.Equal(stored, offered) }
+		o.SameRequest = func(_ payouts.Type, stored, offered []byte) bool { return bytes.Equal(stored, offered) }
 	}
 	return nil
 }

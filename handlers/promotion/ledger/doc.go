@@ -17,7 +17,8 @@
 //     resolve.go and announce.go (operators); active_set.go, feeder.go and stream_loss.go
 //     (streams); outbox.go.
 //   - Read-only reports: report_*.go.
-//   - The types and the rules of a payout: the package rules, pure functions without SQL.
+//   - The types of a payout, and its calls in the words of a promotion: the package payouts.
+//   - The rules: plugins/once/ledger/rules, pure functions without SQL that know no payouts.
 //   - The statements for payouts: columns.go, and postgres*.go and sqlite*.go behind the
 //     interface store. Everything else is portable SQL next to the method that uses it. The
 //     tables: migrations/.

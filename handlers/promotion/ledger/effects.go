@@ -5,7 +5,8 @@ import (
 	"context"
 	"slices"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // effectSet collects the effects of a batch of transitions. writeTo adds them to the write set of
@@ -19,8 +20,8 @@ type effectSet struct {
 
 type rowEffects struct {
 	row     *storedRow
-	effects rules.Effects
-	record  *rules.Record // the offered record of a conflict
+	effects rules.Writes
+	record  *payouts.Record // the offered record of a conflict
 	route   string
 }
 
@@ -28,8 +29,8 @@ func (l *Ledger) newEffectSet(read *readResult, writes *writeSet) *effectSet {
 	return &effectSet{outcomeEvents: l.opts.OutcomeEvents, read: read, writes: writes}
 }
 
-func (s *effectSet) add(row *storedRow, eff rules.Effects, r *rules.Record, route string) {
-	if eff == (rules.Effects{}) {
+func (s *effectSet) add(row *storedRow, eff rules.Writes, r *payouts.Record, route string) {
+	if eff == (rules.Writes{}) {
 		return
 	}
 	s.rows = append(s.rows, rowEffects{row, eff, r, route})
@@ -51,13 +52,13 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 			s.writes.rows = append(s.writes.rows, row)
 		}
 	}
-	slices.SortFunc(s.writes.rows, func(x, y *storedRow) int { return rules.CompareKeys(x.Key, y.Key) })
+	slices.SortFunc(s.writes.rows, func(x, y *storedRow) int { return payouts.CompareKeys(x.Key, y.Key) })
 
 	deltas := map[summaryID]*summaryDelta{}
 	var dead []int64
 	for _, e := range s.rows {
 		if e.effects.Attempt != nil {
-			s.writes.attempts = append(s.writes.attempts, &attemptRow{e.row.ID, e.row.Promotion, *e.effects.Attempt})
+			s.writes.attempts = append(s.writes.attempts, &attemptRow{e.row.ID, e.row.Promotion, payouts.AttemptOf(*e.effects.Attempt)})
 		}
 		if e.effects.Settled || e.effects.LeftState != "" {
 			id := summaryID{e.row.OfPromotion(), e.row.SummaryID}
@@ -83,7 +84,7 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 		s.writes.summaries = append(s.writes.summaries, d)
 	}
 	slices.SortFunc(s.writes.summaries, func(x, y *summaryDelta) int {
-		return cmp.Or(rules.ComparePromotions(x.Promotion, y.Promotion), cmp.Compare(x.summary, y.summary))
+		return cmp.Or(payouts.ComparePromotions(x.Promotion, y.Promotion), cmp.Compare(x.summary, y.summary))
 	})
 	if len(dead) == 0 {
 		return nil
@@ -114,5 +115,5 @@ func (d *summaryDelta) count(s rules.State, n int64) {
 }
 
 func sortInserts(rows []*storedRow) {
-	slices.SortFunc(rows, func(a, b *storedRow) int { return rules.CompareKeys(a.Key, b.Key) })
+	slices.SortFunc(rows, func(a, b *storedRow) int { return payouts.CompareKeys(a.Key, b.Key) })
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
@@ -48,7 +48,7 @@ func openError(where string, err error) error {
 	return fmt.Errorf("ledger: %s: %w", where, sqldb.Explain(err))
 }
 
-func notFound(k rules.Key) error { return fmt.Errorf("ledger: payout %s: %w", k, ErrNotFound) }
+func notFound(k payouts.Key) error { return fmt.Errorf("ledger: payout %s: %w", k, ErrNotFound) }
 
 const maxTextBytes = 4 << 10 // of answers and errors
 

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // A payout from its record to paid, as the promotion processor does it.
@@ -32,7 +33,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	records := []rules.Record{{Key: rules.Key{Type: "POINT", Promotion: 12345, Target: 777}, SummaryID: 9,
+	records := []payouts.Record{{Key: payouts.Key{Type: "POINT", Promotion: 12345, Target: 777}, SummaryID: 9,
 		Payload: []byte(`{"promotionId":12345,"promotionSummaryId":9,"targetId":777,"amount":500}`)}}
 	accepted := l.Accept(ctx, records, ledger.AcceptOptions{})[0]
 	if accepted.Err != nil {
@@ -46,7 +47,7 @@ func Example() {
 	}
 	fmt.Println("begin:", begin.Next, "attempt", begin.Attempt, "for", begin.Lease)
 
-	settled, err := l.Settle(ctx, rules.CallResult{Key: records[0].Key, Epoch: begin.Epoch, Outcome: rules.Paid, TransactionKey: "T-1"})
+	settled, err := l.Settle(ctx, payouts.CallResult{Key: records[0].Key, CallResult: rules.CallResult{Epoch: begin.Epoch, Outcome: rules.Done, Receipt: "T-1"}})
 	if err != nil {
 		log.Fatal(err)
 	}

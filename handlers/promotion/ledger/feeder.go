@@ -6,14 +6,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // LeaseFeeder makes this instance the feeder of the promotion for ttl, or extends that, and reports
 // whether it is. Two feeders at once only enqueue entries twice.
-func (l *Ledger) LeaseFeeder(ctx context.Context, p rules.Promotion, ttl time.Duration) (bool, error) {
+func (l *Ledger) LeaseFeeder(ctx context.Context, p payouts.Promotion, ttl time.Duration) (bool, error) {
 	var n int64
 	err := l.update(ctx, "lease feeder", nil, func(q querier, now time.Time) error {
 		var err error
@@ -41,7 +41,7 @@ func (l *Ledger) ReleaseFeeder(ctx context.Context) error {
 
 // FeedItem is a payout that the feeder enqueues.
 type FeedItem struct {
-	rules.Key
+	payouts.Key
 	Payload   []byte
 	RecordKey []byte
 	Headers   map[string]string
@@ -81,13 +81,13 @@ type feedPosition struct {
 //
 // The feeder adds the items of the Feed methods to the stream and then calls MarkEnqueued. A crash
 // between the two enqueues them twice.
-func (l *Ledger) FeedUnqueued(ctx context.Context, p rules.Promotion, limit int) ([]FeedItem, error) {
+func (l *Ledger) FeedUnqueued(ctx context.Context, p payouts.Promotion, limit int) ([]FeedItem, error) {
 	return l.feed(ctx, p, func(time.Time) (string, []any) { return sqlFeedUnqueued, []any{limit} })
 }
 
 // FeedLostEntries returns due payouts that were added to the stream more than grace ago. Their
 // entries are lost only if the stream is drained or absent.
-func (l *Ledger) FeedLostEntries(ctx context.Context, p rules.Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
+func (l *Ledger) FeedLostEntries(ctx context.Context, p payouts.Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
 	return l.feed(ctx, p, func(now time.Time) (string, []any) {
 		return sqlFeedLostEntries, []any{limit, now.Add(-grace), now}
 	})
@@ -96,7 +96,7 @@ func (l *Ledger) FeedLostEntries(ctx context.Context, p rules.Promotion, grace t
 // FeedOverdue returns payouts whose retry record, or lease, has been overdue for more than grace.
 // Each call looks for expired leases among the oldest payouts, which a dead worker probably had. It
 // also reads the page after that of the call before, so that every expired lease is found.
-func (l *Ledger) FeedOverdue(ctx context.Context, p rules.Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
+func (l *Ledger) FeedOverdue(ctx context.Context, p payouts.Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
 	items, err := l.feed(ctx, p, func(now time.Time) (string, []any) { return sqlFeedOverdue, []any{limit, now.Add(-grace)} })
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (l *Ledger) FeedOverdue(ctx context.Context, p rules.Promotion, grace time.
 
 // feedExpired adds the expired leases of a page to items, at most up to limit, and returns its end.
 // The end is nil if items is full, or if no page follows.
-func (l *Ledger) feedExpired(ctx context.Context, p rules.Promotion, page feedPosition, grace time.Duration, limit int, items []FeedItem) (_ []FeedItem, end *feedPosition, err error) {
+func (l *Ledger) feedExpired(ctx context.Context, p payouts.Promotion, page feedPosition, grace time.Duration, limit int, items []FeedItem) (_ []FeedItem, end *feedPosition, err error) {
 	if len(items) == limit {
 		return items, nil, nil
 	}
@@ -140,12 +140,12 @@ func (l *Ledger) feedExpired(ctx context.Context, p rules.Promotion, page feedPo
 	return items, end, err
 }
 
-func (l *Ledger) feed(ctx context.Context, p rules.Promotion, query func(now time.Time) (string, []any)) ([]FeedItem, error) {
+func (l *Ledger) feed(ctx context.Context, p payouts.Promotion, query func(now time.Time) (string, []any)) ([]FeedItem, error) {
 	var rows []FeedItem
 	err := l.read(ctx, "feed", func(q querier, now time.Time) error {
 		sql, args := query(now)
 		return q.query(ctx, func(r scanner) error {
-			f := FeedItem{Key: rules.Key{Type: p.Type, Promotion: p.ID}}
+			f := FeedItem{Key: payouts.Key{Type: p.Type, Promotion: p.ID}}
 			var headers string
 			if err := r.Scan(&f.id, &f.version, &f.Target, &f.Payload, &f.RecordKey, &headers); err != nil {
 				return err
@@ -162,12 +162,12 @@ func (l *Ledger) feed(ctx context.Context, p rules.Promotion, query func(now tim
 // MarkEnqueued records that these payouts were added to the stream of that incarnation, and returns
 // their number. Rows that have changed, or are locked, keep their queue location. So do all if
 // another incarnation is recorded. The feeder's next run enqueues them again.
-func (l *Ledger) MarkEnqueued(ctx context.Context, p rules.Promotion, incarnation string, items []FeedItem) (int, error) {
+func (l *Ledger) MarkEnqueued(ctx context.Context, p payouts.Promotion, incarnation string, items []FeedItem) (int, error) {
 	if len(items) == 0 {
 		return 0, nil
 	}
 	items = slices.Clone(items)
-	slices.SortFunc(items, func(a, b FeedItem) int { return rules.CompareKeys(a.Key, b.Key) })
+	slices.SortFunc(items, func(a, b FeedItem) int { return payouts.CompareKeys(a.Key, b.Key) })
 	for n := 1; ; n++ {
 		marked, err := l.store.markEnqueued(ctx, p, incarnation, items)
 		if err == nil {

@@ -6,13 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 const grace = 30 * time.Second
 
 // unqueued returns the payouts that each method of the feeder finds.
-func unqueued(t *testing.T, l *Ledger, p rules.Promotion) (none, tail, overdue []int64) {
+func unqueued(t *testing.T, l *Ledger, p payouts.Promotion) (none, tail, overdue []int64) {
 	t.Helper()
 	targets := func(rows []FeedItem, err error) (found []int64) {
 		require.NoError(t, err)
@@ -33,17 +34,17 @@ func TestFeederFindsEachLostPayoutOnce(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		for target := range int64(5) {
 			mustAccept(t, l, record(1, target+1))
 		}
-		require.NoError(t, l.NotEnqueued(t.Context(), []rules.Key{key(1, 1)})[0]) // full
+		require.NoError(t, l.NotEnqueued(t.Context(), []payouts.Key{key(1, 1)})[0]) // full
 
 		mustBegin(t, l, record(1, 2))      // its worker crashes
 		b := mustBegin(t, l, record(1, 3)) // its retry record is lost
-		require.Equal(t, rules.Retry, mustSettle(t, l, rules.CallResult{Key: key(1, 3), Epoch: b.Epoch, Outcome: rules.NotCharged}).Next)
+		require.Equal(t, rules.Retry, mustSettle(t, l, payouts.CallResult{Key: key(1, 3), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Throttled}}).Next)
 		b = mustBegin(t, l, record(1, 4))
-		mustSettle(t, l, rules.CallResult{Key: key(1, 4), Epoch: b.Epoch, Outcome: rules.Paid})
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 4), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done}})
 
 		none, tail, overdue := unqueued(t, l, p)
 		require.Equal(t, []int64{1}, none)
@@ -81,7 +82,7 @@ func TestEveryExpiredLeaseIsFound(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, func(c *Config, _ *Options) { c.BatchSize = 2000 })
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		const targets = 5000
 		acceptMany(t, l, 1, targets)
 		dead := []int64{3, targets / 2, targets}
@@ -118,7 +119,7 @@ func TestAnExpiredLeaseIsFoundOncePerCall(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		a, b := h.open(t, func(c *Config, _ *Options) { c.BatchSize = 2000 }), h.open(t, as("b"))
 		acceptMany(t, a, 1, 4100)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		find := func() (found []int64) {
 			items, err := a.FeedOverdue(t.Context(), p, grace, 100)
 			require.NoError(t, err)
@@ -130,14 +131,14 @@ func TestAnExpiredLeaseIsFoundOncePerCall(t *testing.T) {
 		require.Empty(t, find())
 		mustBegin(t, a, record(1, 2300))
 		mustBegin(t, a, record(1, 4000))
-		var settled []*batchItem[*rules.Record, BeginResult]
+		var settled []*batchItem[*payouts.Record, BeginResult]
 		for target := int64(1); target <= 600; target++ {
 			r := record(1, target)
-			settled = append(settled, &batchItem[*rules.Record, BeginResult]{key: r.Key, req: &r})
+			settled = append(settled, &batchItem[*payouts.Record, BeginResult]{key: r.Key, req: &r})
 		}
 		flushTogether(t, a.begins, settled)
-		flushTogether(t, a.settles, newBatch[*rules.CallResult, SettleResult](len(settled), func(i int) (rules.Key, *rules.CallResult, error) {
-			return settled[i].key, &rules.CallResult{Key: settled[i].key, Epoch: settled[i].res.Epoch, Outcome: rules.Paid, TransactionKey: "x"}, nil
+		flushTogether(t, a.settles, newBatch[*payouts.CallResult, SettleResult](len(settled), func(i int) (payouts.Key, *payouts.CallResult, error) {
+			return settled[i].key, &payouts.CallResult{Key: settled[i].key, CallResult: rules.CallResult{Epoch: settled[i].res.Epoch, Outcome: rules.Done, Receipt: "x"}}, nil
 		}))
 		h.advance(time.Minute)
 		require.Equal(t, []int64{2300, 4000}, find())
@@ -158,11 +159,11 @@ func TestMarkEnqueuedKeepsChangedRows(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		r := record(1, 1)
 		setup := func(t *testing.T) []FeedItem {
 			mustAccept(t, l, r)
-			require.NoError(t, l.NotEnqueued(t.Context(), []rules.Key{r.Key})[0])
+			require.NoError(t, l.NotEnqueued(t.Context(), []payouts.Key{r.Key})[0])
 			rows, err := l.FeedUnqueued(t.Context(), p, 10)
 			require.NoError(t, err)
 			require.Len(t, rows, 1)
@@ -207,11 +208,11 @@ func TestLostStreamIsRefilled(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		acceptMany(t, l, 1, 300)
 		acceptMany(t, l, 2, 5)
 		b := mustBegin(t, l, record(1, 1))
-		mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: rules.Paid})
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 1), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done}})
 		mustBegin(t, l, record(1, 2))
 
 		n, resolved, err := l.RecordStreamLoss(t.Context(), p, "", "B")
@@ -238,7 +239,7 @@ func TestLostStreamIsRefilled(t *testing.T) {
 		c, err := l.Status(t.Context(), p)
 		require.NoError(t, err)
 		require.Equal(t, []int64{298, 0, 1}, []int64{c.InNoQueue, c.InStream, c.InRetry})
-		other, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 2})
+		other, err := l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 2})
 		require.NoError(t, err)
 		require.Equal(t, int64(5), other.InStream)
 		require.NoError(t, l.Activate(t.Context(), p, 0))
@@ -262,20 +263,20 @@ func TestUnfinishedAndWaitTimes(t *testing.T) {
 		voucher := record(3, 1)
 		voucher.Type = "VOUCHER"
 		mustAccept(t, l, voucher)
-		require.NoError(t, l.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, operator))
+		require.NoError(t, l.Pause(t.Context(), payouts.Promotion{Type: "POINT", ID: 2}, operator))
 		b := mustBegin(t, l, record(4, 1))
-		mustSettle(t, l, rules.CallResult{Key: key(4, 1), Epoch: b.Epoch, Outcome: rules.Paid})
-		require.NoError(t, l.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 5}, 1000))
-		_, err = l.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 6}, operator)
+		mustSettle(t, l, payouts.CallResult{Key: key(4, 1), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done}})
+		require.NoError(t, l.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 5}, 1000))
+		_, err = l.Cancel(t.Context(), payouts.Promotion{Type: "POINT", ID: 6}, operator)
 		require.NoError(t, err)
 
 		work, err = l.Unfinished(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []UnfinishedPromotion{
-			{Promotion: rules.Promotion{Type: "POINT", ID: 1}, State: rules.PromotionRunning},
-			{Promotion: rules.Promotion{Type: "POINT", ID: 3}, State: rules.PromotionRunning},
-			{Promotion: rules.Promotion{Type: "POINT", ID: 5}, State: rules.PromotionRunning, Active: true, TotalCount: 1000},
-			{Promotion: rules.Promotion{Type: "VOUCHER", ID: 3}, State: rules.PromotionRunning},
+			{Promotion: payouts.Promotion{Type: "POINT", ID: 1}, State: rules.GroupRunning},
+			{Promotion: payouts.Promotion{Type: "POINT", ID: 3}, State: rules.GroupRunning},
+			{Promotion: payouts.Promotion{Type: "POINT", ID: 5}, State: rules.GroupRunning, Active: true, TotalCount: 1000},
+			{Promotion: payouts.Promotion{Type: "VOUCHER", ID: 3}, State: rules.GroupRunning},
 		}, work)
 		h.advance(time.Minute)
 		waiting, err := l.WaitTimes(t.Context())
@@ -290,7 +291,7 @@ func TestOneFeederAtATime(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		a, b := h.open(t), h.open(t, as("b"))
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		lease := func(l *Ledger, want bool) {
 			t.Helper()
 			got, err := l.LeaseFeeder(t.Context(), p, 10*time.Second)
@@ -314,7 +315,7 @@ func TestActivations(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		active := func() []ActiveStream {
 			a, err := l.Active(t.Context(), "POINT")
 			require.NoError(t, err)
@@ -342,13 +343,13 @@ func TestPayoutsAreReadInPages(t *testing.T) {
 		acceptMany(t, l, 1, payoutPage*2+1)
 		acceptMany(t, l, 2, 1)
 		last := int64(0)
-		require.NoError(t, l.EachPayout(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, func(e Payout) error {
+		require.NoError(t, l.EachPayout(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, func(e Payout) error {
 			require.Equal(t, last+1, e.Target)
 			require.Equal(t, string(record(1, e.Target).Payload), string(e.Request))
 			last = e.Target
 			return nil
 		}))
 		require.Equal(t, int64(payoutPage*2+1), last)
-		require.ErrorIs(t, l.EachPayout(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, func(Payout) error { return ErrClosed }), ErrClosed)
+		require.ErrorIs(t, l.EachPayout(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, func(Payout) error { return ErrClosed }), ErrClosed)
 	})
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // untilAnswered repeats call while the ledger returns ErrUnavailable.
@@ -49,8 +50,8 @@ func beginAll(ctx context.Context, l *Ledger, promotion, n int64, next rules.Nex
 func TestAFrozenTransactionEnds(t *testing.T) {
 	t.Parallel()
 	for name, holds := range map[string]readRequest{
-		"in a row":                       {keys: []rules.Key{key(1, 1)}, lock: true},
-		"with the lock of the promotion": {promotions: []rules.Promotion{{Type: "POINT", ID: 1}}},
+		"in a row":                       {keys: []payouts.Key{key(1, 1)}, lock: true},
+		"with the lock of the promotion": {promotions: []payouts.Promotion{{Type: "POINT", ID: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,7 +68,7 @@ func TestAFrozenTransactionEnds(t *testing.T) {
 			defer u.rollback()
 			if len(holds.promotions) > 0 {
 				_, err = untilAnswered(ctx, func(ctx context.Context) (struct{}, error) {
-					return struct{}{}, l.Pause(ctx, rules.Promotion{Type: "POINT", ID: 1}, operator)
+					return struct{}{}, l.Pause(ctx, payouts.Promotion{Type: "POINT", ID: 1}, operator)
 				})
 				require.NoError(t, err)
 				require.NoError(t, beginAll(ctx, l, 1, targets, rules.Ack), "paused")
@@ -104,7 +105,7 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 			left[target] = true
 		}
 		for len(left) > 1 && ctx.Err() == nil {
-			var batch []rules.Record
+			var batch []payouts.Record
 			for target := range left {
 				batch = append(batch, record(1, target))
 			}
@@ -124,25 +125,25 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 		l := h.open(t)
 		acceptMany(t, l, 1, 3)
 		for target := int64(1); target <= 3; target++ {
-			require.NoError(t, l.NotEnqueued(t.Context(), []rules.Key{key(1, target)})[0])
+			require.NoError(t, l.NotEnqueued(t.Context(), []payouts.Key{key(1, target)})[0])
 		}
 		tx := freeze(t, h, `SELECT FROM payouts WHERE target_id = 2 FOR UPDATE`)
 		for _, left := range [][]int64{{1, 2, 3}, {2}, {2}} {
-			rows, err := l.FeedUnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 10)
+			rows, err := l.FeedUnqueued(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 10)
 			require.NoError(t, err)
 			var targets []int64
 			for _, r := range rows {
 				targets = append(targets, r.Target)
 			}
 			require.Equal(t, left, sorted(targets))
-			n, err := l.MarkEnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, "", rows)
+			n, err := l.MarkEnqueued(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, "", rows)
 			require.NoError(t, err)
 			require.Equal(t, len(left)-1, n)
 		}
 		require.NoError(t, tx.Rollback(t.Context()))
-		rows, err := l.FeedUnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 10)
+		rows, err := l.FeedUnqueued(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 10)
 		require.NoError(t, err)
-		n, err := l.MarkEnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, "", rows)
+		n, err := l.MarkEnqueued(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, "", rows)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 	})
@@ -159,7 +160,7 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 		paused := make(chan error, 1)
 		go func() {
 			_, err := untilAnswered(ctx, func(ctx context.Context) (struct{}, error) {
-				return struct{}{}, l.Pause(ctx, rules.Promotion{Type: "POINT", ID: 1}, operator)
+				return struct{}{}, l.Pause(ctx, payouts.Promotion{Type: "POINT", ID: 1}, operator)
 			})
 			paused <- err
 		}()
@@ -225,7 +226,7 @@ func TestALockedPromotionDelaysNoOther(t *testing.T) {
 				return err
 			}
 			return timed(promotion, func() error {
-				_, err := l.Settle(ctx, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
+				_, err := l.Settle(ctx, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "x"}})
 				return err
 			})
 		}
@@ -244,7 +245,7 @@ func TestALockedPromotionDelaysNoOther(t *testing.T) {
 		again(func() error { _, err := l.acceptOne(ctx, record(1, 3), false); return err })
 		again(func() error { _, err := l.Begin(ctx, record(1, 1)); return err })
 		again(func() error {
-			_, err := l.Settle(ctx, rules.CallResult{Key: key(1, 2), Epoch: begun.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
+			_, err := l.Settle(ctx, payouts.CallResult{Key: key(1, 2), CallResult: rules.CallResult{Epoch: begun.Epoch, Outcome: rules.Done, Receipt: "x"}})
 			return err
 		})
 		again(func() error { return pay(1) })
@@ -281,7 +282,7 @@ func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 	mustAccept(t, l, record(1, 1))
 	h.dsn += "&idle_in_transaction_session_timeout=200"
 	frozen := h.open(t, as("frozen"))
-	u, s, err := frozen.store.begin(t.Context(), readRequest{promotions: []rules.Promotion{{Type: "POINT", ID: 1}}, keys: []rules.Key{key(1, 1)}, lock: true})
+	u, s, err := frozen.store.begin(t.Context(), readRequest{promotions: []payouts.Promotion{{Type: "POINT", ID: 1}}, keys: []payouts.Key{key(1, 1)}, lock: true})
 	require.NoError(t, err)
 	defer u.rollback()
 	row := s.rows[key(1, 1)]
@@ -336,11 +337,11 @@ func TestManyLockedPromotionsStopNoOther(t *testing.T) {
 			l := h.open(t, func(_ *Config, o *Options) { o.Lease = time.Hour })
 			isFree := func(promotion int64) bool { return promotion <= 3 || promotion > 15 }
 			const targets = 8
-			var calls []rules.CallResult
+			var calls []payouts.CallResult
 			for promotion := int64(1); promotion <= 18; promotion++ {
 				acceptMany(t, l, promotion, targets)
 				for target := int64(1); target <= targets; target++ {
-					call := rules.CallResult{Key: key(promotion, target), Outcome: rules.Paid, TransactionKey: "x"}
+					call := payouts.CallResult{Key: key(promotion, target), CallResult: rules.CallResult{Outcome: rules.Done, Receipt: "x"}}
 					if settle {
 						call.Epoch = mustBegin(t, l, record(promotion, target)).Epoch
 					}

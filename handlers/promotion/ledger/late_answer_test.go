@@ -8,7 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // A worker wakes after its payout became UNKNOWN, and its answer is paid. An operator can't deny
@@ -17,7 +18,7 @@ func TestALateAnswerIsEvidence(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, once)
-		unknown := func(target int64) (rules.Record, BeginResult) {
+		unknown := func(target int64) (payouts.Record, BeginResult) {
 			r := record(1, target)
 			mustAccept(t, l, r)
 			b := mustBegin(t, l, r)
@@ -28,14 +29,14 @@ func TestALateAnswerIsEvidence(t *testing.T) {
 			require.Equal(t, rules.Unknown, mustExplain(t, l, r.Key).State)
 			return r, b
 		}
-		wakes := func(r rules.Record, epoch int64) {
-			require.True(t, mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: epoch, Outcome: rules.Paid, TransactionKey: "TX-1"}).Stale)
+		wakes := func(r payouts.Record, epoch int64) {
+			require.True(t, mustSettle(t, l, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: epoch, Outcome: rules.Done, Receipt: "TX-1"}}).Stale)
 		}
 		no := rules.Resolution{Who: "kim", Why: "they know nothing of it"}
 		r, b := unknown(1)
 		wakes(r, b.Epoch)
 		x := mustExplain(t, l, r.Key)
-		require.True(t, slices.ContainsFunc(x.Calls, func(a rules.Attempt) bool { return a.Late && a.Answer == "transaction key TX-1" }), "it is not lost")
+		require.True(t, slices.ContainsFunc(x.Calls, func(a payouts.Attempt) bool { return a.Late && a.Answer == "transaction key TX-1" }), "it is not lost")
 		err := l.Resolve(t.Context(), r.Key, no)
 		require.ErrorIs(t, err, ErrRefused)
 		require.ErrorContains(t, err, "a late answer states a charge: transaction key TX-1")
@@ -49,7 +50,7 @@ func TestALateAnswerIsEvidence(t *testing.T) {
 		wakes(other, b.Epoch) // after it was denied
 
 		h.advance(25 * time.Hour) // the key is too old to be sent again
-		for i, r := range []rules.Record{r, other} {
+		for i, r := range []payouts.Record{r, other} {
 			require.Equal(t, rules.Failed, mustExplain(t, l, r.Key).State)
 			got, err := l.Replay(t.Context(), r.Key, replayOf(fmt.Sprint("l", i), 1))
 			require.NoError(t, err)
@@ -59,6 +60,6 @@ func TestALateAnswerIsEvidence(t *testing.T) {
 
 		resolved, b := unknown(3)
 		wakes(resolved, b.Epoch)
-		require.NoError(t, l.Resolve(t.Context(), resolved.Key, rules.Resolution{Paid: true, TransactionKey: "TX-1", Who: "kim", Why: "late answer"}))
+		require.NoError(t, l.Resolve(t.Context(), resolved.Key, rules.Resolution{Done: true, Receipt: "TX-1", Who: "kim", Why: "late answer"}))
 	})
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // leaseOp is the call of a worker for one payout.
@@ -124,10 +125,10 @@ func (s leaseState) settle(op leaseOp, got leaseAnswer) (bool, leaseState) {
 		return got.stale, s
 	}
 	if s.state == rules.Sending {
-		s.maybe = s.maybe || op.outcome == rules.PerhapsCharged
+		s.maybe = s.maybe || op.outcome == rules.Unclear
 		s.live = false
 		switch {
-		case op.outcome == rules.Paid:
+		case op.outcome == rules.Done:
 			s.state = rules.Success
 		case s.maybe:
 			s.state = rules.Ambiguous
@@ -217,7 +218,7 @@ func describe(history []porcupine.Operation) string {
 type leaseWorker struct {
 	l      *Ledger
 	h      *testDB
-	record rules.Record
+	record payouts.Record
 	rnd    *rand.Rand
 	epochs []int64
 }
@@ -229,7 +230,7 @@ func (w *leaseWorker) choose() leaseOp {
 		if w.rnd.IntN(3) == 0 {
 			last = w.rnd.IntN(len(w.epochs))
 		}
-		outcomes := []rules.Outcome{rules.NotCharged, rules.NotCharged, rules.PerhapsCharged, rules.Paid}
+		outcomes := []rules.Outcome{rules.Throttled, rules.Throttled, rules.Unclear, rules.Done}
 		return leaseOp{what: "settle", epoch: w.epochs[last], outcome: outcomes[w.rnd.IntN(len(outcomes))]}
 	case n >= 40 && n < 60:
 		return leaseOp{what: "expire"}
@@ -251,13 +252,13 @@ func (w *leaseWorker) do(ctx context.Context, op leaseOp) (leaseAnswer, error) {
 		}
 		return leaseAnswer{next: b.Next, why: b.Why, epoch: b.Epoch, state: b.State}, err
 	case "settle":
-		s, err := w.l.Settle(ctx, rules.CallResult{Key: w.record.Key, Epoch: op.epoch, Outcome: op.outcome, TransactionKey: "tx"})
+		s, err := w.l.Settle(ctx, payouts.CallResult{Key: w.record.Key, CallResult: rules.CallResult{Epoch: op.epoch, Outcome: op.outcome, Receipt: "tx"}})
 		return leaseAnswer{next: s.Next, state: s.State, stale: s.Stale}, err
 	case "cancel": // its line in time
-		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.OfPromotion(), rules.PromotionCancelled, operator)
+		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.OfPromotion(), rules.GroupCancelled, operator)
 	case "sweep": // and what it does to rows, once the line is drawn
 		state, err := w.promotionState(ctx)
-		if err != nil || state != rules.PromotionCancelled {
+		if err != nil || state != rules.GroupCancelled {
 			return leaseAnswer{cancelled: -1}, err
 		}
 		c, err := w.l.Cancel(ctx, w.record.OfPromotion(), operator)
@@ -268,7 +269,7 @@ func (w *leaseWorker) do(ctx context.Context, op leaseOp) (leaseAnswer, error) {
 	}
 }
 
-func (w *leaseWorker) promotionState(ctx context.Context) (rules.PromotionState, error) {
+func (w *leaseWorker) promotionState(ctx context.Context) (rules.GroupState, error) {
 	c, err := w.l.Status(ctx, w.record.OfPromotion())
 	return c.State, err
 }

@@ -10,8 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -24,14 +25,14 @@ type Ledger struct {
 	store  store
 
 	accepts     *batcher[acceptRequest, AcceptResult]
-	notEnqueued *batcher[rules.Key, struct{}]
-	begins      *batcher[*rules.Record, BeginResult]
-	settles     *batcher[*rules.CallResult, SettleResult]
+	notEnqueued *batcher[payouts.Key, struct{}]
+	begins      *batcher[*payouts.Record, BeginResult]
+	settles     *batcher[*payouts.CallResult, SettleResult]
 
 	refusals *logs.Sampled[refusalKey, refused]
 
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
-	feedNext   sync.Map      // rules.Promotion -> feedPosition; see FeedOverdue
+	feedNext   sync.Map      // payouts.Promotion -> feedPosition; see FeedOverdue
 
 	life   context.Context // of every flush; ended by a Close whose context ends
 	end    context.CancelFunc
@@ -79,10 +80,10 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 func (l *Ledger) start() {
 	begins, settles := newFlusher(l, opBegin, l.beginBatch), newFlusher(l, opSettle, l.settleBatch)
 	if s, ok := l.store.(ordinaryStore); ok {
-		begins.ordinary = func(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
+		begins.ordinary = func(ctx context.Context, batch []*batchItem[*payouts.Record, BeginResult]) error {
 			return l.beginOrdinary(ctx, s, batch)
 		}
-		settles.ordinary = func(ctx context.Context, batch []*batchItem[*rules.CallResult, SettleResult]) error {
+		settles.ordinary = func(ctx context.Context, batch []*batchItem[*payouts.CallResult, SettleResult]) error {
 			return l.settleOrdinary(ctx, s, batch)
 		}
 	}

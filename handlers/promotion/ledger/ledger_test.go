@@ -12,9 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 func TestPayoutIsPaid(t *testing.T) {
@@ -31,20 +32,20 @@ func TestPayoutIsPaid(t *testing.T) {
 		require.Equal(t, string(r.Payload), string(mustExplain(t, l, r.Key).Payload))
 		require.Equal(t, 8*time.Second, b.Lease)
 
-		s := mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "tx\x00\xff" + strings.Repeat("x", 9000), Status: 200})
+		s := mustSettle(t, l, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "tx\x00\xff" + strings.Repeat("x", 9000), Status: 200}})
 		require.Equal(t, SettleResult{Next: rules.Ack, State: rules.Success, Attempts: 1}, s)
-		require.Equal(t, s, mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.PerhapsCharged}), "repeated settles change nothing")
-		require.Equal(t, AcceptResult{Next: rules.Done, State: rules.Success}, mustAccept(t, l, r))
+		require.Equal(t, s, mustSettle(t, l, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Unclear}}), "repeated settles change nothing")
+		require.Equal(t, AcceptResult{Next: rules.Settled, State: rules.Success}, mustAccept(t, l, r))
 		require.Equal(t, rules.Ack, mustBegin(t, l, r).Next)
 
 		x := mustExplain(t, l, r.Key)
-		require.True(t, strings.HasPrefix(x.TransactionKey, "tx��xx"), "a paid answer is resolved whatever it contains")
+		require.True(t, strings.HasPrefix(x.Receipt, "tx��xx"), "a paid answer is resolved whatever it contains")
 		require.Len(t, x.Calls, 1)
-		require.Equal(t, rules.Attempt{Epoch: 1, Number: 1, Kind: rules.CallSend, Instance: "a", StartedAt: x.AttemptStartedAt, EndedAt: x.SettledAt, Outcome: rules.Paid, Status: 200}, x.Calls[0])
+		require.Equal(t, payouts.Attempt{Epoch: 1, Number: 1, Kind: payouts.CallSend, Instance: "a", StartedAt: x.AttemptStartedAt, EndedAt: x.SettledAt, Outcome: payouts.Paid, Status: 200}, x.Calls[0])
 
 		c, err := l.Status(t.Context(), r.OfPromotion())
 		require.NoError(t, err)
-		require.Equal(t, Counts{Promotion: r.OfPromotion(), State: rules.PromotionRunning, PayoutCounts: PayoutCounts{Accepted: 1, Paid: 1}}, c)
+		require.Equal(t, Counts{Promotion: r.OfPromotion(), State: rules.GroupRunning, PayoutCounts: PayoutCounts{Accepted: 1, Paid: 1}}, c)
 		events := relayed(t, l, OutboxOutcome)
 		require.Len(t, events, 1)
 		require.Contains(t, string(events[0].Payload), `"promotionId":1,"promotionSummaryId":9,"targetId":2,"state":"SUCCESS"`)
@@ -89,7 +90,7 @@ func TestRetriesThenFailed(t *testing.T) {
 			b := mustBegin(t, l, r)
 			require.Equal(t, rules.Send, b.Next)
 			require.Equal(t, n, b.Attempt)
-			s := mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.TryAgain, Class: "http_408", Answer: "slow\x00", Route: "point"})
+			s := mustSettle(t, l, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.TryAgain, Class: "http_408", Answer: "slow\x00", Route: "point"}})
 			if n == 6 {
 				require.Equal(t, SettleResult{Next: rules.Ack, State: rules.Failed, Attempts: 6}, s)
 				break
@@ -124,25 +125,25 @@ func TestDeadWorkerIsTakenOver(t *testing.T) {
 		require.Equal(t, rules.Send, second.Next)
 		require.Greater(t, second.Epoch, first.Epoch)
 
-		late := mustSettle(t, a, rules.CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: rules.Paid, TransactionKey: "late"})
+		late := mustSettle(t, a, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: first.Epoch, Outcome: rules.Done, Receipt: "late"}})
 		require.True(t, late.Stale)
 		require.Equal(t, rules.Ack, late.Next)
 		require.Equal(t, rules.Sending, late.State, "a late answer changes nothing")
-		s := mustSettle(t, b, rules.CallResult{Key: r.Key, Epoch: second.Epoch, Outcome: rules.Rejected, Class: "http_422"})
+		s := mustSettle(t, b, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: second.Epoch, Outcome: rules.Rejected, Class: "http_422"}})
 		require.Equal(t, rules.Ambiguous, s.State, "the first request may have charged: not FAILED")
 		h.advance(time.Minute)
 		lookup := mustBegin(t, b, r)
 		require.Equal(t, rules.Lookup, lookup.Next)
 		require.Equal(t, 2, lookup.Attempt, "a lookup is no attempt")
-		require.Equal(t, rules.Success, mustSettle(t, b, rules.CallResult{Key: r.Key, Epoch: lookup.Epoch, Outcome: rules.Paid, TransactionKey: "late"}).State)
+		require.Equal(t, rules.Success, mustSettle(t, b, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: lookup.Epoch, Outcome: rules.Done, Receipt: "late"}}).State)
 
 		calls := mustExplain(t, a, r.Key).Calls
 		require.Len(t, calls, 4)
-		require.Equal(t, rules.Interrupted, calls[0].Outcome)
+		require.Equal(t, payouts.Interrupted, calls[0].Outcome)
 		require.Equal(t, "a", calls[0].Instance)
 		require.True(t, calls[1].Late)
-		require.Equal(t, rules.Paid, calls[1].Outcome)
-		require.Equal(t, rules.CallLookup, calls[3].Kind)
+		require.Equal(t, payouts.Paid, calls[1].Outcome)
+		require.Equal(t, payouts.CallLookup, calls[3].Kind)
 	})
 }
 
@@ -150,7 +151,7 @@ func TestPausedPayoutsWaitForTheFeeder(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		mustAccept(t, l, record(1, 1))
 		require.NoError(t, l.Pause(t.Context(), p, operator))
 		require.Equal(t, rules.Paused, mustAccept(t, l, record(1, 2)).Next)
@@ -170,29 +171,29 @@ func TestCancelTakesEffectAtOnce(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, unannounced)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		var leased []BeginResult
 		acceptMany(t, l, 1, 1200)
 		for target := range int64(3) {
 			leased = append(leased, mustBegin(t, l, record(1, target+1)))
 		}
-		mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: leased[0].Epoch, Outcome: rules.PerhapsCharged})
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 1), CallResult: rules.CallResult{Epoch: leased[0].Epoch, Outcome: rules.Unclear}})
 		c, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
 		require.Equal(t, Cancellation{Cancelled: 1197, InFlight: 2, Ambiguous: 1}, c)
-		require.Equal(t, rules.Done, mustAccept(t, l, record(1, 5000)).Next, "born cancelled")
+		require.Equal(t, rules.Settled, mustAccept(t, l, record(1, 5000)).Next, "born cancelled")
 		require.Equal(t, "cancelled", mustBegin(t, l, record(1, 5001)).Why)
 		require.ErrorIs(t, l.Resume(t.Context(), p, operator), ErrCancelled)
 		require.ErrorIs(t, l.Pause(t.Context(), p, operator), ErrCancelled)
 
-		mustSettle(t, l, rules.CallResult{Key: key(1, 2), Epoch: leased[1].Epoch, Outcome: rules.NotCharged})
-		mustSettle(t, l, rules.CallResult{Key: key(1, 3), Epoch: leased[2].Epoch, Outcome: rules.Paid, TransactionKey: "x"})
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 2), CallResult: rules.CallResult{Epoch: leased[1].Epoch, Outcome: rules.Throttled}})
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 3), CallResult: rules.CallResult{Epoch: leased[2].Epoch, Outcome: rules.Done, Receipt: "x"}})
 		h.advance(time.Minute)
 		require.Equal(t, "cancelled", mustBegin(t, l, record(1, 2)).Why)
 		for n := range 6 {
 			lookup := mustBegin(t, l, record(1, 1))
 			require.Equal(t, rules.Lookup, lookup.Next, "never sent again")
-			s := mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: lookup.Epoch, Outcome: rules.NoCharge})
+			s := mustSettle(t, l, payouts.CallResult{Key: key(1, 1), CallResult: rules.CallResult{Epoch: lookup.Epoch, Outcome: rules.NotDone}})
 			require.Equal(t, rules.Ambiguous, s.State, n)
 			h.advance(time.Minute)
 		}
@@ -202,7 +203,7 @@ func TestCancelTakesEffectAtOnce(t *testing.T) {
 		require.Equal(t, Cancellation{}, again)
 		got, err := l.Status(t.Context(), p)
 		require.NoError(t, err)
-		require.Equal(t, Counts{Promotion: p, State: rules.PromotionCancelled, PayoutCounts: PayoutCounts{Accepted: 1202, Paid: 1, Unknown: 1, Cancelled: 1200}, Dead: 1}, got)
+		require.Equal(t, Counts{Promotion: p, State: rules.GroupCancelled, PayoutCounts: PayoutCounts{Accepted: 1202, Paid: 1, Unknown: 1, Cancelled: 1200}, Dead: 1}, got)
 	})
 }
 
@@ -213,7 +214,7 @@ func TestPayNowIsFoundByTheFeederAfterACrash(t *testing.T) {
 		r := record(1, 2)
 		a, err := l.acceptOne(t.Context(), r, true)
 		require.NoError(t, err)
-		require.Equal(t, rules.Pay, a.Next)
+		require.Equal(t, rules.CallNow, a.Next)
 		over := func() int {
 			rows, err := l.FeedOverdue(t.Context(), r.OfPromotion(), 30*time.Second, 10)
 			require.NoError(t, err)
@@ -231,14 +232,14 @@ func TestInvalidRecordsAreRefused(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		for name, change := range map[string]func(*rules.Record){
-			"negative target":  func(r *rules.Record) { r.Target = -1 },
-			"zero promotion":   func(r *rules.Record) { r.Promotion = 0 },
-			"lower-case type":  func(r *rules.Record) { r.Type = "point" },
-			"NUL in the type":  func(r *rules.Record) { r.Type = "PO\x00INT" },
-			"no payload":       func(r *rules.Record) { r.Payload = nil },
-			"oversize payload": func(r *rules.Record) { r.Payload = make([]byte, rules.MaxPayloadBytes+1) },
-			"oversize key":     func(r *rules.Record) { r.RecordKey = make([]byte, 64<<10+1) },
+		for name, change := range map[string]func(*payouts.Record){
+			"negative target":  func(r *payouts.Record) { r.Target = -1 },
+			"zero promotion":   func(r *payouts.Record) { r.Promotion = 0 },
+			"lower-case type":  func(r *payouts.Record) { r.Type = "point" },
+			"NUL in the type":  func(r *payouts.Record) { r.Type = "PO\x00INT" },
+			"no payload":       func(r *payouts.Record) { r.Payload = nil },
+			"oversize payload": func(r *payouts.Record) { r.Payload = make([]byte, payouts.MaxPayloadBytes+1) },
+			"oversize key":     func(r *payouts.Record) { r.RecordKey = make([]byte, 64<<10+1) },
 		} {
 			r := record(1, 2)
 			change(&r)
@@ -251,17 +252,17 @@ func TestInvalidRecordsAreRefused(t *testing.T) {
 		weird.Origin, weird.RecordKey, weird.Headers = "a\x00\xffb", []byte{0, 255}, map[string]string{"\x00\xff": "\x00"}
 		require.Equal(t, rules.Enqueue, mustAccept(t, l, weird).Next, "what only describes is made storable")
 		big := record(1, 4)
-		big.Payload = make([]byte, rules.MaxPayloadBytes)
+		big.Payload = make([]byte, payouts.MaxPayloadBytes)
 		mustAccept(t, l, big)
-		require.Len(t, mustBegin(t, l, big).Request, rules.MaxPayloadBytes)
+		require.Len(t, mustBegin(t, l, big).Request, payouts.MaxPayloadBytes)
 
-		_, err := l.Settle(t.Context(), rules.CallResult{Key: key(1, 99), Epoch: 1, Outcome: rules.Paid})
+		_, err := l.Settle(t.Context(), payouts.CallResult{Key: key(1, 99), CallResult: rules.CallResult{Epoch: 1, Outcome: rules.Done}})
 		require.ErrorIs(t, err, ErrNotFound)
-		_, err = l.Settle(t.Context(), rules.CallResult{Key: key(1, 3), Epoch: 0, Outcome: rules.Paid})
+		_, err = l.Settle(t.Context(), payouts.CallResult{Key: key(1, 3), CallResult: rules.CallResult{Epoch: 0, Outcome: rules.Done}})
 		require.ErrorIs(t, err, rules.ErrInvalid)
 		_, err = l.Explain(t.Context(), key(1, 99))
 		require.ErrorIs(t, err, ErrNotFound)
-		_, err = l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 99})
+		_, err = l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 99})
 		require.ErrorIs(t, err, ErrNotFound)
 	})
 }

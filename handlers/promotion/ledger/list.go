@@ -7,14 +7,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // ListedPromotion is one promotion with the numbers of its payouts.
 type ListedPromotion struct {
-	rules.Promotion
-	State     rules.PromotionState
+	payouts.Promotion
+	State     rules.GroupState
 	CreatedAt time.Time // zero: announced, and no record accepted yet
 	PayoutCounts
 }
@@ -51,7 +52,7 @@ SELECT type FROM known WHERE type IS NOT NULL UNION SELECT type FROM streamed WH
 // List returns the promotions of a type, the highest numbers first. An empty type means all types.
 // The cost grows with limit and with the unsettled payouts of the promotions that are read, not with
 // the number of promotions.
-func (l *Ledger) List(ctx context.Context, t rules.Type, limit int) ([]ListedPromotion, error) {
+func (l *Ledger) List(ctx context.Context, t payouts.Type, limit int) ([]ListedPromotion, error) {
 	var all []ListedPromotion
 	err := l.read(ctx, "list promotions", func(q querier, _ time.Time) error {
 		types := []string{string(t)}

@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -76,24 +77,24 @@ func (h *testDB) open(t testing.TB, tunes ...tune) *Ledger {
 	return l
 }
 
-func key(promotion, target int64) rules.Key {
-	return rules.Key{Type: "POINT", Promotion: promotion, Target: target}
+func key(promotion, target int64) payouts.Key {
+	return payouts.Key{Type: "POINT", Promotion: promotion, Target: target}
 }
 
-func record(promotion, target int64) rules.Record {
-	return rules.Record{Key: key(promotion, target), SummaryID: 9, Payload: fmt.Appendf(nil, `{"promotionId":%d,"targetId":%d,"amount":500}`, promotion, target),
+func record(promotion, target int64) payouts.Record {
+	return payouts.Record{Key: key(promotion, target), SummaryID: 9, Payload: fmt.Appendf(nil, `{"promotionId":%d,"targetId":%d,"amount":500}`, promotion, target),
 		RecordKey: fmt.Append(nil, target), Origin: "topic/0@7", Route: "point", Headers: map[string]string{"traceparent": "00-1"}}
 }
 
 // acceptOne is Accept for one record.
-func (l *Ledger) acceptOne(ctx context.Context, r rules.Record, payNow bool) (AcceptResult, error) {
-	a := l.Accept(ctx, []rules.Record{r}, AcceptOptions{PayNow: payNow})[0]
+func (l *Ledger) acceptOne(ctx context.Context, r payouts.Record, payNow bool) (AcceptResult, error) {
+	a := l.Accept(ctx, []payouts.Record{r}, AcceptOptions{PayNow: payNow})[0]
 	return a, a.Err
 }
 
 // beginTogether begins payouts in one batch.
-func (l *Ledger) beginTogether(t testing.TB, records []rules.Record) []*batchItem[*rules.Record, BeginResult] {
-	batch := newBatch[*rules.Record, BeginResult](len(records), func(i int) (rules.Key, *rules.Record, error) { return records[i].Key, &records[i], nil })
+func (l *Ledger) beginTogether(t testing.TB, records []payouts.Record) []*batchItem[*payouts.Record, BeginResult] {
+	batch := newBatch[*payouts.Record, BeginResult](len(records), func(i int) (payouts.Key, *payouts.Record, error) { return records[i].Key, &records[i], nil })
 	flushTogether(t, l.begins, batch)
 	return batch
 }
@@ -114,28 +115,28 @@ func flushTogether[Q, R any](t testing.TB, c *batcher[Q, R], batch []*batchItem[
 	<-w.done
 }
 
-func mustAccept(t testing.TB, l *Ledger, r rules.Record) AcceptResult {
+func mustAccept(t testing.TB, l *Ledger, r payouts.Record) AcceptResult {
 	t.Helper()
 	a, err := l.acceptOne(t.Context(), r, false)
 	require.NoError(t, err)
 	return a
 }
 
-func mustBegin(t testing.TB, l *Ledger, r rules.Record) BeginResult {
+func mustBegin(t testing.TB, l *Ledger, r payouts.Record) BeginResult {
 	t.Helper()
 	b, err := l.Begin(t.Context(), r)
 	require.NoError(t, err)
 	return b
 }
 
-func mustSettle(t testing.TB, l *Ledger, r rules.CallResult) SettleResult {
+func mustSettle(t testing.TB, l *Ledger, r payouts.CallResult) SettleResult {
 	t.Helper()
 	s, err := l.Settle(t.Context(), r)
 	require.NoError(t, err)
 	return s
 }
 
-func mustExplain(t testing.TB, l *Ledger, k rules.Key) Explanation {
+func mustExplain(t testing.TB, l *Ledger, k payouts.Key) Explanation {
 	t.Helper()
 	x, err := l.Explain(t.Context(), k)
 	require.NoError(t, err)
@@ -150,7 +151,7 @@ func sorted(s []int64) []int64 {
 // acceptMany accepts targets 1 to n of a promotion.
 func acceptMany(t testing.TB, l *Ledger, promotion, n int64) {
 	t.Helper()
-	var records []rules.Record
+	var records []payouts.Record
 	for target := range n {
 		records = append(records, record(promotion, target+1))
 	}
@@ -166,13 +167,13 @@ func (l *Ledger) clock(t testing.TB) time.Time {
 }
 
 // endPayout makes a payout FAILED, or UNKNOWN with perhaps.
-func endPayout(t *testing.T, l *Ledger, r rules.Record, perhaps bool) {
+func endPayout(t *testing.T, l *Ledger, r payouts.Record, perhaps bool) {
 	t.Helper()
 	for range 20 {
 		b := mustBegin(t, l, r)
-		res := rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Rejected, Class: "no_such_target", Answer: "unknown target", Route: "point"}
+		res := payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Rejected, Class: "no_such_target", Answer: "unknown target", Route: "point"}}
 		if perhaps {
-			res.Outcome, res.Class = rules.PerhapsCharged, "timeout"
+			res.Outcome, res.Class = rules.Unclear, "timeout"
 		}
 		s := mustSettle(t, l, res)
 		if s.State.Settled() {

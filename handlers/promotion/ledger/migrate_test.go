@@ -16,7 +16,8 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // contracting matches statements that the version before cannot work with.
@@ -201,7 +202,7 @@ func TestAttemptsOfTheVersionBefore(t *testing.T) {
 				SELECT id, 0, FALSE, 0, 'send', 'z', accepted_at, accepted_at, 'paid', '', 'first', 200 FROM payouts ON CONFLICT (payout_id, epoch, late) DO NOTHING`)
 			require.NoError(t, err)
 		}
-		mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: rules.Rejected, Answer: "second"})
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 1), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Rejected, Answer: "second"}})
 		calls := mustExplain(t, l, key(1, 1)).Calls
 		require.Len(t, calls, 2)
 		require.Equal(t, []string{"first", "second"}, []string{calls[0].Answer, calls[1].Answer})
@@ -220,16 +221,16 @@ func TestBeginIsAHeapOnlyUpdate(t *testing.T) {
 		t.Parallel()
 		l := newPostgresDB(t).open(t)
 		s := l.store.(*postgres)
-		const payouts = 300
-		acceptMany(t, l, 1, payouts)
-		for target := range int64(payouts) {
+		const total = 300
+		acceptMany(t, l, 1, total)
+		for target := range int64(total) {
 			require.Equal(t, rules.Send, mustBegin(t, l, record(1, target+1)).Next)
 		}
 		require.Eventually(t, func() bool {
 			var updated, heapOnly int
 			require.NoError(t, s.cold.QueryRow(t.Context(), `SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
 				WHERE schemaname = current_schema() AND relname = 'payouts'`).Scan(&updated, &heapOnly))
-			return updated == payouts && heapOnly > payouts*9/10 // a few may find their page full
+			return updated == total && heapOnly > total*9/10 // a few may find their page full
 		}, 2*time.Minute, 50*time.Millisecond)
 	})
 }

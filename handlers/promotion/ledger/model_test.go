@@ -10,7 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // The test runs one long random history of a few payouts on two instances. It compares every result
@@ -27,8 +28,8 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 func newModel(t *testing.T, h *testDB) *model {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), ids: 2, rows: map[rules.Key]rules.Row{}, promotions: map[rules.Promotion]rules.PromotionState{},
-		items: map[rules.Key]FeedItem{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]rules.Outcome{}}
+	m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), ids: 2, rows: map[payouts.Key]payouts.Row{}, promotions: map[payouts.Promotion]rules.GroupState{},
+		items: map[payouts.Key]FeedItem{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]rules.Outcome{}}
 	for _, name := range []string{"a", "b"} {
 		m.ledgers = append(m.ledgers, h.open(t, as(name), func(c *Config, _ *Options) {
 			c.Retry.First, c.Retry.Max = time.Second, time.Second
@@ -52,10 +53,10 @@ type model struct {
 	rnd        *rand.Rand
 	ids        int64 // of promotions, from 1
 	ledgers    []*Ledger
-	rows       map[rules.Key]rules.Row
-	promotions map[rules.Promotion]rules.PromotionState
+	rows       map[payouts.Key]payouts.Row
+	promotions map[payouts.Promotion]rules.GroupState
 	calls      []call2
-	items      map[rules.Key]FeedItem
+	items      map[payouts.Key]FeedItem
 	dead       map[string]bool
 	replayed   map[string]bool         // replayed generations of dead letters
 	late       map[call2]rules.Outcome // first late answer of each call
@@ -65,42 +66,42 @@ type model struct {
 }
 
 type call2 struct {
-	key   rules.Key
+	key   payouts.Key
 	epoch int64
 }
 
-func (m *model) pick() (*Ledger, rules.Record) {
+func (m *model) pick() (*Ledger, payouts.Record) {
 	r := record(1+m.rnd.Int64N(m.ids), int64(1+m.rnd.IntN(3)))
 	return m.ledgers[m.rnd.IntN(len(m.ledgers))], r
 }
 
-func (m *model) promotion(p rules.Promotion) rules.PromotionState {
+func (m *model) promotion(p payouts.Promotion) rules.GroupState {
 	if s, ok := m.promotions[p]; ok {
 		return s
 	}
-	return rules.PromotionRunning
+	return rules.GroupRunning
 }
 
 // apply runs the pure function at the time of the database, which is the newest time of the row.
-func (m *model) apply(l *Ledger, k rules.Key, ev rules.Event) rules.Decision {
+func (m *model) apply(l *Ledger, k payouts.Key, ev rules.Event) rules.Decision {
 	x, err := l.Explain(m.t.Context(), k)
 	require.NoError(m.t, err)
 	got := x.Row
 	was, known := m.rows[k]
 	if !known {
-		was = rules.Row{Key: k, SummaryID: 9}
+		was = payouts.Row{Key: k, SummaryID: 9}
 		if ev.Kind == rules.EventBegin { // a begin accepts first
-			was, _, _ = l.policy.Apply(was, rules.Event{Kind: rules.EventAccept, Now: got.AcceptedAt, Promotion: rules.PromotionRunning})
+			was, _, _ = was.Apply(l.policy, rules.Event{Kind: rules.EventAccept, Now: got.AcceptedAt, Group: rules.GroupRunning})
 		}
 	}
-	var want rules.Row
-	var eff rules.Effects
+	var want payouts.Row
+	var eff rules.Writes
 	var d rules.Decision
 	for _, ev.Now = range m.timesOf(l, got) {
 		p := l.policy
 		// Only the jitter is random.
 		p.Delay = func(int) time.Duration { return got.NextAttemptAt.Sub(ev.Now) }
-		want, eff, d = p.Apply(was, ev)
+		want, eff, d = was.Apply(p, ev)
 		want.ID = got.ID
 		want.Version = got.Version // a begin that accepts first counts once more
 		if want == got {
@@ -124,7 +125,7 @@ func (m *model) apply(l *Ledger, k rules.Key, ev rules.Event) rules.Decision {
 
 // timesOf returns the possible times of the change: the times in the row, and both ends of the
 // step. The next attempt of an interruption has no delay.
-func (m *model) timesOf(l *Ledger, got rules.Row) []time.Time {
+func (m *model) timesOf(l *Ledger, got payouts.Row) []time.Time {
 	return []time.Time{got.SettledAt, got.AttemptStartedAt, got.NextAttemptAt, got.QueueDue, got.QueueDue.Add(-l.policy.Lease), m.began, l.clock(m.t)}
 }
 
@@ -145,11 +146,11 @@ func (m *model) step() {
 		}
 		a, err := l.acceptOne(t.Context(), r, payNow)
 		require.NoError(t, err)
-		d := m.apply(l, k, rules.Event{Kind: kind, Promotion: m.promotion(p), PayNow: payNow, SameRequest: true})
+		d := m.apply(l, k, rules.Event{Kind: kind, Group: m.promotion(p), CallNow: payNow, SameRequest: true})
 		require.Equal(t, d.Next, a.Next)
 	case choice < 20:
 		if known {
-			require.NoError(t, l.NotEnqueued(t.Context(), []rules.Key{k})[0])
+			require.NoError(t, l.NotEnqueued(t.Context(), []payouts.Key{k})[0])
 			m.apply(l, k, rules.Event{Kind: rules.EventNotEnqueued})
 		}
 	case choice < 50:
@@ -159,7 +160,7 @@ func (m *model) step() {
 			m.dead[fmt.Sprint(k, " unannounced")] = true
 			return
 		}
-		d := m.apply(l, k, rules.Event{Kind: rules.EventBegin, Promotion: m.promotion(p), SameRequest: true})
+		d := m.apply(l, k, rules.Event{Kind: rules.EventBegin, Group: m.promotion(p), SameRequest: true})
 		require.Equal(t, d.Next, b.Next)
 		require.Equal(t, d.Reason, b.Why)
 		if b.Next == rules.Send || b.Next == rules.Lookup {
@@ -174,10 +175,10 @@ func (m *model) step() {
 		if m.rnd.IntN(4) > 0 { // otherwise it is settled once more later
 			m.calls = append(m.calls[:i], m.calls[i+1:]...)
 		}
-		o := []rules.Outcome{rules.Paid, rules.NotCharged, rules.TryAgain, rules.PerhapsCharged, rules.PerhapsCharged, rules.Rejected, rules.Misconfigured, rules.NoCharge, rules.Interrupted, rules.NotSent, rules.Unrecognized}[m.rnd.IntN(11)]
-		res := rules.CallResult{Key: c.key, Epoch: c.epoch, Outcome: o, TransactionKey: "tx", Class: "c", Counted: m.rnd.IntN(2) == 0}
+		o := []rules.Outcome{rules.Done, rules.Throttled, rules.TryAgain, rules.Unclear, rules.Unclear, rules.Rejected, rules.Misconfigured, rules.NotDone, rules.Interrupted, rules.NotSent, rules.Unrecognized}[m.rnd.IntN(11)]
+		res := payouts.CallResult{Key: c.key, CallResult: rules.CallResult{Epoch: c.epoch, Outcome: o, Receipt: "tx", Class: "c", Counted: m.rnd.IntN(2) == 0}}
 		s := mustSettle(t, l, res)
-		d := m.apply(l, c.key, rules.Event{Kind: rules.EventSettle, Result: res})
+		d := m.apply(l, c.key, rules.Event{Kind: rules.EventSettle, Result: res.CallResult})
 		require.Equal(t, d.Next, s.Next)
 		require.Equal(t, d.Stale, s.Stale)
 		if _, known := m.late[c]; s.Stale && !known {
@@ -188,18 +189,18 @@ func (m *model) step() {
 	case choice < 90:
 		m.h.advance(25 * time.Hour)
 	case choice < 93:
-		if m.promotion(p) == rules.PromotionCancelled {
+		if m.promotion(p) == rules.GroupCancelled {
 			require.ErrorIs(t, l.Pause(t.Context(), p, operator), ErrCancelled)
 			return
 		}
-		if m.promotions[p] = rules.PromotionPaused; m.rnd.IntN(3) > 0 {
-			m.promotions[p] = rules.PromotionRunning
+		if m.promotions[p] = rules.GroupPaused; m.rnd.IntN(3) > 0 {
+			m.promotions[p] = rules.GroupRunning
 			require.NoError(t, l.Resume(t.Context(), p, operator))
 		} else {
 			require.NoError(t, l.Pause(t.Context(), p, operator))
 		}
 	case choice < 94 && m.n > 300:
-		m.promotions[p] = rules.PromotionCancelled
+		m.promotions[p] = rules.GroupCancelled
 		_, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
 		for k := range m.rows {
@@ -217,9 +218,9 @@ func (m *model) step() {
 }
 
 // chargedLate reports whether a late answer states a charge.
-func (m *model) chargedLate(k rules.Key) bool {
+func (m *model) chargedLate(k payouts.Key) bool {
 	for c, o := range m.late {
-		if c.key == k && o == rules.Paid {
+		if c.key == k && o == rules.Done {
 			return true
 		}
 	}
@@ -227,21 +228,21 @@ func (m *model) chargedLate(k rules.Key) bool {
 }
 
 // person replays a dead letter of the payout, perhaps again, or resolves the payout.
-func (m *model) person(l *Ledger, k rules.Key) {
+func (m *model) person(l *Ledger, k payouts.Key) {
 	if m.rnd.IntN(2) == 0 {
 		r := rules.Resolution{Who: "kim", Why: "their book"}
-		if r.Paid = m.rnd.IntN(2) == 0; r.Paid {
-			r.TransactionKey = "tx"
+		if r.Done = m.rnd.IntN(2) == 0; r.Done {
+			r.Receipt = "tx"
 		}
 		r.Force = m.rnd.IntN(2) == 0
 		err := l.Resolve(m.t.Context(), k, r)
-		if m.chargedLate(k) && !r.Paid && !r.Force {
+		if m.chargedLate(k) && !r.Done && !r.Force {
 			require.ErrorIs(m.t, err, ErrRefused)
 			return
 		}
-		d := m.apply(l, k, rules.Event{Kind: rules.EventResolve, Promotion: m.promotion(k.OfPromotion()), Resolution: r})
-		require.Equal(m.t, d.Refused != "", errors.Is(err, ErrRefused))
-		require.True(m.t, err == nil || d.Refused != "", err)
+		d := m.apply(l, k, rules.Event{Kind: rules.EventResolve, Group: m.promotion(k.OfPromotion()), Resolution: r})
+		require.Equal(m.t, d.Refused != 0, errors.Is(err, ErrRefused))
+		require.True(m.t, err == nil || d.Refused != 0, err)
 		return
 	}
 	generation := 1 + m.rnd.IntN(20)
@@ -252,23 +253,23 @@ func (m *model) person(l *Ledger, k rules.Key) {
 		require.Equal(m.t, ReplayAlready, got.Outcome)
 		return
 	}
-	ev := rules.Event{Kind: rules.EventReplay, Promotion: m.promotion(k.OfPromotion())}
-	if row := m.rows[k]; m.chargedLate(k) && !row.MaybeCharged {
-		row.MaybeCharged, row.FirstSentAt = true, row.AcceptedAt
-		if _, _, d := l.policy.Apply(row, ev); d.Refused == "" { // else nothing at all has changed
+	ev := rules.Event{Kind: rules.EventReplay, Group: m.promotion(k.OfPromotion())}
+	if row := m.rows[k]; m.chargedLate(k) && !row.MaybeDone {
+		row.MaybeDone, row.FirstSentAt = true, row.AcceptedAt
+		if _, _, d := row.Apply(l.policy, ev); d.Refused == 0 { // else nothing at all has changed
 			m.rows[k] = row
 		}
 	}
 	d := m.apply(l, k, ev)
 	require.Equal(m.t, d.Refused, got.Reason)
 	require.Equal(m.t, m.rows[k].State, got.State)
-	if m.replayed[letter] = d.Refused == ""; m.replayed[letter] {
+	if m.replayed[letter] = d.Refused == 0; m.replayed[letter] {
 		require.Equal(m.t, ReplayDone, got.Outcome)
 	}
 }
 
 // feed stores rows as the feeder reads them; markEnqueued follows some steps later.
-func (m *model) feed(l *Ledger, p rules.Promotion) {
+func (m *model) feed(l *Ledger, p payouts.Promotion) {
 	items, err := l.FeedUnqueued(m.t.Context(), p, 10)
 	require.NoError(m.t, err)
 	for _, f := range items {
@@ -277,7 +278,7 @@ func (m *model) feed(l *Ledger, p rules.Promotion) {
 	}
 }
 
-func (m *model) markEnqueued(l *Ledger, p rules.Promotion) {
+func (m *model) markEnqueued(l *Ledger, p payouts.Promotion) {
 	var rows []FeedItem
 	for k, f := range m.items {
 		if k.OfPromotion() == p {
@@ -300,7 +301,7 @@ func (m *model) markEnqueued(l *Ledger, p rules.Promotion) {
 
 // compare checks that no other row changed.
 func (m *model) compare() {
-	for _, p := range []rules.Promotion{{Type: "POINT", ID: 1}, {Type: "POINT", ID: 2}} {
+	for _, p := range []payouts.Promotion{{Type: "POINT", ID: 1}, {Type: "POINT", ID: 2}} {
 		require.NoError(m.t, m.ledgers[m.n%2].EachPayout(m.t.Context(), p, func(e Payout) error {
 			require.Equal(m.t, m.rows[e.Key], e.Row)
 			return nil
@@ -310,7 +311,7 @@ func (m *model) compare() {
 
 // counts checks summaries and dead letters at the end.
 func (m *model) counts() {
-	want := map[rules.Promotion]map[rules.State]int64{}
+	want := map[payouts.Promotion]map[rules.State]int64{}
 	for k, r := range m.rows {
 		if want[k.OfPromotion()] == nil {
 			want[k.OfPromotion()] = map[rules.State]int64{}

@@ -11,8 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // sqlEverything describes every row. Times are compared with other times of the row.
@@ -63,21 +64,21 @@ const due = 4 * time.Hour
 func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, rows []string) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	note := func(a ...any) { results = append(results, fmt.Sprint(a...)) }
-	outcomes := []rules.Outcome{rules.Paid, rules.Paid, rules.Paid, rules.Paid, rules.Rejected, rules.TryAgain, rules.PerhapsCharged, rules.Interrupted, rules.NoCharge}
+	outcomes := []rules.Outcome{rules.Done, rules.Done, rules.Done, rules.Done, rules.Rejected, rules.TryAgain, rules.Unclear, rules.Interrupted, rules.NotDone}
 	type call struct {
-		key   rules.Key
+		key   payouts.Key
 		epoch int64
 	}
 	var calls []call
 	for n := range 180 {
-		var batch []rules.Record
+		var batch []payouts.Record
 		for range 1 + rnd.IntN(12) {
 			r := record(int64(1+rnd.IntN(3)), int64(1+rnd.IntN(20+n/2)))
 			r.SummaryID = r.Target % 3
 			batch = append(batch, r)
 		}
-		batch = withoutRepeated(batch, func(r rules.Record) rules.Key { return r.Key })
-		p := rules.Promotion{Type: "POINT", ID: int64(1 + rnd.IntN(2))}
+		batch = withoutRepeated(batch, func(r payouts.Record) payouts.Key { return r.Key })
+		p := payouts.Promotion{Type: "POINT", ID: int64(1 + rnd.IntN(2))}
 		switch choice := rnd.IntN(26); {
 		case choice < 6:
 			for _, a := range l.Accept(t.Context(), batch, AcceptOptions{PayNow: choice == 0}) {
@@ -96,11 +97,11 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 			}
 		case choice < 16:
 			rnd.Shuffle(len(calls), func(i, j int) { calls[i], calls[j] = calls[j], calls[i] })
-			some := withoutRepeated(calls, func(c call) rules.Key { return c.key })
+			some := withoutRepeated(calls, func(c call) payouts.Key { return c.key })
 			some = some[:rnd.IntN(len(some)+1)]
-			settles := newBatch[*rules.CallResult, SettleResult](len(some), func(i int) (rules.Key, *rules.CallResult, error) {
-				return some[i].key, &rules.CallResult{Key: some[i].key, Epoch: some[i].epoch, Outcome: outcomes[rnd.IntN(len(outcomes))], TransactionKey: "tx",
-					Class: "c", Answer: "an answer", Status: 200 + i, Route: "point"}, nil
+			settles := newBatch[*payouts.CallResult, SettleResult](len(some), func(i int) (payouts.Key, *payouts.CallResult, error) {
+				return some[i].key, &payouts.CallResult{Key: some[i].key, CallResult: rules.CallResult{Epoch: some[i].epoch, Outcome: outcomes[rnd.IntN(len(outcomes))], Receipt: "tx",
+					Class: "c", Answer: "an answer", Status: 200 + i, Route: "point"}}, nil
 			})
 			flushTogether(t, l.settles, settles)
 			for _, k := range settles {
@@ -116,7 +117,7 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 		case choice < 20:
 			require.NoError(t, l.Resume(t.Context(), p, operator))
 		case choice < 21:
-			note(l.NotEnqueued(t.Context(), valuesOf(batch, func(r rules.Record) rules.Key { return r.Key })))
+			note(l.NotEnqueued(t.Context(), valuesOf(batch, func(r payouts.Record) payouts.Key { return r.Key })))
 		case choice < 22:
 			items, err := l.FeedUnqueued(t.Context(), p, 1000)
 			require.NoError(t, err)
@@ -124,9 +125,9 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 		case choice < 24:
 			note(l.Replay(t.Context(), batch[0].Key, Replay{DeadLetter: fmt.Sprint(n), Generation: 1, Who: "ann", Why: "a test"}))
 		case choice < 25:
-			note(l.Resolve(t.Context(), batch[0].Key, rules.Resolution{Paid: n%2 == 0, TransactionKey: "tx", Who: "ann", Why: "a test"}))
+			note(l.Resolve(t.Context(), batch[0].Key, rules.Resolution{Done: n%2 == 0, Receipt: "tx", Who: "ann", Why: "a test"}))
 		case n > 90: // promotion 3 is never paused
-			note(l.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 3}, operator))
+			note(l.Cancel(t.Context(), payouts.Promotion{Type: "POINT", ID: 3}, operator))
 		}
 	}
 	s := l.store.(*postgres)
@@ -141,8 +142,8 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 
 // withoutRepeated keeps the first element of each key. Two in one batch are one change of a row on
 // the general path.
-func withoutRepeated[T any](all []T, key func(T) rules.Key) (first []T) {
-	seen := map[rules.Key]bool{}
+func withoutRepeated[T any](all []T, key func(T) payouts.Key) (first []T) {
+	seen := map[payouts.Key]bool{}
 	for _, x := range all {
 		if !seen[key(x)] {
 			first = append(first, x)
@@ -163,7 +164,7 @@ func TestAnErrorAfterTheCommitOfABatch(t *testing.T) {
 		s, unread := l.store.(ordinaryStore), errors.New("a row is not read")
 		r := record(1, 1)
 		begins := newFlusher(l, "begin", l.beginBatch)
-		begins.ordinary = func(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
+		begins.ordinary = func(ctx context.Context, batch []*batchItem[*payouts.Record, BeginResult]) error {
 			return errors.Join(l.beginOrdinary(ctx, s, batch), unread)
 		}
 		c := begins.collect(1, 0)
@@ -172,11 +173,11 @@ func TestAnErrorAfterTheCommitOfABatch(t *testing.T) {
 		require.Equal(t, "leased", b.Why)
 		c.close()
 		settles := newFlusher(l, "settle", l.settleBatch)
-		settles.ordinary = func(ctx context.Context, batch []*batchItem[*rules.CallResult, SettleResult]) error {
+		settles.ordinary = func(ctx context.Context, batch []*batchItem[*payouts.CallResult, SettleResult]) error {
 			return errors.Join(l.settleOrdinary(ctx, s, batch), unread)
 		}
 		d := settles.collect(1, 0)
-		end, err := d.one(t.Context(), r.Key, &rules.CallResult{Key: r.Key, Epoch: 1, Outcome: rules.Paid, TransactionKey: "tx"})
+		end, err := d.one(t.Context(), r.Key, &payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: 1, Outcome: rules.Done, Receipt: "tx"}})
 		require.NoError(t, err)
 		require.Equal(t, SettleResult{Next: rules.Ack, State: rules.Success, Attempts: 1}, end)
 		d.close()

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
@@ -26,7 +26,7 @@ const (
 type OutboxMessage struct {
 	ID            int64 // increases; the same when a message is passed again
 	Kind          OutboxKind
-	Key           rules.Key
+	Key           payouts.Key
 	Class         string // of a dead letter; of a result its state
 	Error         string
 	Payload       []byte

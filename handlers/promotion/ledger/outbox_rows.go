@@ -7,20 +7,21 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
-func conflictDeadLetter(r *rules.Record, now time.Time) *outboxRow {
+func conflictDeadLetter(r *payouts.Record, now time.Time) *outboxRow {
 	return offeredDeadLetter(r, now, rules.ClassConflict, "another request for the same payout came first")
 }
 
-func unannouncedDeadLetter(r *rules.Record, now time.Time) *outboxRow {
+func unannouncedDeadLetter(r *payouts.Record, now time.Time) *outboxRow {
 	return offeredDeadLetter(r, now, rules.ClassUnannounced, "the ledger has no payout for this message, and only an accepted record of the publish topic announces one")
 }
 
 // offeredDeadLetter is the dead letter of a message that is not the stored record of its payout.
 // Each class and request has one, however often it is offered.
-func offeredDeadLetter(r *rules.Record, now time.Time, class, text string) *outboxRow {
+func offeredDeadLetter(r *payouts.Record, now time.Time, class, text string) *outboxRow {
 	sum := sha256.Sum256(r.RequestToSend())
 	offered := newRow(r)
 	dedupe := class + ":" + r.Key.String() + ":" + hex.EncodeToString(sum[:16])
@@ -45,20 +46,20 @@ func payoutDeadLetter(e rowEffects, b failedMessage, now time.Time) *outboxRow {
 
 // OutcomeEvent is the payload of an outcome event.
 type OutcomeEvent struct {
-	Type           rules.Type  `json:"type"`
-	PromotionID    int64       `json:"promotionId"`
-	SummaryID      int64       `json:"promotionSummaryId"`
-	TargetID       int64       `json:"targetId"`
-	State          rules.State `json:"state"`
-	TransactionKey string      `json:"transactionKey,omitempty"`
-	Attempts       int         `json:"attempts"`
-	Class          string      `json:"class,omitempty"`
-	SettledAt      time.Time   `json:"settledAt"`
+	Type           payouts.Type `json:"type"`
+	PromotionID    int64        `json:"promotionId"`
+	SummaryID      int64        `json:"promotionSummaryId"`
+	TargetID       int64        `json:"targetId"`
+	State          rules.State  `json:"state"`
+	TransactionKey string       `json:"transactionKey,omitempty"`
+	Attempts       int          `json:"attempts"`
+	Class          string       `json:"class,omitempty"`
+	SettledAt      time.Time    `json:"settledAt"`
 }
 
 func outcomeEvent(r *storedRow) *outboxRow {
 	payload, _ := json.Marshal(OutcomeEvent{Type: r.Type, PromotionID: r.Promotion, SummaryID: r.SummaryID, TargetID: r.Target,
-		State: r.State, TransactionKey: r.TransactionKey, Attempts: r.Attempts, Class: r.LastClass, SettledAt: r.SettledAt}) // always encodes
+		State: r.State, TransactionKey: r.Receipt, Attempts: r.Attempts, Class: r.LastClass, SettledAt: r.SettledAt}) // always encodes
 	return &outboxRow{kind: OutboxOutcome, key: r.Key, class: string(r.State), payload: payload,
 		recordKey: strconv.AppendInt(nil, r.Target, 10), attempts: r.Attempts, createdAt: r.SettledAt}
 }

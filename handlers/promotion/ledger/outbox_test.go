@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // payMany accepts, begins and pays targets 1 to n.
@@ -27,7 +28,7 @@ func payMany(t *testing.T, l *Ledger, promotion, n int64) {
 			if err != nil {
 				return err
 			}
-			_, err = l.Settle(t.Context(), rules.CallResult{Key: key(promotion, target+1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
+			_, err = l.Settle(t.Context(), payouts.CallResult{Key: key(promotion, target+1), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "x"}})
 			return err
 		})
 	}
@@ -40,7 +41,7 @@ func TestRelayByManyPublishesEachOnce(t *testing.T) {
 		ledgers := []*Ledger{h.open(t, withResults), h.open(t, withResults, as("b"))}
 		payMany(t, ledgers[0], 1, 300)
 		var mu sync.Mutex
-		seen := map[rules.Key]int{}
+		seen := map[payouts.Key]int{}
 		var g errgroup.Group
 		for i := range 6 {
 			g.Go(func() error {

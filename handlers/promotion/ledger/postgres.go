@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
@@ -215,7 +215,7 @@ func (s *postgres) with(ctx context.Context, pool *pgxpool.Pool, fn func(querier
 // oldPromotionLockKey is the lock key of the version before the trigger promotions_gate. A writer
 // takes this lock first, for a rolling upgrade from that version:
 // docs/decisions/0017-promotion-lock.md.
-func oldPromotionLockKey(p rules.Promotion) int32 {
+func oldPromotionLockKey(p payouts.Promotion) int32 {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, p.String())
 	return int32(h.Sum32())
@@ -225,11 +225,11 @@ func oldPromotionLockKey(p rules.Promotion) int32 {
 // statement after a wait for a lock must see commits made during the wait.
 func readCommitted() pgx.TxOptions { return pgx.TxOptions{IsoLevel: pgx.ReadCommitted} }
 
-func (s *postgres) update(ctx context.Context, exclusive *rules.Promotion, fn func(querier, time.Time) error) error {
+func (s *postgres) update(ctx context.Context, exclusive *payouts.Promotion, fn func(querier, time.Time) error) error {
 	return s.commits.Do(func() error { return s.updateOnce(ctx, exclusive, fn) })
 }
 
-func (s *postgres) updateOnce(ctx context.Context, exclusive *rules.Promotion, fn func(querier, time.Time) error) error {
+func (s *postgres) updateOnce(ctx context.Context, exclusive *payouts.Promotion, fn func(querier, time.Time) error) error {
 	return pgx.BeginTxFunc(ctx, s.cold, readCommitted(), func(tx pgx.Tx) error {
 		if exclusive != nil {
 			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+pgPromotionLockTimeout+"'"); err != nil {

@@ -6,8 +6,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/failpoint"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -50,8 +51,8 @@ SELECT n, summary_id, attempts, settled_at FROM done`
 	pgSettleUncounted = pgSettleDone + pgSettleEnded
 )
 
-func (s *postgres) beginOrdinary(ctx context.Context, records []*rules.Record, p rules.Policy, started func(i int)) error {
-	keys, requests := valuesOf(records, func(r *rules.Record) rules.Key { return r.Key }), valuesOf(records, (*rules.Record).RequestToSend)
+func (s *postgres) beginOrdinary(ctx context.Context, records []*payouts.Record, p rules.Policy, started func(i int)) error {
+	keys, requests := valuesOf(records, func(r *payouts.Record) payouts.Key { return r.Key }), valuesOf(records, (*payouts.Record).RequestToSend)
 	types, promotions, targets := keyArrays(keys)
 	return s.inOneTrip(ctx, func(b *pgx.Batch) {
 		b.Queue(pgSharePromotionLocks, types, promotions)
@@ -63,8 +64,8 @@ func (s *postgres) beginOrdinary(ctx context.Context, records []*rules.Record, p
 	}, nil)
 }
 
-func (s *postgres) settleOrdinary(ctx context.Context, results []*rules.CallResult, outcomeEvents bool, settled func(i int, row *storedRow)) error {
-	types, promotions, targets := keyArrays(valuesOf(results, func(r *rules.CallResult) rules.Key { return r.Key }))
+func (s *postgres) settleOrdinary(ctx context.Context, results []*payouts.CallResult, outcomeEvents bool, settled func(i int, row *storedRow)) error {
+	types, promotions, targets := keyArrays(valuesOf(results, func(r *payouts.CallResult) payouts.Key { return r.Key }))
 	sql := pgSettleOrdinary
 	var effects *effectSet
 	if outcomeEvents {
@@ -73,21 +74,21 @@ func (s *postgres) settleOrdinary(ctx context.Context, results []*rules.CallResu
 	}
 	return s.inOneTrip(ctx, func(b *pgx.Batch) {
 		b.Queue(sql, types, promotions, targets,
-			valuesOf(results, func(r *rules.CallResult) int64 { return r.Epoch }),
-			valuesOf(results, func(r *rules.CallResult) string { return r.TransactionKey }),
-			valuesOf(results, func(r *rules.CallResult) string { return r.Class }),
-			valuesOf(results, func(r *rules.CallResult) string { return r.Answer }),
-			valuesOf(results, func(r *rules.CallResult) int { return r.Status }), s.skewMicros(),
+			valuesOf(results, func(r *payouts.CallResult) int64 { return r.Epoch }),
+			valuesOf(results, func(r *payouts.CallResult) string { return r.Receipt }),
+			valuesOf(results, func(r *payouts.CallResult) string { return r.Class }),
+			valuesOf(results, func(r *payouts.CallResult) string { return r.Answer }),
+			valuesOf(results, func(r *payouts.CallResult) int { return r.Status }), s.skewMicros(),
 		).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				var n int
-				row := &storedRow{Row: rules.Row{State: rules.Success}}
+				row := &storedRow{Row: payouts.Row{Row: rules.Row{State: rules.Success}}}
 				if err := rows.Scan(&n, &row.SummaryID, &row.Attempts, (*portable.Time)(&row.SettledAt)); err != nil {
 					return err
 				}
-				row.Key, row.TransactionKey = results[n-1].Key, results[n-1].TransactionKey
+				row.Key, row.Receipt = results[n-1].Key, results[n-1].Receipt
 				if effects != nil {
-					effects.add(row, rules.Effects{Settled: true}, nil, "")
+					effects.add(row, rules.Writes{Settled: true}, nil, "")
 				}
 				settled(n-1, row)
 			}

@@ -16,12 +16,13 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	deadstore "github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -111,7 +112,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		_, err := s.Migrate(ctx)
 		require.NoError(t, err)
 	}
-	promotion := rules.Promotion{Type: "POINT", ID: 1}
+	promotion := payouts.Promotion{Type: "POINT", ID: 1}
 	pay := func() { // what the service does
 		l := r.open(t, "service")
 		_, err := l.ID(ctx)
@@ -123,7 +124,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		require.NoError(t, l.Started(ctx, promotion, 2))
 		mustAccept(t, l, record(1, 1))
 		mustAccept(t, l, record(1, 2))
-		require.NoError(t, l.NotEnqueued(ctx, []rules.Key{key(1, 1)})[0])
+		require.NoError(t, l.NotEnqueued(ctx, []payouts.Key{key(1, 1)})[0])
 		leased, err := l.LeaseFeeder(ctx, promotion, time.Minute)
 		require.NoError(t, err)
 		require.True(t, leased)
@@ -135,7 +136,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		_, err = l.MarkEnqueued(ctx, promotion, "i", items)
 		require.NoError(t, err)
 		b := mustBegin(t, l, record(1, 1))
-		mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "T"})
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 1), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "T"}})
 		endPayout(t, l, record(1, 2), false)
 		for _, kind := range []OutboxKind{OutboxOutcome, OutboxDead} {
 			_, err = l.Relay(ctx, kind, 10, func(context.Context, []OutboxMessage) error { return nil })

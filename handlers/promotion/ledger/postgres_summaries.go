@@ -3,7 +3,7 @@ package ledger
 import (
 	"context"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 // A row is locked until the commit that changed it is on disk, so all settles of a promotion would
@@ -41,7 +41,7 @@ var pgAddToSummaries = func() string {
 }()
 
 // foldSummaries implements summaryFolder.
-func (*postgres) foldSummaries(ctx context.Context, q querier, p rules.Promotion) error {
+func (*postgres) foldSummaries(ctx context.Context, q querier, p payouts.Promotion) error {
 	may := false
 	if err := q.query(ctx, func(r scanner) error { return r.Scan(&may) }, pgMayFold); err != nil || !may {
 		return err

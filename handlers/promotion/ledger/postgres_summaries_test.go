@@ -6,7 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 func rowsOf(t *testing.T, l *Ledger, table string) (n int) {
@@ -25,7 +26,7 @@ func TestSettlesOfAPromotionShareNoRow(t *testing.T) {
 		t.Parallel()
 		h := newPostgresDB(t)
 		l, conn := h.open(t), h.connect(t)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		payMany(t, l, 1, 3)
 		require.NoError(t, l.Deactivate(t.Context(), p))
 		tx, err := conn.Begin(t.Context())
@@ -39,11 +40,11 @@ func TestSettlesOfAPromotionShareNoRow(t *testing.T) {
 		b := mustBegin(t, l, record(1, 10))
 		settled := 0
 		require.NoError(t, l.store.(ordinaryStore).settleOrdinary(t.Context(),
-			[]*rules.CallResult{{Key: key(1, 10), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "T"}}, false, func(int, *storedRow) { settled++ }))
+			[]*payouts.CallResult{{Key: key(1, 10), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "T"}}}, false, func(int, *storedRow) { settled++ }))
 		require.Equal(t, 1, settled)
 		mustAccept(t, l, record(1, 11)) // the general path
 		b = mustBegin(t, l, record(1, 11))
-		mustSettle(t, l, rules.CallResult{Key: key(1, 11), Epoch: b.Epoch, Outcome: rules.Rejected})
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 11), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Rejected}})
 		s, err := l.Status(t.Context(), p)
 		require.NoError(t, err)
 		require.Equal(t, PayoutCounts{Accepted: 5, Paid: 4, Failed: 1}, s.PayoutCounts)
@@ -58,7 +59,7 @@ func TestSummarySlotsAreFolded(t *testing.T) {
 		t.Parallel()
 		h := newPostgresDB(t)
 		l, other, conn := h.open(t), h.open(t, as("b")), h.connect(t)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		status := func() PayoutCounts {
 			s, err := other.Status(t.Context(), p)
 			require.NoError(t, err)
@@ -88,7 +89,7 @@ func TestSummarySlotsAreFolded(t *testing.T) {
 
 		mustAccept(t, l, record(1, 10))
 		b := mustBegin(t, l, record(1, 10))
-		mustSettle(t, l, rules.CallResult{Key: key(1, 10), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "T"})
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 10), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "T"}})
 		tx, err := conn.Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), `UPDATE promotion_summary_slots SET paid = paid + 1`)

@@ -14,9 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // waiters counts the sessions that wait for the lock of POINT:1 in the test's schema.
@@ -43,10 +44,10 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 		h := newPostgresDB(t)
 		conn := h.connect(t)
 		l := h.open(t)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		mustAccept(t, l, record(1, 1))
 
-		first, _, err := l.store.begin(t.Context(), readRequest{promotions: []rules.Promotion{p}})
+		first, _, err := l.store.begin(t.Context(), readRequest{promotions: []payouts.Promotion{p}})
 		require.NoError(t, err)
 		paused := make(chan error, 1)
 		go func() { paused <- l.Pause(context.Background(), p, operator) }()
@@ -112,7 +113,7 @@ func TestPauseGoesBeforeBeginsOfTheVersionBefore(t *testing.T) {
 		t.Parallel()
 		h := newPostgresDB(t)
 		l, watch := h.open(t), h.connect(t)
-		p := rules.Promotion{Type: "POINT", ID: 31}
+		p := payouts.Promotion{Type: "POINT", ID: 31}
 		mustAccept(t, l, record(p.ID, 1))
 		sessions := [2]*pgx.Conn{h.connect(t), h.connect(t)}
 		begin := func(conn *pgx.Conn) error {
@@ -160,9 +161,9 @@ func TestBeginDoesNotLockThePromotionRow(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		h := newPostgresDB(t)
-		l, other, conn, p := h.open(t), newPostgresDB(t).open(t), h.connect(t), rules.Promotion{Type: "POINT", ID: 32}
+		l, other, conn, p := h.open(t), newPostgresDB(t).open(t), h.connect(t), payouts.Promotion{Type: "POINT", ID: 32}
 		mustAccept(t, l, record(p.ID, 1))
-		u, _, err := l.store.begin(t.Context(), readRequest{promotions: []rules.Promotion{p}})
+		u, _, err := l.store.begin(t.Context(), readRequest{promotions: []payouts.Promotion{p}})
 		require.NoError(t, err)
 		defer u.rollback()
 		_, err = conn.Exec(t.Context(), `SELECT FROM promotions FOR UPDATE NOWAIT`)
@@ -254,7 +255,7 @@ func TestSessionsOfAStandbyAreNotKept(t *testing.T) {
 			write func() error
 		}{
 			{s.hot, func() error { _, err := l.acceptOne(t.Context(), record(1, 1), false); return err }},
-			{s.cold, func() error { return l.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 0) }},
+			{s.cold, func() error { return l.Activate(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 0) }},
 		} {
 			require.LessOrEqual(t, c.pool.Config().MaxConnLifetime, 10*time.Minute)
 			require.Positive(t, c.pool.Config().MaxConnLifetimeJitter)
@@ -295,7 +296,7 @@ func TestAStaleRowNamesItsCause(t *testing.T) {
 		l := newPostgresDB(t).open(t)
 		s := l.store.(*postgres)
 		mustAccept(t, l, record(1, 1))
-		u, snap, err := s.begin(t.Context(), readRequest{keys: []rules.Key{key(1, 1)}})
+		u, snap, err := s.begin(t.Context(), readRequest{keys: []payouts.Key{key(1, 1)}})
 		require.NoError(t, err)
 		defer u.rollback()
 		row := snap.rows[key(1, 1)]
@@ -333,7 +334,7 @@ func TestSettleLocksSummariesLast(t *testing.T) {
 			settled := make(chan error, 1)
 			go func() {
 				_, err := untilAnswered(context.Background(), func(ctx context.Context) (SettleResult, error) {
-					return l.Settle(ctx, rules.CallResult{Key: key(1, 2), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "T"})
+					return l.Settle(ctx, payouts.CallResult{Key: key(1, 2), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "T"}})
 				})
 				settled <- err
 			}()
@@ -348,7 +349,7 @@ func TestSettleLocksSummariesLast(t *testing.T) {
 			require.EqualValues(t, 1, tag.RowsAffected())
 			require.NoError(t, tx.Rollback(t.Context()))
 			require.NoError(t, <-settled)
-			s, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+			s, err := l.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
 			require.NoError(t, err)
 			require.EqualValues(t, 2, s.Paid)
 		})
@@ -365,15 +366,15 @@ func TestSummariesHaveOneOrderInAnyCollation(t *testing.T) {
 		l, conn := h.open(t), h.connect(t)
 		_, err := conn.Exec(t.Context(), `ALTER TABLE payouts ALTER COLUMN type TYPE text COLLATE "en-x-icu"`)
 		require.NoError(t, err)
-		var begun []*batchItem[*rules.Record, BeginResult]
-		for _, typ := range []rules.Type{"A_B", "AB"} {
+		var begun []*batchItem[*payouts.Record, BeginResult]
+		for _, typ := range []payouts.Type{"A_B", "AB"} {
 			r := record(1, 1)
 			r.Type = typ
 			mustAccept(t, l, r)
-			begun = append(begun, l.beginTogether(t, []rules.Record{r})...)
+			begun = append(begun, l.beginTogether(t, []payouts.Record{r})...)
 		}
-		flushTogether(t, l.settles, newBatch[*rules.CallResult, SettleResult](len(begun), func(i int) (rules.Key, *rules.CallResult, error) {
-			return begun[i].key, &rules.CallResult{Key: begun[i].key, Epoch: 1, Outcome: rules.Paid, TransactionKey: "T"}, nil
+		flushTogether(t, l.settles, newBatch[*payouts.CallResult, SettleResult](len(begun), func(i int) (payouts.Key, *payouts.CallResult, error) {
+			return begun[i].key, &payouts.CallResult{Key: begun[i].key, CallResult: rules.CallResult{Epoch: 1, Outcome: rules.Done, Receipt: "T"}}, nil
 		}))
 		rows, err := conn.Query(t.Context(), `SELECT type FROM promotion_summary_slots ORDER BY ctid`)
 		require.NoError(t, err)

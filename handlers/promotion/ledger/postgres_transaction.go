@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -29,7 +30,7 @@ func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *read
 		return nil, nil, err
 	}
 	tx := &pgTransaction{s: s, conn: conn}
-	snap := &readResult{promotions: map[rules.Promotion]rules.PromotionState{}, rows: make(map[rules.Key]*storedRow, len(w.keys))}
+	snap := &readResult{promotions: map[payouts.Promotion]rules.GroupState{}, rows: make(map[payouts.Key]*storedRow, len(w.keys))}
 	var b pgx.Batch
 	b.Queue(pgBegin)
 	if wait, ok := ctx.Value(lockWait{}).(time.Duration); ok {
@@ -61,8 +62,8 @@ func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, s *readResult) 
 		b.Queue(pgSharePromotionLocks, types, ids)
 		b.Queue(pgReadPromotions, types, ids).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
-				var p rules.Promotion
-				var st rules.PromotionState
+				var p payouts.Promotion
+				var st rules.GroupState
 				if err := rows.Scan((*string)(&p.Type), &p.ID, (*string)(&st)); err != nil {
 					return err
 				}
@@ -97,7 +98,7 @@ func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, s *readResult) 
 	})
 }
 
-func (tx *pgTransaction) addPromotions(ctx context.Context, ps []rules.Promotion, now time.Time) error {
+func (tx *pgTransaction) addPromotions(ctx context.Context, ps []payouts.Promotion, now time.Time) error {
 	types, ids := promotionArrays(ps)
 	_, err := tx.conn.Exec(ctx, pgAddPromotions, types, ids, now)
 	return err
@@ -202,8 +203,8 @@ func (tx *pgTransaction) rollback() {
 	tx.conn.Release()
 }
 
-func (s *postgres) markEnqueued(ctx context.Context, p rules.Promotion, incarnation string, rows []FeedItem) (int, error) {
-	types, promotions, targets := keyArrays(valuesOf(rows, func(r FeedItem) rules.Key { return r.Key }))
+func (s *postgres) markEnqueued(ctx context.Context, p payouts.Promotion, incarnation string, rows []FeedItem) (int, error) {
+	types, promotions, targets := keyArrays(valuesOf(rows, func(r FeedItem) payouts.Key { return r.Key }))
 	versions := valuesOf(rows, func(r FeedItem) int64 { return r.version })
 	marked := 0
 	err := s.inOneTrip(ctx, func(b *pgx.Batch) {

@@ -8,8 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // The state of the server is no fault of a record: the calls may be repeated, an operator finds the
@@ -27,7 +28,7 @@ func TestARefusalByTheServersStateIsNoFaultOfARecord(t *testing.T) {
 		"a sequence behind its table, settle": {
 			[]string{`ALTER TABLE outbox ALTER COLUMN id RESTART WITH 1`},
 			func(t *testing.T, l *Ledger) error {
-				_, err := l.Settle(t.Context(), rules.CallResult{Key: key(1, 2), Epoch: 1, Outcome: rules.Rejected, Class: "rejected", Answer: "no", Route: "point"})
+				_, err := l.Settle(t.Context(), payouts.CallResult{Key: key(1, 2), CallResult: rules.CallResult{Epoch: 1, Outcome: rules.Rejected, Class: "rejected", Answer: "no", Route: "point"}})
 				return err
 			},
 			[]string{"operation=settle", "sqlstate=23505", "constraint=outbox_pkey", "table=outbox"}, "",
@@ -51,7 +52,7 @@ func TestARefusalByTheServersStateIsNoFaultOfARecord(t *testing.T) {
 				`CREATE TABLE payout_attempts (LIKE old_attempts INCLUDING INDEXES) PARTITION BY RANGE (promotion_id)`,
 			},
 			func(t *testing.T, l *Ledger) error {
-				_, err := l.Settle(t.Context(), rules.CallResult{Key: key(1, 2), Epoch: 1, Outcome: rules.Paid, TransactionKey: "T"})
+				_, err := l.Settle(t.Context(), payouts.CallResult{Key: key(1, 2), CallResult: rules.CallResult{Epoch: 1, Outcome: rules.Done, Receipt: "T"}})
 				return err
 			},
 			[]string{"operation=settle", "sqlstate=23514", "create the missing partition of payout_attempts"},

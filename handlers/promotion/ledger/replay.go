@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Replay is a request to try a FAILED or UNKNOWN payout again.
@@ -16,7 +17,7 @@ type Replay struct {
 	DryRun     bool   // return the result without a change; who and why may be empty
 }
 
-func (r *Replay) check(k rules.Key) error {
+func (r *Replay) check(k payouts.Key) error {
 	r.DeadLetter, r.Who, r.Why = clean(r.DeadLetter), clean(r.Who), clean(r.Why)
 	if r.DeadLetter == "" || r.Generation < 1 || !r.DryRun && (r.Who == "" || r.Why == "") {
 		return rules.Invalid("payout %s: a replay needs a dead letter, a generation from 1, who and why", k)
@@ -48,7 +49,7 @@ const (
 //
 // Each generation of a dead letter has one effect. A refused replay may be repeated. A payout
 // without a row returns ErrNotFound.
-func (l *Ledger) Replay(ctx context.Context, k rules.Key, r Replay) (ReplayResult, error) {
+func (l *Ledger) Replay(ctx context.Context, k payouts.Key, r Replay) (ReplayResult, error) {
 	if err := k.Validate(); err != nil {
 		return ReplayResult{}, err
 	}
@@ -56,7 +57,7 @@ func (l *Ledger) Replay(ctx context.Context, k rules.Key, r Replay) (ReplayResul
 		return ReplayResult{}, err
 	}
 	var done ReplayResult
-	w := readRequest{promotions: []rules.Promotion{k.OfPromotion()}, keys: []rules.Key{k}, lock: true}
+	w := readRequest{promotions: []payouts.Promotion{k.OfPromotion()}, keys: []payouts.Key{k}, lock: true}
 	err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
 		row := read.rows[k]
 		if row == nil {
@@ -75,13 +76,13 @@ func (l *Ledger) Replay(ctx context.Context, k rules.Key, r Replay) (ReplayResul
 		if err != nil {
 			return err
 		}
-		if charged != "" && !row.MaybeCharged {
+		if charged != "" && !row.MaybeDone {
 			// Denied by an operator, or answered later. Assume the oldest possible use of the key.
-			row.MaybeCharged, row.FirstSentAt = true, row.AcceptedAt
+			row.MaybeDone, row.FirstSentAt = true, row.AcceptedAt
 		}
-		next, eff, d := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventReplay, Now: read.now, Promotion: read.promotions[k.OfPromotion()]})
-		if d.Refused != "" {
-			done.Outcome, done.Reason = ReplayRefused, d.Refused
+		next, eff, d := row.Row.Apply(l.policy, rules.Event{Kind: rules.EventReplay, Now: read.now, Group: read.promotions[k.OfPromotion()]})
+		if d.Refused != 0 {
+			done.Outcome, done.Reason = ReplayRefused, refusal(d.Refused, row.Row)
 			return errRollback
 		}
 		row.Row = next

@@ -10,14 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 func replayOf(id string, generation int) Replay {
 	return Replay{DeadLetter: id, Generation: generation, Who: "kim", Why: "the target exists now"}
 }
 
-func summary(t *testing.T, l *Ledger, p rules.Promotion) string {
+func summary(t *testing.T, l *Ledger, p payouts.Promotion) string {
 	t.Helper()
 	c, err := l.Status(t.Context(), p)
 	require.NoError(t, err)
@@ -32,7 +33,7 @@ func TestReplayOfAFailedPayout(t *testing.T) {
 		p := r.OfPromotion()
 		mustAccept(t, l, r)
 		first := mustBegin(t, l, r)
-		mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: rules.Rejected, Class: "no_such_target"})
+		mustSettle(t, l, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: first.Epoch, Outcome: rules.Rejected, Class: "no_such_target"}})
 		require.Equal(t, "paid 0 failed 1 unknown 0 cancelled 0 pending 0", summary(t, l, p))
 
 		dry := Replay{DeadLetter: "a", Generation: 1, DryRun: true}
@@ -66,13 +67,13 @@ func TestReplayOfAFailedPayout(t *testing.T) {
 		require.Equal(t, ReplayRefused, early.Outcome)
 		require.Contains(t, early.Reason, "PENDING")
 
-		late := mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: rules.Paid, TransactionKey: "late"})
+		late := mustSettle(t, l, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: first.Epoch, Outcome: rules.Done, Receipt: "late"}})
 		require.True(t, late.Stale, "an answer to a call before the replay is evidence only")
 		second := mustBegin(t, l, r)
 		require.Equal(t, rules.Send, second.Next)
 		require.Equal(t, first.Request, second.Request)
 		require.Equal(t, 1, second.Attempt)
-		mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: second.Epoch, Outcome: rules.Rejected, Class: "no_such_target"})
+		mustSettle(t, l, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: second.Epoch, Outcome: rules.Rejected, Class: "no_such_target"}})
 		require.Equal(t, "paid 0 failed 1 unknown 0 cancelled 0 pending 0", summary(t, l, p), "it failed again, and counts once")
 
 		again, err = l.Replay(t.Context(), r.Key, replayOf("a", 1))
@@ -82,7 +83,7 @@ func TestReplayOfAFailedPayout(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ReplayDone, got.Outcome, "a refusal used nothing up")
 		third := mustBegin(t, l, r)
-		mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: third.Epoch, Outcome: rules.Paid, TransactionKey: "tx"})
+		mustSettle(t, l, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: third.Epoch, Outcome: rules.Done, Receipt: "tx"}})
 		require.Equal(t, "paid 1 failed 0 unknown 0 cancelled 0 pending 0", summary(t, l, p))
 		paid, err := l.Replay(t.Context(), r.Key, replayOf("a", 3))
 		require.NoError(t, err)
@@ -115,7 +116,7 @@ func TestReplayIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ReplayRefused, other.Outcome, "the dead letter belongs to another payout")
 
-		_, err = l.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, operator)
+		_, err = l.Cancel(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, operator)
 		require.NoError(t, err)
 		for target := range int64(3) {
 			got, err := l.Replay(t.Context(), key(1, target+1), replayOf(fmt.Sprint("c", target), 1))
@@ -123,7 +124,7 @@ func TestReplayIsRefused(t *testing.T) {
 			require.Equal(t, ReplayRefused, got.Outcome)
 			require.Contains(t, got.Reason, "cancelled")
 		}
-		require.Equal(t, "paid 0 failed 1 unknown 1 cancelled 1 pending 0", summary(t, l, rules.Promotion{Type: "POINT", ID: 1}))
+		require.Equal(t, "paid 0 failed 1 unknown 1 cancelled 1 pending 0", summary(t, l, payouts.Promotion{Type: "POINT", ID: 1}))
 
 		_, err = l.Replay(t.Context(), key(1, 99), replayOf("z", 1))
 		require.ErrorIs(t, err, ErrNotFound)
@@ -158,12 +159,12 @@ func TestCancelAndReplaysAtOnce(t *testing.T) {
 			})
 		}
 		g.Go(func() error {
-			_, err := ledgers[1].Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, operator)
+			_, err := ledgers[1].Cancel(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, operator)
 			return err
 		})
 		require.NoError(t, g.Wait())
 		require.Equal(t, fmt.Sprintf("paid 0 failed %d unknown 0 cancelled %d pending 0", n-replayed.Load(), replayed.Load()),
-			summary(t, ledgers[0], rules.Promotion{Type: "POINT", ID: 1}))
+			summary(t, ledgers[0], payouts.Promotion{Type: "POINT", ID: 1}))
 	})
 }
 
@@ -196,7 +197,7 @@ func TestReplayOfOneDeadLetterByMany(t *testing.T) {
 		require.NoError(t, g.Wait())
 		require.Equal(t, int64(8), done.Load())
 		require.Equal(t, int64(56), already.Load())
-		require.Equal(t, "paid 0 failed 0 unknown 0 cancelled 0 pending 8", summary(t, ledgers[0], rules.Promotion{Type: "POINT", ID: 1}))
+		require.Equal(t, "paid 0 failed 0 unknown 0 cancelled 0 pending 8", summary(t, ledgers[0], payouts.Promotion{Type: "POINT", ID: 1}))
 	})
 }
 
@@ -240,7 +241,7 @@ func TestOperatorActionsAndAuditAreOneTransaction(t *testing.T) {
 		require.Error(t, l.Resolve(t.Context(), key(1, 1), rules.Resolution{Who: "kim", Why: "x"}))
 		_, err := l.Replay(t.Context(), key(1, 1), replayOf("a", 1))
 		require.Error(t, err)
-		_, err = l.Rebuild(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, "kim", "x")
+		_, err = l.Rebuild(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, "kim", "x")
 		require.Error(t, err)
 		rename("hidden", "ledger_audit")
 		require.Equal(t, before, mustExplain(t, l, key(1, 1)).Row)
@@ -254,7 +255,7 @@ func TestOperatorActionsAndAuditAreOneTransaction(t *testing.T) {
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
-		l, p := h.open(t), rules.Promotion{Type: "POINT", ID: 1}
+		l, p := h.open(t), payouts.Promotion{Type: "POINT", ID: 1}
 		acceptMany(t, l, 1, 20)
 		acceptMany(t, l, 2, 1)
 		same, err := l.RecordIncarnation(t.Context(), p, "one")
@@ -270,11 +271,11 @@ func TestRebuild(t *testing.T) {
 		marked, err := l.MarkEnqueued(t.Context(), p, "one", items)
 		require.NoError(t, err)
 		require.Equal(t, 19, marked, "the stream on record is still the same")
-		require.Equal(t, rules.Ack, mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"}).Next)
-		items, err = l.FeedUnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, 100)
+		require.Equal(t, rules.Ack, mustSettle(t, l, payouts.CallResult{Key: key(1, 1), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "x"}}).Next)
+		items, err = l.FeedUnqueued(t.Context(), payouts.Promotion{Type: "POINT", ID: 2}, 100)
 		require.NoError(t, err)
 		require.Empty(t, items, "another promotion's hints are its own")
-		_, err = l.Rebuild(t.Context(), rules.Promotion{Type: "POINT", ID: 9}, "kim", "x")
+		_, err = l.Rebuild(t.Context(), payouts.Promotion{Type: "POINT", ID: 9}, "kim", "x")
 		require.ErrorIs(t, err, ErrNotFound)
 		_, err = l.Rebuild(t.Context(), p, "", "x")
 		require.ErrorIs(t, err, rules.ErrInvalid)
@@ -291,7 +292,7 @@ func TestUnknownListsEveryUnknownPayoutOnce(t *testing.T) {
 		g.SetLimit(64)
 		for i := range int64(n) {
 			g.Go(func() error {
-				o := rules.PerhapsCharged
+				o := rules.Unclear
 				if i%10 == 9 {
 					o = rules.Rejected
 				}
@@ -300,7 +301,7 @@ func TestUnknownListsEveryUnknownPayoutOnce(t *testing.T) {
 					if err != nil || b.Next == rules.Ack {
 						return err
 					}
-					if _, err := l.Settle(t.Context(), rules.CallResult{Key: key(2, i+1), Epoch: b.Epoch, Outcome: o, Class: "timeout"}); err != nil {
+					if _, err := l.Settle(t.Context(), payouts.CallResult{Key: key(2, i+1), CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: o, Class: "timeout"}}); err != nil {
 						return err
 					}
 				}
@@ -315,7 +316,7 @@ func TestUnknownListsEveryUnknownPayoutOnce(t *testing.T) {
 		require.NoError(t, l.Resolve(t.Context(), key(2, 3), rules.Resolution{Who: "kim", Why: "x"}))
 
 		last, seen := int64(0), 0
-		require.NoError(t, l.EachUnknown(t.Context(), func(r rules.Row, since time.Duration) error {
+		require.NoError(t, l.EachUnknown(t.Context(), func(r payouts.Row, since time.Duration) error {
 			require.Less(t, since, time.Minute)
 			require.Equal(t, rules.Unknown, r.State)
 			require.Greater(t, r.Target, last)
@@ -324,7 +325,7 @@ func TestUnknownListsEveryUnknownPayoutOnce(t *testing.T) {
 			return nil
 		}))
 		require.Equal(t, n-n/10-2, seen)
-		require.ErrorIs(t, l.EachUnknown(t.Context(), func(rules.Row, time.Duration) error { return errStale }), errStale)
+		require.ErrorIs(t, l.EachUnknown(t.Context(), func(payouts.Row, time.Duration) error { return errStale }), errStale)
 	})
 }
 
@@ -340,7 +341,7 @@ func TestExplainForeseesTheNextBegin(t *testing.T) {
 		x = mustExplain(t, l, r.Key)
 		require.Equal(t, rules.Send, x.NextStep)
 		require.Equal(t, x.LeaseUntil, x.NextStepAt, "not while its worker has it")
-		mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.PerhapsCharged})
+		mustSettle(t, l, payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Unclear}})
 		x = mustExplain(t, l, r.Key)
 		require.Equal(t, rules.Send, x.NextStep)
 		require.Equal(t, x.NextAttemptAt, x.NextStepAt)
@@ -360,9 +361,9 @@ func TestExplainForeseesTheNextBegin(t *testing.T) {
 }
 
 // settle ends an ambiguous payout as paid.
-func (h *testDB) settle(t *testing.T, l *Ledger, r rules.Record) error {
+func (h *testDB) settle(t *testing.T, l *Ledger, r payouts.Record) error {
 	h.advance(time.Minute)
 	b := mustBegin(t, l, r)
-	_, err := l.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "tx"})
+	_, err := l.Settle(t.Context(), payouts.CallResult{Key: r.Key, CallResult: rules.CallResult{Epoch: b.Epoch, Outcome: rules.Done, Receipt: "tx"}})
 	return err
 }

@@ -4,16 +4,16 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Payout is a row with its message.
 type Payout struct {
-	rules.Row
+	payouts.Row
 	Payload []byte // unchanged
 	Request []byte // the bytes that are sent
 	Origin  string
@@ -52,7 +52,7 @@ const payoutPage = 500
 // EachPayout calls fn for every payout of a promotion in order of target, in bounded memory. It is
 // no snapshot: each page shows its payouts at the time of its read. An error of fn ends it and is
 // returned unchanged.
-func (l *Ledger) EachPayout(ctx context.Context, p rules.Promotion, fn func(Payout) error) error {
+func (l *Ledger) EachPayout(ctx context.Context, p payouts.Promotion, fn func(Payout) error) error {
 	for last := int64(0); ; {
 		page, err := selectAll(ctx, l, "payouts", func(r scanner, e *Payout, _ time.Time) (err error) {
 			*e, err = scanPayout(r)
@@ -76,11 +76,11 @@ func (l *Ledger) EachPayout(ctx context.Context, p rules.Promotion, fn func(Payo
 // Explanation has everything about a payout.
 type Explanation struct {
 	Payout
-	PromotionState rules.PromotionState
-	Calls          []rules.Attempt // by epoch; a late answer follows the attempt of its epoch; an open call is last
-	DeadLetters    []DeadLetter    // oldest first
-	Audit          []Audit         // actions of operators, oldest first
-	Now            time.Time       // time of the database
+	PromotionState rules.GroupState
+	Calls          []payouts.Attempt // by epoch; a late answer follows the attempt of its epoch; an open call is last
+	DeadLetters    []DeadLetter      // oldest first
+	Audit          []Audit           // actions of operators, oldest first
+	Now            time.Time         // time of the database
 	// NextStep is the result of the next begin, at NextStepAt at the earliest, without regard to a
 	// pause. Set while the payout is unsettled.
 	NextStep   rules.Next
@@ -90,7 +90,7 @@ type Explanation struct {
 // PaidLate returns the transaction key of a late answer that states a charge, or "".
 func (x *Explanation) PaidLate() string {
 	for _, a := range x.Calls {
-		if key, ok := strings.CutPrefix(a.Answer, rules.LateKeyPrefix); ok && a.Late && a.Outcome == rules.Paid {
+		if key := a.PaidLate(); key != "" {
 			return key
 		}
 	}
@@ -98,7 +98,7 @@ func (x *Explanation) PaidLate() string {
 }
 
 // Explain returns everything about one payout, or ErrNotFound.
-func (l *Ledger) Explain(ctx context.Context, k rules.Key) (Explanation, error) {
+func (l *Ledger) Explain(ctx context.Context, k payouts.Key) (Explanation, error) {
 	var x Explanation
 	err := l.read(ctx, "explain", func(q querier, now time.Time) error {
 		x.Now = now
@@ -117,7 +117,7 @@ func (l *Ledger) Explain(ctx context.Context, k rules.Key) (Explanation, error) 
 			return err
 		}
 		return q.query(ctx, func(r scanner) error {
-			var a rules.Attempt
+			var a payouts.Attempt
 			err := r.Scan(&a.Epoch, &a.Late, &a.Number, (*string)(&a.Kind), &a.Instance,
 				(*portable.Time)(&a.StartedAt), (*portable.Time)(&a.EndedAt), (*string)(&a.Outcome), &a.Class, &a.Answer, &a.Status)
 			x.Calls = append(x.Calls, a)
@@ -132,10 +132,10 @@ func (l *Ledger) Explain(ctx context.Context, k rules.Key) (Explanation, error) 
 		return Explanation{}, notFound(k)
 	}
 	if open, ok := x.OpenCall(); ok {
-		x.Calls = append(x.Calls, open)
+		x.Calls = append(x.Calls, payouts.AttemptOf(open))
 	}
 	if !x.State.Settled() {
-		x.NextStep, x.NextStepAt = l.policy.NextBegin(x.Row, x.PromotionState, x.Now)
+		x.NextStep, x.NextStepAt = l.policy.NextBegin(x.Row.Row, x.PromotionState, x.Now)
 	}
 	return x, nil
 }
@@ -145,7 +145,7 @@ const sqlDeadLetters = `SELECT id, class, error, origin, handler, attempts, firs
 	CASE WHEN class IN ('conflict', 'unannounced') THEN payload END FROM outbox
 WHERE kind = 'dead' AND type = $1 AND promotion_id = $2 AND target_id = $3`
 
-func readDeadLetters(ctx context.Context, q querier, k rules.Key) (found []DeadLetter, err error) {
+func readDeadLetters(ctx context.Context, q querier, k payouts.Key) (found []DeadLetter, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var d DeadLetter
 		var offered []byte
@@ -159,7 +159,7 @@ func readDeadLetters(ctx context.Context, q querier, k rules.Key) (found []DeadL
 	return found, err
 }
 
-func readPromotion(ctx context.Context, q querier, p rules.Promotion) (s rules.PromotionState, err error) {
+func readPromotion(ctx context.Context, q querier, p payouts.Promotion) (s rules.GroupState, err error) {
 	err = q.query(ctx, func(r scanner) error { return r.Scan((*string)(&s)) },
 		`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID)
 	return s, err

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -26,10 +27,10 @@ func (c *PayoutCounts) sum() { c.Accepted = c.Paid + c.Failed + c.Unknown + c.Ca
 
 // Counts is the state of a promotion at one moment.
 type Counts struct {
-	rules.Promotion `json:"-"`
-	State           rules.PromotionState `json:"state"`
-	Active          bool                 `json:"active"`
-	TotalCount      int64                `json:"total_count"` // announced; 0: unknown
+	payouts.Promotion `json:"-"`
+	State             rules.GroupState `json:"state"`
+	Active            bool             `json:"active"`
+	TotalCount        int64            `json:"total_count"` // announced; 0: unknown
 
 	PayoutCounts
 
@@ -67,7 +68,7 @@ LEFT JOIN promotion_streams AS s ON s.type = $1 AND s.promotion_id = $2`
 
 // Status counts a promotion. Its cost depends on the number of unsettled payouts only. An unknown
 // promotion returns ErrNotFound.
-func (l *Ledger) Status(ctx context.Context, p rules.Promotion) (Counts, error) {
+func (l *Ledger) Status(ctx context.Context, p payouts.Promotion) (Counts, error) {
 	c := Counts{Promotion: p}
 	known := false
 	err := l.read(ctx, "status", func(q querier, now time.Time) error {
@@ -99,7 +100,7 @@ func (l *Ledger) Status(ctx context.Context, p rules.Promotion) (Counts, error) 
 
 // SettledCount returns the number of settled payouts of a promotion, from its summaries. The cost
 // does not depend on its size, so a progress bar may call it often.
-func (l *Ledger) SettledCount(ctx context.Context, p rules.Promotion) (n int64, err error) {
+func (l *Ledger) SettledCount(ctx context.Context, p payouts.Promotion) (n int64, err error) {
 	err = l.read(ctx, "settled", func(q querier, _ time.Time) error {
 		return q.query(ctx, func(r scanner) error { return r.Scan(&n) },
 			`SELECT CAST(coalesce(sum(paid + failed + unknown + cancelled), 0) AS bigint) FROM promotion_summaries WHERE type = $1 AND promotion_id = $2`,
@@ -116,7 +117,7 @@ func (l *Ledger) Now(ctx context.Context) (at time.Time, err error) {
 
 // PausedPromotion is a promotion that an operator has paused.
 type PausedPromotion struct {
-	rules.Promotion
+	payouts.Promotion
 	For time.Duration // by the clock of the database
 }
 

@@ -4,12 +4,12 @@ import (
 	"context"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 // Totals are the settled payouts of all promotions of a type.
 type Totals struct {
-	Type                             rules.Type
+	Type                             payouts.Type
 	Paid, Failed, Unknown, Cancelled int64
 }
 

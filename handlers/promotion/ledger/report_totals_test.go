@@ -5,7 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 func TestTotalsAreOverAllPromotions(t *testing.T) {
@@ -20,12 +21,12 @@ func TestTotalsAreOverAllPromotions(t *testing.T) {
 		payMany(t, l, 2, 4)
 		mustAccept(t, l, record(2, 100))
 		refused := mustBegin(t, l, record(2, 100))
-		mustSettle(t, l, rules.CallResult{Key: key(2, 100), Epoch: refused.Epoch, Outcome: rules.Rejected})
+		mustSettle(t, l, payouts.CallResult{Key: key(2, 100), CallResult: rules.CallResult{Epoch: refused.Epoch, Outcome: rules.Rejected}})
 		mustAccept(t, l, record(3, 1)) // pending: not among them
 		voucher := record(1, 1)
 		voucher.Type = "VOUCHER"
 		mustAccept(t, l, voucher)
-		_, err = l.Cancel(t.Context(), rules.Promotion{Type: "VOUCHER", ID: 1}, operator)
+		_, err = l.Cancel(t.Context(), payouts.Promotion{Type: "VOUCHER", ID: 1}, operator)
 		require.NoError(t, err)
 
 		all, err := l.Totals(t.Context())

@@ -4,14 +4,15 @@ import (
 	"context"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // UnfinishedPromotion is a promotion with unsettled payouts that is not paused.
 type UnfinishedPromotion struct {
-	rules.Promotion
-	State         rules.PromotionState
+	payouts.Promotion
+	State         rules.GroupState
 	Active        bool
 	WaitsForPlace bool // it waits for a place on the active set
 	TotalCount    int64

@@ -5,7 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // unknownPage is the number of dead letters that EachUnknown reads at once.
@@ -20,9 +21,9 @@ ORDER BY type, promotion_id, target_id LIMIT $4`
 // EachUnknown calls fn for every UNKNOWN payout in order of type, promotion and target, in bounded
 // memory. since is the time for which it has been UNKNOWN. An error of fn ends it and is returned
 // unchanged.
-func (l *Ledger) EachUnknown(ctx context.Context, fn func(r rules.Row, since time.Duration) error) error {
-	for last := (rules.Key{}); ; {
-		keys, err := selectAll(ctx, l, "unknown payouts", func(r scanner, k *rules.Key, _ time.Time) error {
+func (l *Ledger) EachUnknown(ctx context.Context, fn func(r payouts.Row, since time.Duration) error) error {
+	for last := (payouts.Key{}); ; {
+		keys, err := selectAll(ctx, l, "unknown payouts", func(r scanner, k *payouts.Key, _ time.Time) error {
 			return r.Scan((*string)(&k.Type), &k.Promotion, &k.Target)
 		}, sqlUnknown, string(last.Type), last.Promotion, last.Target, unknownPage)
 		if err != nil {
@@ -39,7 +40,7 @@ func (l *Ledger) EachUnknown(ctx context.Context, fn func(r rules.Row, since tim
 }
 
 // eachUnknown calls fn for those of keys, sorted and unique, that are UNKNOWN.
-func (l *Ledger) eachUnknown(ctx context.Context, keys []rules.Key, fn func(rules.Row, time.Duration) error) error {
+func (l *Ledger) eachUnknown(ctx context.Context, keys []payouts.Key, fn func(payouts.Row, time.Duration) error) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -72,10 +73,10 @@ ORDER BY first_sent_at, id LIMIT $1`
 // EachLookupOnly calls fn for every AMBIGUOUS payout that is only looked up, oldest first. since is
 // the time since its oldest request started. Resolve with Force ends them. It reads the 1,000
 // oldest AMBIGUOUS payouts. An error of fn ends it and is returned unchanged.
-func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r rules.Row, since time.Duration) error) error {
-	states := map[rules.Promotion]rules.PromotionState{}
+func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r payouts.Row, since time.Duration) error) error {
+	states := map[payouts.Promotion]rules.GroupState{}
 	var now time.Time
-	rows, err := selectAll(ctx, l, "payouts that are looked up", func(r scanner, row *rules.Row, at time.Time) error {
+	rows, err := selectAll(ctx, l, "payouts that are looked up", func(r scanner, row *payouts.Row, at time.Time) error {
 		e, err := scanPayout(r)
 		*row, now = e.Row, at
 		states[e.OfPromotion()] = ""
@@ -97,7 +98,7 @@ func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r rules.Row, since 
 		return err
 	}
 	for _, row := range rows {
-		if next, _ := l.policy.NextBegin(row, states[row.OfPromotion()], now); next != rules.Lookup {
+		if next, _ := l.policy.NextBegin(row.Row, states[row.OfPromotion()], now); next != rules.Lookup {
 			continue
 		}
 		if err := fn(row, now.Sub(row.FirstSentAt)); err != nil {

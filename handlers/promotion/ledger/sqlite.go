@@ -15,7 +15,7 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
@@ -224,7 +224,7 @@ func (s *sqliteStore) read(_ context.Context, fn func(querier, time.Time) error)
 	return fn(sqliteQuerier{s.readers.ExecContext, s.readers.QueryContext}, s.now())
 }
 
-func (s *sqliteStore) update(ctx context.Context, _ *rules.Promotion, fn func(querier, time.Time) error) error {
+func (s *sqliteStore) update(ctx context.Context, _ *payouts.Promotion, fn func(querier, time.Time) error) error {
 	if err := s.beginImmediate(ctx); err != nil {
 		return err
 	}

@@ -6,7 +6,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -43,7 +44,7 @@ func (s *sqliteStore) begin(ctx context.Context, w readRequest) (transaction, *r
 		return nil, nil, err
 	}
 	tx := &sqliteTransaction{s: s}
-	snap := &readResult{now: s.now(), promotions: map[rules.Promotion]rules.PromotionState{}, rows: make(map[rules.Key]*storedRow, len(w.keys))}
+	snap := &readResult{now: s.now(), promotions: map[payouts.Promotion]rules.GroupState{}, rows: make(map[payouts.Key]*storedRow, len(w.keys))}
 	if err := tx.readMore(ctx, w, snap); err != nil {
 		tx.rollback()
 		return nil, nil, err
@@ -72,7 +73,7 @@ func (tx *sqliteTransaction) readMore(_ context.Context, w readRequest, s *readR
 			return err
 		}
 		if found {
-			s.promotions[p] = rules.PromotionState(st)
+			s.promotions[p] = rules.GroupState(st)
 		}
 	}
 	query, columns := sqliteReadRow, rowColumns
@@ -93,7 +94,7 @@ func (tx *sqliteTransaction) readMore(_ context.Context, w readRequest, s *readR
 	return nil
 }
 
-func (tx *sqliteTransaction) addPromotions(_ context.Context, ps []rules.Promotion, now time.Time) error {
+func (tx *sqliteTransaction) addPromotions(_ context.Context, ps []payouts.Promotion, now time.Time) error {
 	for _, p := range ps {
 		if err := tx.s.run(sqliteAddPromotion, string(p.Type), p.ID, now); err != nil {
 			return err
@@ -178,7 +179,7 @@ func (tx *sqliteTransaction) rollback() {
 	}
 }
 
-func (s *sqliteStore) markEnqueued(ctx context.Context, p rules.Promotion, incarnation string, rows []FeedItem) (int, error) {
+func (s *sqliteStore) markEnqueued(ctx context.Context, p payouts.Promotion, incarnation string, rows []FeedItem) (int, error) {
 	marked := 0
 	err := s.update(ctx, nil, func(q querier, now time.Time) error {
 		same, err := sameIncarnation(ctx, q, p, incarnation)

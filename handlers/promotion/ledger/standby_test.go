@@ -8,9 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // frozenPair is a ledger on a primary whose standby is cut off. Each commit waits until its flush
@@ -22,7 +23,7 @@ type frozenPair struct {
 	conn  *pgx.Conn // to the primary
 	first *Ledger
 	other *Ledger // another instance
-	acked []rules.Key
+	acked []payouts.Key
 }
 
 // freezePair prepares the ledger, which prepare may use, and then cuts the standby off. From then on a
@@ -40,7 +41,7 @@ func freezePair(t *testing.T, timeout time.Duration, prepare func(f *frozenPair)
 }
 
 // accept accepts records and notes those that were answered as stored.
-func (f *frozenPair) accept(l *Ledger, records ...rules.Record) (stored int) {
+func (f *frozenPair) accept(l *Ledger, records ...payouts.Record) (stored int) {
 	for i, a := range l.Accept(f.t.Context(), records, AcceptOptions{}) {
 		if a.Err == nil {
 			f.acked, stored = append(f.acked, records[i].Key), stored+1
@@ -77,7 +78,7 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 		begun, failed := record(1, 1), record(1, 2)
 		var epoch int64
 		f := freezePair(t, 300*time.Millisecond, func(f *frozenPair) {
-			var records []rules.Record
+			var records []payouts.Record
 			for target := range int64(20) {
 				records = append(records, record(1, target+1))
 			}
@@ -93,17 +94,17 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 		}
 
 		// Accept, and what follows an accept.
-		fresh := []rules.Record{record(2, 1), record(2, 2), record(2, 3)}
+		fresh := []payouts.Record{record(2, 1), record(2, 2), record(2, 3)}
 		f.visible(func() { require.Zero(t, f.accept(f.first, fresh...)) }, `SELECT FROM payouts WHERE promotion_id = 2`)
 		for _, l := range []*Ledger{f.first, f.other} {
 			require.Zero(t, f.accept(l, fresh...), "the rows are on the primary only")
 			require.Zero(t, f.accept(l, append(fresh, record(2, 4))...), "together with a fresh one")
 		}
 		both("begin of a payout that may be lost", func(l *Ledger) error { _, err := l.Begin(t.Context(), fresh[0]); return err })
-		both("not enqueued", func(l *Ledger) error { return l.NotEnqueued(t.Context(), []rules.Key{fresh[1].Key})[0] })
+		both("not enqueued", func(l *Ledger) error { return l.NotEnqueued(t.Context(), []payouts.Key{fresh[1].Key})[0] })
 
 		// A settle, and the entries of a payout that is settled on the primary only.
-		paid := rules.CallResult{Key: begun.Key, Epoch: epoch, Outcome: rules.Paid, TransactionKey: "T"}
+		paid := payouts.CallResult{Key: begun.Key, CallResult: rules.CallResult{Epoch: epoch, Outcome: rules.Done, Receipt: "T"}}
 		f.visible(func() {
 			_, err := f.first.Settle(t.Context(), paid)
 			f.unconfirmed(err, "settle")
@@ -152,7 +153,7 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 		}
 		visible(func() { f.unconfirmed(announce(f.first), "announce") }, `SELECT FROM payouts WHERE promotion_id = 3`)
 		both("announce again", announce)
-		p := rules.Promotion{Type: "POINT", ID: 1}
+		p := payouts.Promotion{Type: "POINT", ID: 1}
 		record := func(l *Ledger) error {
 			return inTime(func(ctx context.Context) error { _, err := l.RecordIncarnation(ctx, p, "i"); return err })
 		}
@@ -197,7 +198,7 @@ func TestAWaitThatTheServerCancelsConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		p := rules.Promotion{Type: "POINT", ID: 2}
+		p := payouts.Promotion{Type: "POINT", ID: 2}
 		var silent *Ledger
 		f := freezePair(t, time.Minute, func(f *frozenPair) {
 			require.Equal(t, 1, f.accept(f.first, record(1, 1)))

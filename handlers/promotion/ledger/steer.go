@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // promotionState reads and locks the state; known is false without a row.
-func promotionState(ctx context.Context, q querier, p rules.Promotion) (st rules.PromotionState, known bool, err error) {
+func promotionState(ctx context.Context, q querier, p payouts.Promotion) (st rules.GroupState, known bool, err error) {
 	err = q.query(ctx, func(r scanner) error { known = true; return r.Scan((*string)(&st)) },
 		`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`+q.forUpdate(false), string(p.Type), p.ID)
 	return st, known, err
@@ -24,12 +25,12 @@ type Steering struct {
 	Future bool
 }
 
-func (s *Steering) check(p rules.Promotion, to rules.PromotionState) error {
+func (s *Steering) check(p payouts.Promotion, to rules.GroupState) error {
 	s.Who, s.Why = clean(s.Who), clean(s.Why)
 	switch {
 	case s.Who == "":
 		return rules.Invalid("promotion %s: the audit needs who", p)
-	case s.Why == "" && (s.Future || to == rules.PromotionCancelled):
+	case s.Why == "" && (s.Future || to == rules.GroupCancelled):
 		return rules.Invalid("promotion %s: the audit needs why", p)
 	}
 	return p.Validate()
@@ -37,7 +38,7 @@ func (s *Steering) check(p rules.Promotion, to rules.PromotionState) error {
 
 // setPromotionState changes the state and writes the audit in one transaction. CANCELLED is final.
 // A promotion with neither a record nor a started event returns ErrNotFound, unless by.Future.
-func (l *Ledger) setPromotionState(ctx context.Context, what string, p rules.Promotion, to rules.PromotionState, by Steering) error {
+func (l *Ledger) setPromotionState(ctx context.Context, what string, p payouts.Promotion, to rules.GroupState, by Steering) error {
 	if err := by.check(p, to); err != nil {
 		return err
 	}
@@ -51,10 +52,10 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p rules.Pro
 				return err
 			}
 			from = "NEW"
-		case from == rules.PromotionCancelled && to != rules.PromotionCancelled:
+		case from == rules.GroupCancelled && to != rules.GroupCancelled:
 			return ErrCancelled
 		case from != to:
-			if to == rules.PromotionCancelled && !by.Future {
+			if to == rules.GroupCancelled && !by.Future {
 				if err := notFinished(ctx, q, p); err != nil {
 					return err
 				}
@@ -64,7 +65,7 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p rules.Pro
 				return err
 			}
 		}
-		return writeAudit(ctx, q, now, rules.Key{Type: p.Type, Promotion: p.ID}, Audit{Who: by.Who, Why: by.Why, Action: what,
+		return writeAudit(ctx, q, now, payouts.Key{Type: p.Type, Promotion: p.ID}, Audit{Who: by.Who, Why: by.Why, Action: what,
 			Detail: fmt.Sprintf("%s to %s", from, to)})
 	})
 }
@@ -72,7 +73,7 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p rules.Pro
 // notFinished returns ErrFinished if as many payouts as the started event announced are paid or
 // cancelled, and no other. Without that event more records may come, and a failed or unknown payout can
 // be replayed, so there a cancellation has an effect. The caller holds the promotion's lock.
-func notFinished(ctx context.Context, q querier, p rules.Promotion) error {
+func notFinished(ctx context.Context, q querier, p payouts.Promotion) error {
 	finished := false
 	err := q.query(ctx, func(r scanner) error { return r.Scan(&finished) },
 		`SELECT s.replayable = 0 AND coalesce((SELECT total_count > 0 AND s.settled >= total_count FROM promotion_streams WHERE type = $1 AND promotion_id = $2), FALSE)
@@ -85,7 +86,7 @@ func notFinished(ctx context.Context, q querier, p rules.Promotion) error {
 }
 
 // createPromotion inserts the row of a promotion without a record. The caller holds its lock.
-func (l *Ledger) createPromotion(ctx context.Context, q querier, p rules.Promotion, to rules.PromotionState, future bool, now time.Time) error {
+func (l *Ledger) createPromotion(ctx context.Context, q querier, p payouts.Promotion, to rules.GroupState, future bool, now time.Time) error {
 	announced := future
 	if err := q.query(ctx, func(scanner) error { announced = true; return nil },
 		`SELECT 1 FROM promotion_streams WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID); err != nil {
@@ -101,13 +102,13 @@ func (l *Ledger) createPromotion(ctx context.Context, q querier, p rules.Promoti
 
 // Pause stops the promotion: after its return no call of it starts. Running calls end normally. A
 // cancelled promotion returns ErrCancelled, and an unknown one ErrNotFound, unless by.Future.
-func (l *Ledger) Pause(ctx context.Context, p rules.Promotion, by Steering) error {
-	return l.setPromotionState(ctx, "pause", p, rules.PromotionPaused, by)
+func (l *Ledger) Pause(ctx context.Context, p payouts.Promotion, by Steering) error {
+	return l.setPromotionState(ctx, "pause", p, rules.GroupPaused, by)
 }
 
 // Resume runs a paused promotion again; the feeder fills its stream. It has the errors of Pause.
-func (l *Ledger) Resume(ctx context.Context, p rules.Promotion, by Steering) error {
-	return l.setPromotionState(ctx, "resume", p, rules.PromotionRunning, by)
+func (l *Ledger) Resume(ctx context.Context, p payouts.Promotion, by Steering) error {
+	return l.setPromotionState(ctx, "resume", p, rules.GroupRunning, by)
 }
 
 // Cancellation is the result of Cancel.
@@ -133,9 +134,9 @@ AND settled_at IS NULL AND state IN ('PENDING', 'ERROR') ORDER BY target_id LIMI
 // paid; nothing is changed then. With by.Future both are cancelled, for the records that are still to
 // come. When ctx ends early, the promotion is cancelled all the same, and the rest follows when its
 // entries are read.
-func (l *Ledger) Cancel(ctx context.Context, p rules.Promotion, by Steering) (Cancellation, error) {
+func (l *Ledger) Cancel(ctx context.Context, p payouts.Promotion, by Steering) (Cancellation, error) {
 	var c Cancellation
-	if err := l.setPromotionState(ctx, "cancel", p, rules.PromotionCancelled, by); err != nil {
+	if err := l.setPromotionState(ctx, "cancel", p, rules.GroupCancelled, by); err != nil {
 		return c, err
 	}
 	err := l.read(ctx, "cancel", func(q querier, now time.Time) error {
@@ -160,9 +161,9 @@ func (l *Ledger) Cancel(ctx context.Context, p rules.Promotion, by Steering) (Ca
 	}
 	for last := int64(0); ; {
 		// In the order of CompareKeys.
-		keys, err := selectAll(ctx, l, "cancel", func(r scanner, k *rules.Key, _ time.Time) error {
+		keys, err := selectAll(ctx, l, "cancel", func(r scanner, k *payouts.Key, _ time.Time) error {
 			err := r.Scan(&last)
-			*k = rules.Key{Type: p.Type, Promotion: p.ID, Target: last}
+			*k = payouts.Key{Type: p.Type, Promotion: p.ID, Target: last}
 			return err
 		}, sqlCancellable, string(p.Type), p.ID, last, cancelChunk)
 		if err != nil || len(keys) == 0 {
@@ -174,7 +175,7 @@ func (l *Ledger) Cancel(ctx context.Context, p rules.Promotion, by Steering) (Ca
 			effects := l.newEffectSet(read, writes)
 			for _, k := range keys {
 				row := read.rows[k]
-				next, eff, _ := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventCancel, Now: read.now})
+				next, eff, _ := row.Row.Apply(l.policy, rules.Event{Kind: rules.EventCancel, Now: read.now})
 				row.Row = next
 				effects.add(row, eff, nil, "")
 				if eff.Settled {

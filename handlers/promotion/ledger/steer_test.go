@@ -6,7 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -14,15 +15,15 @@ import (
 // the user of the database session.
 func TestSteering(t *testing.T) {
 	t.Parallel()
-	p := rules.Promotion{Type: "POINT", ID: 1}
-	verbs := map[string]func(*testing.T, *Ledger, rules.Promotion, Steering) error{
-		"pause": func(t *testing.T, l *Ledger, p rules.Promotion, by Steering) error {
+	p := payouts.Promotion{Type: "POINT", ID: 1}
+	verbs := map[string]func(*testing.T, *Ledger, payouts.Promotion, Steering) error{
+		"pause": func(t *testing.T, l *Ledger, p payouts.Promotion, by Steering) error {
 			return l.Pause(t.Context(), p, by)
 		},
-		"resume": func(t *testing.T, l *Ledger, p rules.Promotion, by Steering) error {
+		"resume": func(t *testing.T, l *Ledger, p payouts.Promotion, by Steering) error {
 			return l.Resume(t.Context(), p, by)
 		},
-		"cancel": func(t *testing.T, l *Ledger, p rules.Promotion, by Steering) error {
+		"cancel": func(t *testing.T, l *Ledger, p payouts.Promotion, by Steering) error {
 			_, err := l.Cancel(t.Context(), p, by)
 			return err
 		},
@@ -46,9 +47,9 @@ func TestSteering(t *testing.T) {
 		_, err = l.Cancel(t.Context(), p, Steering{Who: "ann", Why: "wrong amounts"})
 		require.NoError(t, err)
 		require.ErrorIs(t, l.Resume(t.Context(), p, Steering{Who: "bob"}), ErrCancelled)
-		require.NoError(t, l.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, 5))
-		require.NoError(t, l.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, Steering{Who: "ann"}), "its started event has come")
-		require.NoError(t, l.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: 3}, operator))
+		require.NoError(t, l.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 2}, 5))
+		require.NoError(t, l.Pause(t.Context(), payouts.Promotion{Type: "POINT", ID: 2}, Steering{Who: "ann"}), "its started event has come")
+		require.NoError(t, l.Pause(t.Context(), payouts.Promotion{Type: "POINT", ID: 3}, operator))
 
 		lines := auditOf(t, l, p)
 		user := ""
@@ -67,12 +68,12 @@ func TestSteering(t *testing.T) {
 			{At: at, Who: "bob", Why: "over", Action: "resume", Detail: "PAUSED to RUNNING", DBUser: user},
 			{At: at, Who: "ann", Why: "wrong amounts", Action: "cancel", Detail: "RUNNING to CANCELLED", DBUser: user},
 		}, lines)
-		require.Equal(t, "NEW to PAUSED", auditOf(t, l, rules.Promotion{Type: "POINT", ID: 3})[0].Detail)
+		require.Equal(t, "NEW to PAUSED", auditOf(t, l, payouts.Promotion{Type: "POINT", ID: 3})[0].Detail)
 
 		paused, err := l.Paused(t.Context())
 		require.NoError(t, err)
 		require.Len(t, paused, 2)
-		require.Equal(t, rules.Promotion{Type: "POINT", ID: 2}, paused[0].Promotion)
+		require.Equal(t, payouts.Promotion{Type: "POINT", ID: 2}, paused[0].Promotion)
 		require.GreaterOrEqual(t, paused[0].For.Nanoseconds(), int64(0))
 	})
 }
@@ -83,16 +84,16 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		pay := func(promotion int64) rules.Promotion {
+		pay := func(promotion int64) payouts.Promotion {
 			rec := record(promotion, 1)
 			mustAccept(t, l, rec)
 			epoch := mustBegin(t, l, rec).Epoch
-			_, err := l.Settle(t.Context(), rules.CallResult{Key: rec.Key, Epoch: epoch, Outcome: rules.Paid, TransactionKey: "T"})
+			_, err := l.Settle(t.Context(), payouts.CallResult{Key: rec.Key, CallResult: rules.CallResult{Epoch: epoch, Outcome: rules.Done, Receipt: "T"}})
 			require.NoError(t, err)
 			return rec.OfPromotion()
 		}
 		by := Steering{Who: "ann", Why: "x"}
-		state := func(p rules.Promotion) rules.PromotionState {
+		state := func(p payouts.Promotion) rules.GroupState {
 			c, err := l.Status(t.Context(), p)
 			require.NoError(t, err)
 			return c.State
@@ -102,7 +103,7 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 		for range 2 {
 			_, err := l.Cancel(t.Context(), finished, by)
 			require.ErrorIs(t, err, ErrFinished)
-			require.Equal(t, rules.PromotionRunning, state(finished))
+			require.Equal(t, rules.GroupRunning, state(finished))
 			require.Empty(t, auditOf(t, l, finished))
 		}
 		mustAccept(t, l, record(1, 2))
@@ -116,14 +117,14 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 		require.NoError(t, l.Started(t.Context(), expected, 1))
 		_, err = l.Cancel(t.Context(), expected, Steering{Who: "ann", Why: "x", Future: true})
 		require.NoError(t, err)
-		require.Equal(t, rules.PromotionCancelled, state(expected))
+		require.Equal(t, rules.GroupCancelled, state(expected))
 
 		unannounced := pay(5)
 		_, err = l.Admit(t.Context(), unannounced) // its stream has a row without a number
 		require.NoError(t, err)
 		_, err = l.Cancel(t.Context(), unannounced, by)
 		require.NoError(t, err, "more records may come")
-		require.Equal(t, rules.PromotionCancelled, state(unannounced))
+		require.Equal(t, rules.GroupCancelled, state(unannounced))
 
 		failed := record(4, 1)
 		mustAccept(t, l, failed)
@@ -136,11 +137,11 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 		require.NoError(t, l.Started(t.Context(), announced, 2))
 		_, err = l.Cancel(t.Context(), announced, by)
 		require.NoError(t, err, "one record is still to come")
-		require.Equal(t, rules.PromotionCancelled, state(announced))
+		require.Equal(t, rules.GroupCancelled, state(announced))
 	})
 }
 
-func auditOf(t *testing.T, l *Ledger, p rules.Promotion) []Audit {
+func auditOf(t *testing.T, l *Ledger, p payouts.Promotion) []Audit {
 	t.Helper()
 	lines, err := l.Audit(t.Context(), p)
 	require.NoError(t, err)

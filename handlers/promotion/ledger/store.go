@@ -4,7 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // store is the interface to a database. Accept, begin and settle are written above it, over
@@ -16,9 +17,9 @@ type store interface {
 	read(ctx context.Context, fn func(q querier, now time.Time) error) error
 	// update runs fn in a transaction. With exclusive set, no begin or accept of that promotion
 	// runs at the same time.
-	update(ctx context.Context, exclusive *rules.Promotion, fn func(q querier, now time.Time) error) error
+	update(ctx context.Context, exclusive *payouts.Promotion, fn func(q querier, now time.Time) error) error
 	// markEnqueued sets the queue location of the rows that still have the version of their item.
-	markEnqueued(ctx context.Context, p rules.Promotion, incarnation string, rows []FeedItem) (int, error)
+	markEnqueued(ctx context.Context, p payouts.Promotion, incarnation string, rows []FeedItem) (int, error)
 
 	migrate(ctx context.Context) error
 	// fault classifies an error.
@@ -33,8 +34,8 @@ type store interface {
 // readRequest names what a transaction reads, sorted and unique. The locks of the promotions are
 // taken first, in shared mode.
 type readRequest struct {
-	promotions []rules.Promotion
-	keys       []rules.Key
+	promotions []payouts.Promotion
+	keys       []payouts.Key
 	knownOnly  bool // insert no rows of promotions; an empty state counts as running
 	messages   bool // also read the stored messages
 	lock       bool // lock the rows; otherwise a concurrent change fails the commit (faultStale)
@@ -42,15 +43,15 @@ type readRequest struct {
 
 type readResult struct {
 	now        time.Time
-	promotions map[rules.Promotion]rules.PromotionState
-	rows       map[rules.Key]*storedRow
+	promotions map[payouts.Promotion]rules.GroupState
+	rows       map[payouts.Key]*storedRow
 }
 
 // storedRow is a row with its message, which is empty unless it was requested.
 type storedRow struct {
-	rules.Row
+	payouts.Row
 	storedMessage
-	before rules.Row // as read, to detect a change
+	before payouts.Row // as read, to detect a change
 }
 
 // storedMessage is the part of a payout that never changes.
@@ -73,7 +74,7 @@ func (b storedMessage) requestToSend() []byte {
 // commit has no effect.
 type transaction interface {
 	// addPromotions inserts missing rows of promotions, in the state running.
-	addPromotions(ctx context.Context, ps []rules.Promotion, now time.Time) error
+	addPromotions(ctx context.Context, ps []payouts.Promotion, now time.Time) error
 	// readMore adds to s.
 	readMore(ctx context.Context, w readRequest, read *readResult) error
 	// insert inserts rows, sorted by key, and sets the ids of those that did not exist.
@@ -104,13 +105,13 @@ type writeSet struct {
 type attemptRow struct {
 	payoutID  int64
 	promotion int64
-	rules.Attempt
+	payouts.Attempt
 }
 
 // outboxRow is a dead letter or an outcome event to publish.
 type outboxRow struct {
 	kind          OutboxKind
-	key           rules.Key
+	key           payouts.Key
 	class         string
 	err           string
 	payload       []byte
@@ -125,7 +126,7 @@ type outboxRow struct {
 }
 
 type summaryID struct {
-	rules.Promotion
+	payouts.Promotion
 	summary int64
 }
 

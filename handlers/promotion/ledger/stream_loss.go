@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Incarnation returns the recorded incarnation of the promotion's stream; empty: none.
-func (l *Ledger) Incarnation(ctx context.Context, p rules.Promotion) (token string, err error) {
+func (l *Ledger) Incarnation(ctx context.Context, p payouts.Promotion) (token string, err error) {
 	err = l.read(ctx, "incarnation", func(q querier, _ time.Time) error {
 		return q.query(ctx, func(r scanner) error { return r.Scan(&token) },
 			`SELECT incarnation FROM promotion_streams WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID)
@@ -18,7 +19,7 @@ func (l *Ledger) Incarnation(ctx context.Context, p rules.Promotion) (token stri
 }
 
 // sameIncarnation locks the row of the promotion's stream and compares.
-func sameIncarnation(ctx context.Context, q querier, p rules.Promotion, incarnation string) (bool, error) {
+func sameIncarnation(ctx context.Context, q querier, p payouts.Promotion, incarnation string) (bool, error) {
 	recorded := ""
 	err := q.query(ctx, func(r scanner) error { return r.Scan(&recorded) },
 		`SELECT incarnation FROM promotion_streams WHERE type = $1 AND promotion_id = $2`+q.forUpdate(false), string(p.Type), p.ID)
@@ -29,7 +30,7 @@ func sameIncarnation(ctx context.Context, q querier, p rules.Promotion, incarnat
 // reports whether incarnation is now the recorded one. The creator of a stream calls it before the first entry is
 // added, so that a loss is detected which no feeder has seen. The recorded incarnation of an
 // earlier stream stays: the feeder calls RecordStreamLoss.
-func (l *Ledger) RecordIncarnation(ctx context.Context, p rules.Promotion, incarnation string) (bool, error) {
+func (l *Ledger) RecordIncarnation(ctx context.Context, p payouts.Promotion, incarnation string) (bool, error) {
 	same := false
 	err := l.update(ctx, "adopt incarnation", nil, func(q querier, _ time.Time) error {
 		if _, err := q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, incarnation)
@@ -46,7 +47,7 @@ func (l *Ledger) RecordIncarnation(ctx context.Context, p rules.Promotion, incar
 
 // RecordIncarnationIfActive is RecordIncarnation for a stream that the feeder has found. It changes
 // nothing for an inactive promotion: that stream is being deleted, and its deletion is no loss.
-func (l *Ledger) RecordIncarnationIfActive(ctx context.Context, p rules.Promotion, incarnation string) error {
+func (l *Ledger) RecordIncarnationIfActive(ctx context.Context, p payouts.Promotion, incarnation string) error {
 	return l.update(ctx, "adopt incarnation", nil, func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET incarnation = $3
 			WHERE type = $1 AND promotion_id = $2 AND incarnation = '' AND retired <> $3 AND active`, string(p.Type), p.ID, incarnation)
@@ -57,7 +58,7 @@ func (l *Ledger) RecordIncarnationIfActive(ctx context.Context, p rules.Promotio
 // Retire notes that the stream of that incarnation was deleted in order, so that its absence is no
 // loss. A feeder may have found it before, and records it between Deactivate and the deletion, or even
 // later.
-func (l *Ledger) Retire(ctx context.Context, p rules.Promotion, incarnation string) error {
+func (l *Ledger) Retire(ctx context.Context, p payouts.Promotion, incarnation string) error {
 	return l.update(ctx, "retire incarnation", nil, func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET retired = $3, incarnation = CASE WHEN incarnation = $3 THEN '' ELSE incarnation END
 			WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID, incarnation)
@@ -72,7 +73,7 @@ func (l *Ledger) Retire(ctx context.Context, p rules.Promotion, incarnation stri
 //
 // One call runs at a time. Each may write a hundred thousand rows; together they would use all
 // connections of status, readiness and outbox.
-func (l *Ledger) RecordStreamLoss(ctx context.Context, p rules.Promotion, recorded, found string) (n int64, done bool, err error) {
+func (l *Ledger) RecordStreamLoss(ctx context.Context, p payouts.Promotion, recorded, found string) (n int64, done bool, err error) {
 	select {
 	case l.streamLoss <- struct{}{}:
 		defer func() { <-l.streamLoss }()
@@ -96,7 +97,7 @@ func (l *Ledger) RecordStreamLoss(ctx context.Context, p rules.Promotion, record
 }
 
 // clearStreamLocations sets the queue location of every unsettled payout in the stream to none.
-func clearStreamLocations(ctx context.Context, q querier, p rules.Promotion, now time.Time) (int64, error) {
+func clearStreamLocations(ctx context.Context, q querier, p payouts.Promotion, now time.Time) (int64, error) {
 	// Lock the rows in the order of CompareKeys.
 	if q.forUpdate(false) != "" {
 		if _, err := q.exec(ctx, `SELECT id FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND feed = 'stream' AND hint = 'stream'
@@ -111,7 +112,7 @@ func clearStreamLocations(ctx context.Context, q querier, p rules.Promotion, now
 // Rebuild sets the queue location of all payouts in the stream to none, as after a loss: the feeder
 // enqueues them again. It returns their number. It is safe at any time: an entry that is in the
 // stream twice has one effect. An unknown promotion returns ErrNotFound.
-func (l *Ledger) Rebuild(ctx context.Context, p rules.Promotion, who, why string) (int64, error) {
+func (l *Ledger) Rebuild(ctx context.Context, p payouts.Promotion, who, why string) (int64, error) {
 	if err := p.Validate(); err != nil {
 		return 0, err
 	}
@@ -136,7 +137,7 @@ func (l *Ledger) Rebuild(ctx context.Context, p rules.Promotion, who, why string
 		if n, err = clearStreamLocations(ctx, q, p, now); err != nil {
 			return err
 		}
-		return writeAudit(ctx, q, now, rules.Key{Type: p.Type, Promotion: p.ID}, Audit{Who: who, Why: why, Action: "rebuild",
+		return writeAudit(ctx, q, now, payouts.Key{Type: p.Type, Promotion: p.ID}, Audit{Who: who, Why: why, Action: "rebuild",
 			Detail: fmt.Sprintf("%d payouts are enqueued again", n)})
 	})
 	return n, err

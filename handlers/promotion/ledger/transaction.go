@@ -8,10 +8,11 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -115,7 +116,7 @@ func (l *Ledger) transactOnce(ctx context.Context, w readRequest, fn func(contex
 
 // completePromotions inserts the missing rows of promotions.
 func (l *Ledger) completePromotions(ctx context.Context, tx transaction, w readRequest, read *readResult) error {
-	var missing []rules.Promotion
+	var missing []payouts.Promotion
 	for _, p := range w.promotions {
 		if _, ok := read.promotions[p]; !ok && !w.knownOnly {
 			missing = append(missing, p)
@@ -132,7 +133,7 @@ func (l *Ledger) completePromotions(ctx context.Context, tx transaction, w readR
 
 // update runs fn in a transaction. It repeats after a deadlock, or when a promotion's lock was not
 // free in time. Between two tries, begins that queue behind the lock go first.
-func (l *Ledger) update(ctx context.Context, what string, exclusive *rules.Promotion, fn func(q querier, now time.Time) error) error {
+func (l *Ledger) update(ctx context.Context, what string, exclusive *payouts.Promotion, fn func(q querier, now time.Time) error) error {
 	for n := 1; ; n++ {
 		err := l.store.update(ctx, exclusive, fn)
 		if err == nil {

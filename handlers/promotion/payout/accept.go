@@ -8,17 +8,18 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Accept handles records of the publish topic, with one statement of the ledger. The messages that
 // it returns are for Publisher.
 func (p *Processor) Accept(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
 	results := make([]pipeline.BatchResult, len(msgs))
-	records := make([]rules.Record, 0, len(msgs))
+	records := make([]payouts.Record, 0, len(msgs))
 	at := make([]int, 0, len(msgs)) // the message of each record
 	for i, msg := range msgs {
 		rec, err := p.record(msg, p.AcceptRoute())
@@ -41,11 +42,13 @@ func (p *Processor) Accept(ctx context.Context, msgs []*message.Message) []pipel
 }
 
 // full reports whether the stream of a promotion was full a moment ago.
-func (p *Processor) full(promotion rules.Promotion) bool { return p.Streams.Full(promotion.StreamID()) }
+func (p *Processor) full(promotion payouts.Promotion) bool {
+	return p.Streams.Full(promotion.StreamID())
+}
 
 // accepted returns what comes next for a record: its entry, its payment, or nothing. Nothing comes
 // next when the payout is settled or paused, or when the record conflicts and is in the outbox.
-func (p *Processor) accepted(ctx context.Context, rec rules.Record, accepted ledger.AcceptResult) pipeline.BatchResult {
+func (p *Processor) accepted(ctx context.Context, rec payouts.Record, accepted ledger.AcceptResult) pipeline.BatchResult {
 	if accepted.Err != nil {
 		return pipeline.BatchResult{Err: fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(accepted.Err))}
 	}
@@ -56,7 +59,7 @@ func (p *Processor) accepted(ctx context.Context, rec rules.Record, accepted led
 	switch accepted.Next {
 	case rules.Enqueue:
 		return pipeline.BatchResult{Out: []*message.Message{streamMessage(rec)}}
-	case rules.Pay:
+	case rules.CallNow:
 		return pipeline.BatchResult{Then: func(msg *message.Message) ([]*message.Message, error) {
 			return nil, p.Pay(msg.Context(), rec)
 		}}
@@ -65,7 +68,7 @@ func (p *Processor) accepted(ctx context.Context, rec rules.Record, accepted led
 }
 
 // acceptedCancelled counts a record of a cancelled promotion, and logs the first per promotion.
-func (p *Processor) acceptedCancelled(ctx context.Context, key rules.Key) {
+func (p *Processor) acceptedCancelled(ctx context.Context, key payouts.Key) {
 	p.Metrics.cancelled.WithLabelValues(p.Type.Name).Inc()
 	if !p.cancelled.add(key.OfPromotion()) {
 		return

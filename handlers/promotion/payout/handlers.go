@@ -7,7 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
@@ -44,7 +44,7 @@ func (p *Processor) PayFrom(route string) message.HandlerFunc {
 		err = p.Pay(ctx, rec)
 		// The feeder enqueues the payout again. With a retry record in addition, the payout would
 		// be queued twice when its stream is drained, and each time once more.
-		if entry && errors.Is(err, errNoSlot) && p.Ledger().NotEnqueued(ctx, []rules.Key{rec.Key})[0] == nil {
+		if entry && errors.Is(err, errNoSlot) && p.Ledger().NotEnqueued(ctx, []payouts.Key{rec.Key})[0] == nil {
 			return nil, nil
 		}
 		return nil, err
@@ -52,7 +52,7 @@ func (p *Processor) PayFrom(route string) message.HandlerFunc {
 }
 
 // checkStream refuses an entry in the stream of another promotion.
-func (p *Processor) checkStream(o pipeline.Origin, key rules.Key) error {
+func (p *Processor) checkStream(o pipeline.Origin, key payouts.Key) error {
 	if want := p.Streams.Kind().Stream(key.OfPromotion().StreamID()); o.Kind == poll.Kind && o.Source != want {
 		err := fmt.Errorf("payout %s belongs into %s", key, want)
 		return pipeline.WithClass(pipeline.Permanent(err), ClassWrongStream)
@@ -61,9 +61,9 @@ func (p *Processor) checkStream(o pipeline.Origin, key rules.Key) error {
 }
 
 // record decodes a message into the record of the ledger.
-func (p *Processor) record(msg *message.Message, route string) (rules.Record, error) {
+func (p *Processor) record(msg *message.Message, route string) (payouts.Record, error) {
 	o := pipeline.DeliveryFrom(msg.Context())
-	rec := rules.Record{
+	rec := payouts.Record{
 		Payload: msg.Payload, Headers: ownHeaders(msg.Metadata), RecordKey: []byte(o.Key), Origin: o.String(), Route: route,
 	}
 	delete(rec.Headers, pipeline.MetaTraceParent)
@@ -76,9 +76,9 @@ func (p *Processor) record(msg *message.Message, route string) (rules.Record, er
 }
 
 // decode decodes the payload of rec into its other fields.
-func decode(t promotiontype.Type, rec *rules.Record) error {
+func decode(t promotiontype.Type, rec *payouts.Record) error {
 	pay, err := t.Decode(rec.Payload)
-	rec.Key = rules.Key{Type: rules.Type(t.Name), Promotion: pay.Promotion, Target: pay.Target}
+	rec.Key = payouts.Key{Type: payouts.Type(t.Name), Promotion: pay.Promotion, Target: pay.Target}
 	rec.SummaryID, rec.Request = pay.Summary, pay.Request
 	return err
 }

@@ -5,8 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // answered holds when the Money API last answered about a payout of one type, for two payouts. For
@@ -15,13 +16,13 @@ import (
 type answered struct {
 	mu   sync.Mutex
 	last [2]struct { // different keys, newest first
-		key rules.Key
+		key payouts.Key
 		at  time.Time
 	}
 }
 
 // note stores an answer about key.
-func (a *answered) note(key rules.Key, at time.Time) {
+func (a *answered) note(key payouts.Key, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.last[0].key != key {
@@ -31,7 +32,7 @@ func (a *answered) note(key rules.Key, at time.Time) {
 }
 
 // othersSince reports whether a payout other than key was answered after a moment.
-func (a *answered) othersSince(key rules.Key, t time.Time) bool {
+func (a *answered) othersSince(key payouts.Key, t time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, l := range a.last {
@@ -46,7 +47,7 @@ func (a *answered) othersSince(key rules.Key, t time.Time) bool {
 // trouble is not general, and another payout of the type was answered since the payout's previous
 // call. An outage, a refused credential or general throttling then never ends a payout. counts also
 // notes the answer.
-func (p *Processor) counts(key rules.Key, a attempt) bool {
+func (p *Processor) counts(key payouts.Key, a attempt) bool {
 	switch {
 	case aboutThePayout(a.answer):
 		p.answered.note(key, time.Now())
@@ -70,14 +71,14 @@ func aboutThePayout(a money.Answer) bool {
 
 // outcomes are the ledger's outcomes of answers. An answer of another class is perhaps charged.
 var outcomes = map[money.Class]rules.Outcome{ //nolint:gochecknoglobals // a constant, but Go has none of this type
-	money.Paid:          rules.Paid,
+	money.Paid:          rules.Done,
 	money.NotSent:       rules.NotSent,
-	money.Throttled:     rules.NotCharged,
+	money.Throttled:     rules.Throttled,
 	money.Rejected:      rules.Rejected,
 	money.Misconfigured: rules.Misconfigured,
 	money.Retry:         rules.TryAgain,
 	money.Unrecognized:  rules.Unrecognized,
-	money.NoCharge:      rules.NoCharge,
+	money.NoCharge:      rules.NotDone,
 }
 
 // outcomeOf returns the ledger's outcome of an answer. A lookup counts only if the API itself
@@ -89,5 +90,5 @@ func outcomeOf(a money.Answer, lookup bool) rules.Outcome {
 	if lookup && a.Code == "" {
 		return rules.Unrecognized
 	}
-	return rules.PerhapsCharged
+	return rules.Unclear
 }

@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/slots"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // SettleTimeout bounds the storing of an answer, with its retries. An answer that is not stored in
@@ -35,7 +36,7 @@ var (
 
 // Pay begins a payout in the ledger, calls the Money API and settles the payout by the answer. The
 // error is pipeline.RetryAfter when the payout is to be tried again later.
-func (p *Processor) Pay(ctx context.Context, rec rules.Record) error {
+func (p *Processor) Pay(ctx context.Context, rec payouts.Record) error {
 	a, err := p.attempt(ctx, rec)
 	if err != nil {
 		return err
@@ -62,7 +63,7 @@ type attempt struct {
 // attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds one
 // start of the stream, and one of p.Begins, until the end of the call. So nearly every call is made
 // within its lease.
-func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, err error) {
+func (p *Processor) attempt(ctx context.Context, rec payouts.Record) (a attempt, err error) {
 	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
 	release, err := acquire(waiting, slots.From(ctx).Starts, p.Begins())
 	cancel()
@@ -125,7 +126,7 @@ func (p *Processor) slot(ctx context.Context, a attempt) (release func(), err er
 
 // call calls the Money API within the lease. The end of the message's context does not end the
 // call: its answer would only have to be looked up.
-func (p *Processor) call(ctx context.Context, key rules.Key, a attempt) money.Answer {
+func (p *Processor) call(ctx context.Context, key payouts.Key, a attempt) money.Answer {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), a.before.Add(a.begin.Lease))
 	defer cancel()
 	if a.begin.Next == rules.Lookup {
@@ -142,18 +143,20 @@ const (
 )
 
 // settle stores the answer of an attempt.
-func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) error {
+func (p *Processor) settle(ctx context.Context, rec payouts.Record, a attempt) error {
 	outcome := outcomeOf(a.answer, a.begin.Next == rules.Lookup)
 	if a.interrupted {
 		outcome = rules.Interrupted
 	}
-	settled, err := p.store(ctx, rules.CallResult{
-		Key: rec.Key, Epoch: a.begin.Epoch, Route: rec.Route,
-		Outcome: outcome, Counted: p.counts(rec.Key, a),
-		TransactionKey: a.answer.TransactionKey, RetryAfter: a.answer.RetryAfter,
-		Class: a.answer.Class.String(), Answer: a.answer.Text, Status: a.answer.Status,
-		// The route of the retry topic has no slots of the stream.
-		Feed: pipeline.DeliveryFrom(ctx).Kind == poll.Kind,
+	settled, err := p.store(ctx, payouts.CallResult{
+		Key: rec.Key, CallResult: rules.CallResult{
+			Epoch: a.begin.Epoch, Route: rec.Route,
+			Outcome: outcome, Counted: p.counts(rec.Key, a),
+			Receipt: a.answer.TransactionKey, RetryAfter: a.answer.RetryAfter,
+			Class: a.answer.Class.String(), Answer: a.answer.Text, Status: a.answer.Status,
+			// The route of the retry topic has no slots of the stream.
+			Feed: pipeline.DeliveryFrom(ctx).Kind == poll.Kind,
+		},
 	}, a.begin.Next == rules.Lookup)
 	if err != nil {
 		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, a.answer.Class, err)
@@ -171,7 +174,7 @@ func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) err
 // store stores a result in the ledger, and tries again until SettleTimeout. The epoch makes a
 // repeated store harmless. If the database refuses the end of a payout, for example because of the
 // sequence of the outbox, the payout is postponed, which needs the row of the payout only.
-func (p *Processor) store(ctx context.Context, result rules.CallResult, lookup bool) (ledger.SettleResult, error) {
+func (p *Processor) store(ctx context.Context, result payouts.CallResult, lookup bool) (ledger.SettleResult, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), SettleTimeout)
 	defer cancel()
 	began, refused, postponed := time.Now(), false, false

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/slots"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -56,7 +57,7 @@ const (
 	logTargetID      = "target_id"
 )
 
-func (p *Processor) debug(ctx context.Context, stage string, key rules.Key, more ...slog.Attr) {
+func (p *Processor) debug(ctx context.Context, stage string, key payouts.Key, more ...slog.Attr) {
 	if !p.Log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 // Progress holds the time of the last payout that this instance settled. It is safe for concurrent
@@ -23,20 +23,20 @@ func (p *Progress) Within(d time.Duration) bool {
 // promotionSet is a bounded set of promotions. It is safe for concurrent use.
 type promotionSet struct {
 	mu  sync.Mutex
-	all map[rules.Promotion]bool
+	all map[payouts.Promotion]bool
 }
 
 const maxPromotions = 10_000
 
 // add adds p, and reports whether it was added: it was not in the set, and the set was not full.
-func (s *promotionSet) add(p rules.Promotion) bool {
+func (s *promotionSet) add(p payouts.Promotion) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all[p] || len(s.all) == maxPromotions {
 		return false
 	}
 	if s.all == nil {
-		s.all = map[rules.Promotion]bool{}
+		s.all = map[payouts.Promotion]bool{}
 	}
 	s.all[p] = true
 	return true

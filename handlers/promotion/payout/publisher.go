@@ -10,7 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
@@ -18,7 +18,7 @@ import (
 )
 
 // streamMessage returns the message of an accepted record. Its UUID is the payout's key.
-func streamMessage(rec rules.Record) *message.Message {
+func streamMessage(rec payouts.Record) *message.Message {
 	msg := message.NewMessage(rec.Key.String(), rec.Payload)
 	maps.Copy(msg.Metadata, rec.Headers)
 	msg.Metadata.Set(pipeline.MetaKey, string(rec.RecordKey))
@@ -52,8 +52,8 @@ const leaveTimeout = 5 * time.Second
 // Publish implements pipeline.Sink for messages of Accept. Each stream gets its entries with one
 // call, all streams at the same time. The error is a pipeline.PublishError.
 func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error {
-	keys, errs := make([]rules.Key, len(msgs)), make([]error, len(msgs))
-	byPromotion := map[rules.Promotion][]int{} // indexes of msgs
+	keys, errs := make([]payouts.Key, len(msgs)), make([]error, len(msgs))
+	byPromotion := map[payouts.Promotion][]int{} // indexes of msgs
 	for i, msg := range msgs {
 		if keys[i], errs[i] = payoutKey(msg.UUID); errs[i] != nil {
 			errs[i] = pipeline.Permanent(fmt.Errorf("promotion: the message's UUID: %w", errs[i]))
@@ -64,7 +64,7 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 	}
 	within, cancel := context.WithTimeout(ctx, enqueueTimeout)
 	defer cancel()
-	add := func(promotion rules.Promotion, batch []int) {
+	add := func(promotion payouts.Promotion, batch []int) {
 		for _, i := range batch {
 			errs[i] = errNotEnqueued // unless the call returns
 		}
@@ -102,7 +102,7 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 
 // enqueue adds those of msgs to one stream that batch names. It returns the length of the prefix
 // that was added. The error is errLater if the feeder has to enqueue the others.
-func (p publisher) enqueue(ctx context.Context, promotion rules.Promotion, msgs []*message.Message, batch []int) (added int, err error) {
+func (p publisher) enqueue(ctx context.Context, promotion payouts.Promotion, msgs []*message.Message, batch []int) (added int, err error) {
 	entries := make([]entry.Entry, len(batch))
 	for n, i := range batch {
 		entries[n] = streamEntry(msgs[i])
@@ -122,9 +122,9 @@ func (p publisher) enqueue(ctx context.Context, promotion rules.Promotion, msgs 
 }
 
 // leave leaves the payouts with errLater to the feeder, with one statement for the batch.
-func (p publisher) leave(ctx context.Context, keys []rules.Key, errs []error) {
+func (p publisher) leave(ctx context.Context, keys []payouts.Key, errs []error) {
 	var later []int
-	var left []rules.Key
+	var left []payouts.Key
 	for i, err := range errs {
 		if errors.Is(err, errLater) {
 			later, left = append(later, i), append(left, keys[i])

@@ -6,15 +6,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
 // The entry of an accepted record has its headers and its key, and no metadata of the pipeline.
 func TestPublisherAddsTheRecordsOwnHeaders(t *testing.T) {
 	t.Parallel()
-	rec := rules.Record{
-		Key:       rules.Key{Type: "POINT", Promotion: 12345, Target: 777},
+	rec := payouts.Record{
+		Key:       payouts.Key{Type: "POINT", Promotion: 12345, Target: 777},
 		Payload:   []byte("{}"),
 		Headers:   map[string]string{"traceparent": "00-1-2-01", "campaign": "spring"},
 		RecordKey: []byte("777"),

@@ -8,10 +8,11 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Replays replays dead letters of payouts. The payout's row becomes due again, with its request and
@@ -42,7 +43,7 @@ func (r Replays) Replay(ctx context.Context, l store.DeadLetter, by store.By) (s
 }
 
 // replay replays a dead letter in the ledger, or announces its payout.
-func (r Replays) replay(ctx context.Context, key rules.Key, l store.DeadLetter, how ledger.Replay) (store.Outcome, error) {
+func (r Replays) replay(ctx context.Context, key payouts.Key, l store.DeadLetter, how ledger.Replay) (store.Outcome, error) {
 	if l.Class == rules.ClassConflict {
 		return store.Refuse("another request for %s came first, and the first one wins", key), nil
 	}
@@ -50,7 +51,7 @@ func (r Replays) replay(ctx context.Context, key rules.Key, l store.DeadLetter, 
 	var done ledger.ReplayResult
 	var err error
 	if l.Class == rules.ClassUnannounced {
-		var rec rules.Record
+		var rec payouts.Record
 		if rec, err = announcement(key, l); err != nil {
 			return store.Refuse("%s", err), nil
 		}
@@ -76,17 +77,17 @@ func (r Replays) replay(ctx context.Context, key rules.Key, l store.DeadLetter, 
 }
 
 // announcement returns the record of a dead letter of class unannounced.
-func announcement(key rules.Key, l store.DeadLetter) (rules.Record, error) {
+func announcement(key payouts.Key, l store.DeadLetter) (payouts.Record, error) {
 	t, known := promotiontype.ByName(string(key.Type))
 	if !known {
-		return rules.Record{}, fmt.Errorf("this version does not have the type %s", key.Type)
+		return payouts.Record{}, fmt.Errorf("this version does not have the type %s", key.Type)
 	}
-	rec := rules.Record{Payload: l.Payload, Headers: l.Headers, RecordKey: []byte(l.Key), Origin: l.Source.String(), Route: l.Handler}
+	rec := payouts.Record{Payload: l.Payload, Headers: l.Headers, RecordKey: []byte(l.Key), Origin: l.Source.String(), Route: l.Handler}
 	if err := decode(t, &rec); err != nil {
-		return rules.Record{}, err
+		return payouts.Record{}, err
 	}
 	if rec.Key != key {
-		return rules.Record{}, fmt.Errorf("the dead letter is about %s, its payload about %s", key, rec.Key)
+		return payouts.Record{}, fmt.Errorf("the dead letter is about %s, its payload about %s", key, rec.Key)
 	}
 	return rec, nil
 }
@@ -111,7 +112,7 @@ func (r Replays) Preview(ctx context.Context, l store.DeadLetter) (store.Status,
 	s := store.Status{State: string(x.State), Replay: replay}
 	switch {
 	case x.State == rules.Success:
-		s.State += ", " + x.TransactionKey
+		s.State += ", " + x.Receipt
 	case Offered(l.Class):
 		// The state is that of the stored record, and not of this dead letter.
 	case x.State == rules.Unknown:
@@ -123,15 +124,15 @@ func (r Replays) Preview(ctx context.Context, l store.DeadLetter) (store.Status,
 	return s, nil
 }
 
-// payoutKey parses the text of rules.Key.String.
-func payoutKey(text string) (rules.Key, error) {
+// payoutKey parses the text of payouts.Key.String.
+func payoutKey(text string) (payouts.Key, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) == 3 {
 		promotion, err1 := strconv.ParseInt(parts[1], 10, 64)
 		target, err2 := strconv.ParseInt(parts[2], 10, 64)
-		if k := (rules.Key{Type: rules.Type(parts[0]), Promotion: promotion, Target: target}); err1 == nil && err2 == nil && k.String() == text {
+		if k := (payouts.Key{Type: payouts.Type(parts[0]), Promotion: promotion, Target: target}); err1 == nil && err2 == nil && k.String() == text {
 			return k, nil
 		}
 	}
-	return rules.Key{}, fmt.Errorf("%q is no payout", text)
+	return payouts.Key{}, fmt.Errorf("%q is no payout", text)
 }

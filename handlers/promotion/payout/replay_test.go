@@ -8,11 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // byAnn is who steers promotions in tests.
@@ -20,7 +21,7 @@ var byAnn = ledger.Steering{Who: "ann", Why: "a test", Future: true}
 
 func TestPayoutKeys(t *testing.T) {
 	t.Parallel()
-	for _, k := range []rules.Key{{Type: "POINT", Promotion: 1, Target: 2}, {Type: "VOUCHER", Promotion: 1 << 60, Target: 777}} {
+	for _, k := range []payouts.Key{{Type: "POINT", Promotion: 1, Target: 2}, {Type: "VOUCHER", Promotion: 1 << 60, Target: 777}} {
 		got, err := payoutKey(k.String())
 		require.NoError(t, err)
 		require.Equal(t, k, got)
@@ -69,16 +70,16 @@ func newTestLedger(t *testing.T, dsn string) (*testLedger, Replays) {
 
 // accepted accepts a payout and settles one call per outcome. The first one that is not paid fails
 // it.
-func (b *testLedger) accepted(promotion, target int64, outcomes ...rules.Outcome) rules.Key {
+func (b *testLedger) accepted(promotion, target int64, outcomes ...rules.Outcome) payouts.Key {
 	b.t.Helper()
-	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: promotion, Target: target}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
-	require.NoError(b.t, b.Accept(b.t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+	rec := payouts.Record{Key: payouts.Key{Type: "POINT", Promotion: promotion, Target: target}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
+	require.NoError(b.t, b.Accept(b.t.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
 	for _, outcome := range outcomes {
 		begun, err := b.Begin(b.t.Context(), rec)
 		require.NoError(b.t, err)
-		res := rules.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: outcome, Class: "a_class", Answer: "an answer", Route: "h"}
-		if outcome == rules.Paid {
-			res.TransactionKey = "tx-9"
+		res := payouts.CallResult{Key: rec.Key, CallResult: rules.CallResult{Epoch: begun.Epoch, Outcome: outcome, Class: "a_class", Answer: "an answer", Route: "h"}}
+		if outcome == rules.Done {
+			res.Receipt = "tx-9"
 		}
 		_, err = b.Settle(b.t.Context(), res)
 		require.NoError(b.t, err)
@@ -91,15 +92,15 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 	t.Parallel()
 	replayed := store.Outcome{Result: store.OutcomeReplayed}
 	ann := store.By{Who: "ann", Why: "x"}
-	unknown := func(b *testLedger) rules.Key { return b.accepted(5, 2, rules.PerhapsCharged, rules.Rejected) }
+	unknown := func(b *testLedger) payouts.Key { return b.accepted(5, 2, rules.Unclear, rules.Rejected) }
 	for name, c := range map[string]struct {
-		payout func(*testLedger) rules.Key
+		payout func(*testLedger) payouts.Key
 		class  string // of the dead letter
 		before bool   // the dead letter was replayed before
 		want   store.Status
 	}{
 		"failed": {
-			payout: func(b *testLedger) rules.Key { return b.accepted(5, 2, rules.Rejected) },
+			payout: func(b *testLedger) payouts.Key { return b.accepted(5, 2, rules.Rejected) },
 			want:   store.Status{State: "FAILED", Replay: replayed, Remains: "POINT:5:2 stays FAILED: nothing is paid"},
 		},
 		"unknown": {
@@ -108,27 +109,27 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 				Unsettled: "POINT:5:2 is UNKNOWN, it may have been charged: find out, then millrace unknown resolve POINT 5 2 --paid TRANSACTION_KEY | --unpaid, with --why"},
 		},
 		"resolved": {
-			payout: func(b *testLedger) rules.Key {
+			payout: func(b *testLedger) payouts.Key {
 				k := unknown(b)
-				require.NoError(b.t, b.Resolve(b.t.Context(), k, rules.Resolution{Paid: true, TransactionKey: "tx-1", Who: "ann", Why: "seen"}))
+				require.NoError(b.t, b.Resolve(b.t.Context(), k, rules.Resolution{Done: true, Receipt: "tx-1", Who: "ann", Why: "seen"}))
 				return k
 			},
 			want: store.Status{State: "SUCCESS, tx-1", Replay: store.Refuse("POINT:5:2: it is paid, transaction key tx-1")},
 		},
 		"paid": {
-			payout: func(b *testLedger) rules.Key { return b.accepted(5, 2, rules.Paid) },
+			payout: func(b *testLedger) payouts.Key { return b.accepted(5, 2, rules.Done) },
 			want:   store.Status{State: "SUCCESS, tx-9", Replay: store.Refuse("POINT:5:2: it is paid, transaction key tx-9")},
 		},
 		"pending": {
-			payout: func(b *testLedger) rules.Key { return b.accepted(5, 2) },
+			payout: func(b *testLedger) payouts.Key { return b.accepted(5, 2) },
 			want:   store.Status{State: "PENDING", Replay: store.Refuse("POINT:5:2: it is PENDING: it is being paid")},
 		},
 		"replayed before": {
-			payout: func(b *testLedger) rules.Key { return b.accepted(5, 2, rules.Rejected) }, before: true,
+			payout: func(b *testLedger) payouts.Key { return b.accepted(5, 2, rules.Rejected) }, before: true,
 			want: store.Status{State: "PENDING", Replay: store.Outcome{Result: store.OutcomeAlready, Reason: "POINT:5:2 is PENDING"}},
 		},
 		"replayed in another generation": {
-			payout: func(b *testLedger) rules.Key {
+			payout: func(b *testLedger) payouts.Key {
 				k := b.accepted(5, 2, rules.Rejected)
 				_, err := b.Replay(b.t.Context(), k, ledger.Replay{DeadLetter: "1", Generation: 11, Who: "ann", Why: "x"})
 				require.NoError(b.t, err)
@@ -137,18 +138,18 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 			want: store.Status{State: "FAILED", Replay: replayed, Remains: "POINT:5:2 stays FAILED: nothing is paid"},
 		},
 		"cancelled with its promotion": {
-			payout: func(b *testLedger) rules.Key {
+			payout: func(b *testLedger) payouts.Key {
 				k := b.accepted(5, 2)
 				_, err := b.Cancel(b.t.Context(), k.OfPromotion(), byAnn)
 				require.NoError(b.t, err)
-				_, err = b.Begin(b.t.Context(), rules.Record{Key: k, SummaryID: 1, Payload: []byte("{}"), Route: "h"})
+				_, err = b.Begin(b.t.Context(), payouts.Record{Key: k, SummaryID: 1, Payload: []byte("{}"), Route: "h"})
 				require.NoError(b.t, err)
 				return k
 			},
 			want: store.Status{State: "CANCELLED", Replay: store.Refuse("POINT:5:2: it was cancelled with its promotion")},
 		},
 		"failed, of a cancelled promotion": {
-			payout: func(b *testLedger) rules.Key {
+			payout: func(b *testLedger) payouts.Key {
 				k := b.accepted(5, 2, rules.Rejected)
 				_, err := b.Cancel(b.t.Context(), k.OfPromotion(), byAnn)
 				require.NoError(b.t, err)
@@ -161,7 +162,7 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 			want: store.Status{State: "UNKNOWN", Replay: store.Refuse("another request for POINT:5:2 came first, and the first one wins")},
 		},
 		"of no payout": {
-			payout: func(*testLedger) rules.Key { return rules.Key{Type: "POINT", Promotion: 5, Target: 2} },
+			payout: func(*testLedger) payouts.Key { return payouts.Key{Type: "POINT", Promotion: 5, Target: 2} },
 			want:   store.Status{State: "not in the ledger", Replay: store.Refuse("the ledger has no payout POINT:5:2")},
 		},
 	} {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/kafka"
 )
@@ -48,7 +48,7 @@ type Charge struct {
 // Compare reads all sources and compares them. The report's Dead and Conflict stay 0: they are the
 // caller's to fill in.
 func Compare(ctx context.Context, in Input) (Report, error) {
-	c := comparison{Input: in, report: Report{Type: rules.Type(in.Type.Name), Promotion: in.Promotion, unannounced: in.Unannounced}}
+	c := comparison{Input: in, report: Report{Type: payouts.Type(in.Type.Name), Promotion: in.Promotion, unannounced: in.Unannounced}}
 	err := c.run(ctx)
 	return c.report, err
 }

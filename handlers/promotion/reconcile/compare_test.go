@@ -15,9 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 func TestKafkaIsCompared(t *testing.T) {
@@ -183,7 +184,7 @@ func TestAValueIsComparedThroughItsType(t *testing.T) {
 	for _, kind := range promotiontype.All() {
 		request, err := kind.Encode(1, 9, 1, kind.Sample(1))
 		require.NoError(t, err)
-		row := ledger.Payout{Row: rules.Row{Key: rules.Key{Target: 1}, State: rules.Success}, Request: request}
+		row := ledger.Payout{Row: payouts.Row{Key: payouts.Key{Target: 1}, Row: rules.Row{State: rules.Success}}, Request: request}
 		for charged, want := range map[string]Bucket{kind.Sample(1): Matched, kind.Sample(2): AmountDiffers} {
 			in := sources{rows: []ledger.Payout{row}, charges: []Charge{{Target: 1, Value: charged, Executions: 1}}}.input(time.Time{},
 				func(_ Target, in []Bucket) error {

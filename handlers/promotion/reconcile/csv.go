@@ -9,14 +9,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 // Table is a CSV file with one line per target. Write is an Input.Each.
 type Table struct {
 	Path      string // empty: nothing is written
-	Promotion rules.Promotion
+	Promotion payouts.Promotion
 	All       bool // also targets in Matched
 	Kafka     bool // Kafka is read: a target without records has 0 of them
 	MoneyAPI  bool // the Money API is read
@@ -70,7 +70,7 @@ func (t *Table) Write(target Target, in []Bucket) error {
 	line := make([]string, len(columns()))
 	copy(line, []string{string(t.Promotion.Type), number(t.Promotion.ID), number(target.ID), strings.Join(buckets, " ")})
 	if row := target.Row; row != nil {
-		copy(line[4:], []string{string(row.State), strconv.Itoa(row.Attempts), app.Cell(row.LastClass), app.Cell(row.TransactionKey)})
+		copy(line[4:], []string{string(row.State), strconv.Itoa(row.Attempts), app.Cell(row.LastClass), app.Cell(row.Receipt)})
 		line[10], line[14] = number(target.Amount), app.Cell(row.Origin)
 	}
 	if t.Kafka {

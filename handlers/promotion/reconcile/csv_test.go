@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 func TestTable(t *testing.T) {
@@ -19,7 +20,7 @@ func TestTable(t *testing.T) {
 	s := sources{records: []string{recordOf(1, 1, 500), recordOf(1, 2, 500)}, charges: []Charge{chargeOf(1, 500, 1), chargeOf(2, 501, 1)},
 		rows: []ledger.Payout{rowOf(1, 500, rules.Success), rowOf(2, 500, rules.Success)}}
 	for _, all := range []bool{false, true} {
-		table := &Table{Path: filepath.Join(t.TempDir(), "differing.csv"), Promotion: rules.Promotion{Type: "POINT", ID: 1}, All: all, Kafka: true, MoneyAPI: true}
+		table := &Table{Path: filepath.Join(t.TempDir(), "differing.csv"), Promotion: payouts.Promotion{Type: "POINT", ID: 1}, All: all, Kafka: true, MoneyAPI: true}
 		require.NoError(t, table.Check())
 		_, err := Compare(t.Context(), s.input(time.Time{}.Add(time.Hour), table.Write))
 		require.NoError(t, err)
@@ -41,9 +42,9 @@ func TestTable(t *testing.T) {
 func TestTheTableHasNoFormulas(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "differing.csv")
-	table := &Table{Path: path, Promotion: rules.Promotion{Type: "POINT", ID: 1}, All: true}
+	table := &Table{Path: path, Promotion: payouts.Promotion{Type: "POINT", ID: 1}, All: true}
 	row := rowOf(1, 500, rules.Success)
-	row.TransactionKey, row.LastClass, row.Origin = `=HYPERLINK("http://x")`, "@class", "-origin"
+	row.Receipt, row.LastClass, row.Origin = `=HYPERLINK("http://x")`, "@class", "-origin"
 	require.NoError(t, table.Write(Target{ID: 1, Row: &row}, []Bucket{PaidNotCharged}))
 	require.NoError(t, table.Close())
 	f, err := os.Open(path)

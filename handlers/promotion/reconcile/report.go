@@ -8,14 +8,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Report is the result of a comparison.
 type Report struct {
-	Type      rules.Type `json:"type"`
-	Promotion int64      `json:"promotion"`
+	Type      payouts.Type `json:"type"`
+	Promotion int64        `json:"promotion"`
 	Totals
 	Balanced bool `json:"balanced"`
 	// Targets is the number of different targets in all sources, Buckets the number of them per

@@ -11,9 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // sources are the three sources of a promotion in a test.
@@ -37,7 +38,7 @@ func recordOf(promotion, target, amount int64) string {
 }
 
 func rowOf(target, amount int64, s rules.State) ledger.Payout {
-	return ledger.Payout{Row: rules.Row{Key: rules.Key{Type: "POINT", Promotion: 1, Target: target}, State: s}, Request: []byte(recordOf(1, target, amount)), Origin: "kafka t/0@7"}
+	return ledger.Payout{Row: payouts.Row{Key: payouts.Key{Type: "POINT", Promotion: 1, Target: target}, Row: rules.Row{State: s}}, Request: []byte(recordOf(1, target, amount)), Origin: "kafka t/0@7"}
 }
 
 func sequence[T any](all []T) iter.Seq2[T, error] {

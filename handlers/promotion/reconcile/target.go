@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Target is one target in all sources. A source without the target is nil.

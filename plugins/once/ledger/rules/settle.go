@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
+func (p Policy) settle(row Row, ev Event) (Row, Writes, Decision) {
 	res, now := ev.Result, ev.Now
 	attempt := &Attempt{Epoch: res.Epoch, Number: row.Attempts, Kind: row.callKind(), Instance: row.AttemptBy,
 		StartedAt: row.AttemptStartedAt, EndedAt: now, Outcome: res.Outcome, Class: res.Class, Answer: res.Answer, Status: res.Status}
@@ -13,23 +13,23 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 	case res.Epoch != row.Epoch:
 		// The attempt of that epoch has the worker's data; only the answer is new.
 		attempt.Late, attempt.Number, attempt.Kind, attempt.Instance, attempt.StartedAt = true, 0, CallSend, p.Instance, time.Time{}
-		if res.Outcome == Paid {
-			attempt.Answer = LateKeyPrefix + res.TransactionKey // the row may never have it
+		if res.Outcome == Done {
+			attempt.Receipt = res.Receipt
 		}
-		return row, Effects{Attempt: attempt}, Decision{Next: Ack, Stale: true}
+		return row, Writes{Attempt: attempt}, Decision{Next: Ack, Stale: true}
 	case row.State != Sending:
 		d := Decision{Next: Ack, Repeated: true}
 		if !row.State.Settled() && !res.fed() {
 			d.Next, d.RetryIn = Retry, max(0, row.NextAttemptAt.Sub(now))
 		}
-		return row, Effects{}, d
+		return row, Writes{}, d
 	}
 
 	row.LeaseUntil = time.Time{}
 	if row.LastError == "" || res.Outcome != NotSent && res.Outcome != Interrupted {
 		row.LastClass, row.LastError = res.Class, res.Answer // a call that was not sent has no answer
 	}
-	finish := func(s State) (Row, Effects, Decision) {
+	finish := func(s State) (Row, Writes, Decision) {
 		row, eff := row.settled(s, now)
 		eff.Attempt = attempt
 		if eff.DeadLetterClass == ClassFailed && res.Class != "" {
@@ -37,8 +37,8 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 		}
 		return row, eff, Decision{Next: Ack}
 	}
-	if res.Outcome == Paid {
-		row.TransactionKey, row.LastClass, row.LastError = res.TransactionKey, "", ""
+	if res.Outcome == Done {
+		row.Receipt, row.LastClass, row.LastError = res.Receipt, "", ""
 		return finish(Success)
 	}
 
@@ -49,18 +49,18 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 	wasSend := !row.LookingUp
 	if row.LookingUp {
 		p.settleLookup(&row, res.Outcome)
-	} else if rejected := p.settleSend(&row, res.Outcome); rejected && !row.MaybeCharged {
+	} else if rejected := p.settleSend(&row, res.Outcome); rejected && !row.MaybeDone {
 		return finish(Failed)
 	}
 	if p.exhausted(row) && !(res.postponed && p.unclearEnds()) { // whose dead letter is refused, too
 		if refused {
 			row.LastError = fmt.Sprintf("its key is %s old and its lookups are refused, the last one: %s", row.KeyAge(now).Truncate(time.Minute), res.Answer)
 		}
-		return finish(Failed) // which is UNKNOWN when a charge is possible
+		return finish(Failed) // which is UNKNOWN when it may have happened
 	}
 
 	row.State = Errored
-	if row.MaybeCharged {
+	if row.MaybeDone {
 		row.State = Ambiguous
 	}
 	delay := time.Duration(0)
@@ -70,42 +70,42 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 		row.Failures++
 		delay = max(p.Delay(row.Failures), res.RetryAfter).Truncate(time.Microsecond) // as stored
 	}
-	if p.Repeat == ByLookup && row.MaybeCharged && wasSend {
+	if p.Repeat == ByLookup && row.MaybeDone && wasSend {
 		delay = max(delay, p.UnderWay) // an earlier lookup would prove nothing
 	}
 	row.NextAttemptAt = now.Add(delay)
 	if res.fed() {
-		return row.queuedIn(QueueNone, now), Effects{Attempt: attempt}, Decision{Next: Ack}
+		return row.queuedIn(QueueNone, now), Writes{Attempt: attempt}, Decision{Next: Ack}
 	}
 	row = row.queuedIn(QueueRetry, row.NextAttemptAt)
-	return row, Effects{Attempt: attempt}, Decision{Next: Retry, RetryIn: delay}
+	return row, Writes{Attempt: attempt}, Decision{Next: Retry, RetryIn: delay}
 }
 
-// settleSend applies a send that did not end paid. It reports whether the API refused permanently.
+// settleSend applies a send that did not end done. It reports whether the far side refused permanently.
 func (p Policy) settleSend(row *Row, o Outcome) (rejected bool) {
 	if o.released() {
 		row.Attempts--
 	}
-	lookedUp := row.NoChargeSeen
-	row.NoChargeSeen = false
+	lookedUp := row.NotDoneSeen
+	row.NotDoneSeen = false
 	switch o {
 	case NotSent, Interrupted:
-		row.NoChargeSeen = lookedUp // the API has received no request since
+		row.NotDoneSeen = lookedUp // the far side has received no request since
 		if row.KeyFirstUsedAt.Equal(row.AttemptStartedAt) {
 			row.KeyFirstUsedAt = time.Time{} // this call would have been the first use
 		}
-	case NotCharged, Misconfigured:
-		if lookedUp && !row.MaybeCharged {
+	case Throttled, Misconfigured:
+		if lookedUp && !row.MaybeDone {
 			row.Lookups-- // the next send needs another lookup, and no attempt was spent
 		}
 	case TryAgain:
 	case Rejected:
-		// Only this request was refused; an earlier one may have charged: look it up.
+		// Only this request was refused; an earlier one may have taken effect: look it up.
 		rejected = true
 	default:
-		row.MaybeCharged = true
+		row.MaybeDone = true
 	}
-	if !row.MaybeCharged {
+	if !row.MaybeDone {
 		row.FirstSentAt = time.Time{}
 		return rejected
 	}
@@ -113,37 +113,37 @@ func (p Policy) settleSend(row *Row, o Outcome) (rejected bool) {
 	return rejected
 }
 
-// settleLookup applies a lookup that did not end paid. A possible charge stays possible, unless the
+// settleLookup applies a lookup that did not end done. What may have happened stays possible, unless the
 // far side has no keys: such a lookup begins when no request is under way any more.
 func (p Policy) settleLookup(row *Row, o Outcome) {
 	switch {
 	case o.released():
 		row.Lookups--
-	case o == NoCharge && p.Repeat == ByLookup:
-		row.MaybeCharged, row.LookingUp, row.FirstSentAt = false, false, time.Time{}
-	case o == NoCharge:
+	case o == NotDone && p.Repeat == ByLookup:
+		row.MaybeDone, row.LookingUp, row.FirstSentAt = false, false, time.Time{}
+	case o == NotDone:
 		// No proof, because a request may be under way. The next begin sends again if a send is
-		// left, the key is young enough, and the promotion is not cancelled.
-		row.NoChargeSeen = true
-		row.LookingUp = row.MaybeCharged && p.sendsUsedUp(*row)
+		// left, the key is young enough, and the group is not cancelled.
+		row.NotDoneSeen = true
+		row.LookingUp = row.MaybeDone && p.sendsUsedUp(*row)
 	}
 }
 
-// refusedLate reports whether a lookup counts towards MaxReleased although no other payout was
+// refusedLate reports whether a lookup counts towards MaxReleased although no other effect was
 // answered meanwhile. Lookups that are refused because of our credentials or by a proxy, or
-// throttled, are released without a limit, because an outage must not end a payout. Once the key is
+// throttled, are released without a limit, because an outage must not end an effect. Once the key is
 // old the far side may have forgotten it, and later lookups prove less and less.
 func (p Policy) refusedLate(row Row, res CallResult, now time.Time) bool {
 	switch res.Outcome {
-	case NotCharged, Unrecognized, Misconfigured:
-		return row.LookingUp && row.MaybeCharged && !res.postponed && p.tooOld(row, now)
+	case Throttled, Unrecognized, Misconfigured:
+		return row.LookingUp && row.MaybeDone && !res.postponed && p.tooOld(row, now)
 	}
 	return false
 }
 
 // exhausted reports whether neither a send nor a lookup is left.
 func (p Policy) exhausted(row Row) bool {
-	if !row.MaybeCharged && !row.LookingUp {
+	if !row.MaybeDone && !row.LookingUp {
 		return p.sendsUsedUp(row)
 	}
 	return row.LookingUp && (row.Lookups >= p.lookups() || row.Released >= 2*p.MaxReleased)

@@ -1,10 +1,12 @@
-package rules
+package payouts
 
 import (
 	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Each promotion has one stream, and no other name of a stream is taken for it.
@@ -17,6 +19,6 @@ func TestAStreamHasTheNameOfOnePromotion(t *testing.T) {
 	}
 	for _, id := range []string{"", "0", "-1", "+1", "007", "1 ", "x", "1e3", "99999999999999999999"} {
 		_, err := PromotionOfStream("POINT", id)
-		require.ErrorIs(t, err, ErrInvalid, id)
+		require.ErrorIs(t, err, rules.ErrInvalid, id)
 	}
 }

@@ -21,7 +21,7 @@ const (
 	Always
 )
 
-// lookups returns how many lookups a payout has.
+// lookups returns how many lookups an effect has.
 func (p Policy) lookups() int {
 	if p.Repeat == ByKey || p.Repeat == ByLookup {
 		return p.MaxLookups

@@ -29,18 +29,18 @@ func TestRepeatTable(t *testing.T) {
 	for shape, want := range table {
 		var got []string
 		for _, name := range columns {
-			next, eff, d := policies[name].Apply(rows[shape], Event{Kind: EventBegin, Now: t0, Promotion: PromotionRunning, SameRequest: true})
+			next, eff, d := policies[name].Apply(rows[shape], Event{Kind: EventBegin, Now: t0, Group: GroupRunning, SameRequest: true})
 			checkStepOf(t, policies[name], rows[shape], next, eff, d)
 			got = append(got, d.Next.String()+" "+string(next.State))
 		}
 		require.Equal(t, want, strings.Join(got, " | "), shape)
 	}
 
-	// A cancelled promotion sends nothing, and denies nothing.
+	// A cancelled group sends nothing, and denies nothing.
 	for name, want := range map[string]string{
 		"keys and lookups": "lookup SENDING", "keys": "ack UNKNOWN", "lookups": "lookup SENDING", "never": "ack UNKNOWN", "always": "ack UNKNOWN",
 	} {
-		next, _, d := policies[name].Apply(rows["ambiguous due"], Event{Kind: EventBegin, Now: t0, Promotion: PromotionCancelled, SameRequest: true})
+		next, _, d := policies[name].Apply(rows["ambiguous due"], Event{Kind: EventBegin, Now: t0, Group: GroupCancelled, SameRequest: true})
 		require.Equal(t, want, d.Next.String()+" "+string(next.State), name)
 	}
 }
@@ -50,19 +50,19 @@ func TestAnUnclearSendOfEachRepeat(t *testing.T) {
 	t.Parallel()
 	row := shapes()["sending"] // the first of three attempts
 	for name, want := range map[string]map[Outcome]string{
-		"keys and lookups": {PerhapsCharged: "AMBIGUOUS send 1s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "AMBIGUOUS send 1s"},
-		"keys":             {PerhapsCharged: "AMBIGUOUS send 1s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "AMBIGUOUS send 1s"},
-		"lookups":          {PerhapsCharged: "AMBIGUOUS lookup 1m0s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "AMBIGUOUS lookup 1m0s"},
-		"never":            {PerhapsCharged: "UNKNOWN ack 0s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "UNKNOWN ack 0s"},
-		"always":           {PerhapsCharged: "AMBIGUOUS send 1s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "AMBIGUOUS send 1s"},
+		"keys and lookups": {Unclear: "AMBIGUOUS send 1s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "AMBIGUOUS send 1s"},
+		"keys":             {Unclear: "AMBIGUOUS send 1s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "AMBIGUOUS send 1s"},
+		"lookups":          {Unclear: "AMBIGUOUS lookup 1m0s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "AMBIGUOUS lookup 1m0s"},
+		"never":            {Unclear: "UNKNOWN ack 0s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "UNKNOWN ack 0s"},
+		"always":           {Unclear: "AMBIGUOUS send 1s", TryAgain: "ERROR send 1s", Rejected: "FAILED ack 0s", Unrecognized: "AMBIGUOUS send 1s"},
 	} {
 		p := repeats()[name]
 		for outcome, want := range want {
-			next, eff, d := p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: outcome}})
+			next, eff, d := p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: CallResult{Epoch: row.Epoch, Outcome: outcome}})
 			checkStepOf(t, p, row, next, eff, d)
 			then, at := Ack, t0
 			if !next.State.Settled() {
-				then, at = p.NextBegin(next, PromotionRunning, t0)
+				then, at = p.NextBegin(next, GroupRunning, t0)
 			}
 			require.Equal(t, want, string(next.State)+" "+then.String()+" "+at.Sub(t0).String(), "%s, %s", name, outcome)
 		}
@@ -76,13 +76,13 @@ func TestALookupThatFindsNothing(t *testing.T) {
 	row := shapes()["sending lookup"]
 	for name, want := range map[string]string{"keys and lookups": "AMBIGUOUS true", "lookups": "ERROR false"} {
 		p := repeats()[name]
-		next, eff, d := p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: NoCharge}})
+		next, eff, d := p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: CallResult{Epoch: row.Epoch, Outcome: NotDone}})
 		checkStepOf(t, p, row, next, eff, d)
-		then, _ := p.NextBegin(next, PromotionRunning, t0)
+		then, _ := p.NextBegin(next, GroupRunning, t0)
 		require.Equal(t, Send, then, name)
-		require.Equal(t, want, string(next.State)+map[bool]string{true: " true", false: " false"}[next.MaybeCharged], name)
-		cancelled, _ := p.NextBegin(next, PromotionCancelled, t0)
-		require.Equal(t, next.MaybeCharged, cancelled == Lookup, "%s: what certainly did not happen is cancelled", name)
+		require.Equal(t, want, string(next.State)+map[bool]string{true: " true", false: " false"}[next.MaybeDone], name)
+		cancelled, _ := p.NextBegin(next, GroupCancelled, t0)
+		require.Equal(t, next.MaybeDone, cancelled == Lookup, "%s: what certainly did not happen is cancelled", name)
 	}
 }
 
@@ -91,10 +91,10 @@ func TestALookupWaitsForTheRequestsOfADeadWorker(t *testing.T) {
 	t.Parallel()
 	row := shapes()["expired"]
 	p := repeats()["lookups"]
-	next, at := p.NextBegin(row, PromotionRunning, t0)
+	next, at := p.NextBegin(row, GroupRunning, t0)
 	require.Equal(t, Lookup, next)
 	require.Equal(t, row.LeaseUntil.Add(p.UnderWay), at)
-	_, _, d := p.Apply(row, Event{Kind: EventBegin, Now: t0, Promotion: PromotionRunning, SameRequest: true})
+	_, _, d := p.Apply(row, Event{Kind: EventBegin, Now: t0, Group: GroupRunning, SameRequest: true})
 	require.Equal(t, at.Sub(t0), d.RetryIn)
 }
 
@@ -108,11 +108,11 @@ func TestAReplayThatFindsNothingOutIsRefused(t *testing.T) {
 		"keys and lookups": {false, false}, "keys": {false, true}, "lookups": {false, false}, "never": {true, true}, "always": {false, false}, "not said": {true, true},
 	} {
 		for i, row := range []Row{young, old} {
-			next, eff, d := repeats()[name].Apply(row, Event{Kind: EventReplay, Now: t0, Promotion: PromotionRunning})
-			require.Equal(t, want[i], d.Refused != "", "%s: %q", name, d.Refused)
+			next, eff, d := repeats()[name].Apply(row, Event{Kind: EventReplay, Now: t0, Group: GroupRunning})
+			require.Equal(t, want[i], d.Refused != 0, "%s: %d", name, d.Refused)
 			if want[i] {
 				require.Equal(t, row, next)
-				require.Equal(t, Effects{}, eff)
+				require.Equal(t, Writes{}, eff)
 			}
 		}
 	}
@@ -122,9 +122,9 @@ func TestAReplayThatFindsNothingOutIsRefused(t *testing.T) {
 func TestAPostponedCallEndsNothing(t *testing.T) {
 	t.Parallel()
 	for name, p := range repeats() {
-		for _, outcome := range []Outcome{Paid, PerhapsCharged, Rejected, TryAgain} {
+		for _, outcome := range []Outcome{Done, Unclear, Rejected, TryAgain} {
 			row := shapes()["sending"]
-			res := CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: outcome, TransactionKey: "tx"}
+			res := CallResult{Epoch: row.Epoch, Outcome: outcome, Receipt: "tx"}
 			next, _, _ := p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: res.Postponed(false)})
 			require.False(t, next.State.Settled(), "%s, %s: %s", name, outcome, next.State)
 		}

@@ -9,20 +9,20 @@ type Next int
 const (
 	Enqueue     Next = iota + 1 // Accept: enqueue it, or call NotEnqueued; then ack
 	Overflow                    // Accept: ack; the stream is full, and the feeder enqueues it
-	Pay                         // Accept: begin it now
-	Done                        // Accept: ack; the payout is settled
+	CallNow                     // Accept: begin it now
+	Settled                     // Accept: ack; the effect is settled
 	Paused                      // Accept: ack; the feeder enqueues it after the resume
 	Conflict                    // Accept, Begin: ack; there is a dead letter
 	Send                        // Begin: send the stored request, then Settle
 	Lookup                      // Begin: look up the outcome of the key, then Settle
 	Ack                         // Begin, Settle: ack, nothing else to do
 	Retry                       // Begin, Settle: publish a retry record, due in RetryIn, then ack
-	Unannounced                 // Begin: ack; there is no such payout, and there is a dead letter
+	Unannounced                 // Begin: ack; there is no such effect, and there is a dead letter
 )
 
 // String returns the lower-case name.
 func (n Next) String() string {
-	names := [...]string{"none", "enqueue", "overflow", "pay", "done", "paused", "conflict", "send", "lookup", "ack", "retry", "unannounced"}
+	names := [...]string{"none", "enqueue", "overflow", "call_now", "settled", "paused", "conflict", "send", "lookup", "ack", "retry", "unannounced"}
 	if n < 0 || int(n) >= len(names) {
 		return "invalid"
 	}
@@ -31,9 +31,9 @@ func (n Next) String() string {
 
 // Policy has the limits of a ledger. It is safe for concurrent use.
 type Policy struct {
-	MaxAttempts int           // sends per payout
-	MaxLookups  int           // lookups per payout; with ByKey 0 means that the far side has none
-	MaxReleased int           // counted releases before the payout is FAILED or looked up
+	MaxAttempts int           // sends per effect
+	MaxLookups  int           // lookups per effect; with ByKey 0 means that the far side has none
+	MaxReleased int           // counted releases before the effect is FAILED or looked up
 	Lease       time.Duration // of a begin
 	// KeyTTL is the age of a key above which a lookup precedes each send. Above it, too, lookups that
 	// are always refused end, after twice MaxReleased of them.
@@ -54,31 +54,31 @@ type EventKind int
 const (
 	EventAccept      EventKind = iota // a record without a row: the row is new
 	EventAcceptAgain                  // a record that has a row
-	EventNotEnqueued                  // the stream was full, or the promotion paused
+	EventNotEnqueued                  // the stream was full, or the group paused
 	EventBegin                        // a worker has read an entry or a retry record
 	EventSettle                       // a call ended
-	EventCancel                       // the promotion is cancelled
-	EventEnqueued                     // the feeder has added the payout to the stream
+	EventCancel                       // the group is cancelled
+	EventEnqueued                     // the feeder has added the effect to the stream
 	EventStreamLost                   // the stream was lost
 	EventReplay                       // an operator replays a dead letter
-	EventResolve                      // an operator resolves a payout that may have been charged
+	EventResolve                      // an operator resolves an effect that may have happened
 )
 
 // Event is the input of a transition. Kind determines which fields are read.
 type Event struct {
 	Kind        EventKind
 	Now         time.Time
-	Promotion   PromotionState // accept, accept again, begin, replay, resolve
-	SameRequest bool           // accept again, begin: the request equals the stored one
-	PayNow      bool           // accept, accept again
-	StreamFull  bool           // accept, accept again: the stream takes no entry
-	Result      CallResult     // settle
-	Version     int64          // enqueued: version of the row that was enqueued
-	Resolution  Resolution     // resolve
+	Group       GroupState // accept, accept again, begin, replay, resolve
+	SameRequest bool       // accept again, begin: the request equals the stored one
+	CallNow     bool       // accept, accept again
+	StreamFull  bool       // accept, accept again: the stream takes no entry
+	Result      CallResult // settle
+	Version     int64      // enqueued: version of the row that was enqueued
+	Resolution  Resolution // resolve
 }
 
-// Effects is what is written in addition to the row, in the same transaction.
-type Effects struct {
+// Writes is what is written in addition to the row, in the same transaction.
+type Writes struct {
 	Attempt *Attempt // the attempt that has ended; nil: none
 	Settled bool     // the row was settled by this event: summary and outcome event
 	// LeftState is the final state that an operator's action has ended. Its summary counts one
@@ -91,15 +91,15 @@ type Effects struct {
 type Decision struct {
 	Next     Next
 	RetryIn  time.Duration
-	Stale    bool   // settle: the row has another epoch; nothing changed
-	Repeated bool   // settle: this epoch was settled before; nothing changed
-	Reason   string // begin, for logs: settled, leased, not_due, paused, cancelled, exhausted
-	Refused  string // replay, resolve: the reason; nothing changed
+	Stale    bool    // settle: the row has another epoch; nothing changed
+	Repeated bool    // settle: this epoch was settled before; nothing changed
+	Reason   string  // begin, for logs: settled, leased, not_due, paused, cancelled, exhausted
+	Refused  Refusal // replay, resolve: the reason; nothing changed
 }
 
 // Apply is the transition function. It is pure and accepts every row with every event. Each change
 // increments the version.
-func (p Policy) Apply(row Row, ev Event) (Row, Effects, Decision) {
+func (p Policy) Apply(row Row, ev Event) (Row, Writes, Decision) {
 	next, eff, d := p.transition(row, ev)
 	if next != row {
 		next.Version = row.Version + 1
@@ -107,7 +107,7 @@ func (p Policy) Apply(row Row, ev Event) (Row, Effects, Decision) {
 	return next, eff, d
 }
 
-func (p Policy) transition(row Row, ev Event) (Row, Effects, Decision) {
+func (p Policy) transition(row Row, ev Event) (Row, Writes, Decision) {
 	switch ev.Kind {
 	case EventAccept:
 		return p.accept(row, ev)
@@ -124,7 +124,7 @@ func (p Policy) transition(row Row, ev Event) (Row, Effects, Decision) {
 	case EventResolve:
 		return p.resolve(row, ev)
 	case EventNotEnqueued, EventStreamLost:
-		// A wrong "stream" would strand the payout; a wrong "none" only enqueues it twice.
+		// A wrong "stream" would strand the effect; a wrong "none" only enqueues it twice.
 		if !row.State.Settled() && row.Queue == QueueStream {
 			row = row.queuedIn(QueueNone, ev.Now)
 		}
@@ -133,5 +133,5 @@ func (p Policy) transition(row Row, ev Event) (Row, Effects, Decision) {
 			row = row.queuedIn(QueueStream, ev.Now)
 		}
 	}
-	return row, Effects{}, Decision{}
+	return row, Writes{}, Decision{}
 }

@@ -2,55 +2,55 @@ package rules
 
 import "time"
 
-func (p Policy) begin(row Row, ev Event) (Row, Effects, Decision) {
+func (p Policy) begin(row Row, ev Event) (Row, Writes, Decision) {
 	now := ev.Now
 	switch {
 	case !ev.SameRequest:
-		return row, Effects{DeadLetterClass: ClassConflict}, Decision{Next: Conflict, Reason: "conflict"}
+		return row, Writes{DeadLetterClass: ClassConflict}, Decision{Next: Conflict, Reason: "conflict"}
 	case row.State.Settled():
-		return row, Effects{}, Decision{Next: Ack, Reason: "settled"}
+		return row, Writes{}, Decision{Next: Ack, Reason: "settled"}
 	case p.busyUntil(row).After(now):
 		until := p.busyUntil(row)
 		row = row.queuedIn(QueueRetry, until)
-		return row, Effects{}, Decision{Next: Retry, RetryIn: until.Sub(now), Reason: "leased"}
-	case ev.Promotion == PromotionPaused:
-		return row.queuedIn(QueueNone, now), Effects{}, Decision{Next: Ack, Reason: "paused"}
+		return row, Writes{}, Decision{Next: Retry, RetryIn: until.Sub(now), Reason: "leased"}
+	case ev.Group == GroupPaused:
+		return row.queuedIn(QueueNone, now), Writes{}, Decision{Next: Ack, Reason: "paused"}
 	}
 
-	cancelled := ev.Promotion == PromotionCancelled
+	cancelled := ev.Group == GroupCancelled
 	switch {
 	case cancelled && row.cancellable():
 		row, eff := row.settled(Cancelled, now)
 		return row, eff, Decision{Next: Ack, Reason: "cancelled"}
 	case row.NextAttemptAt.After(now):
 		row = row.queuedIn(QueueRetry, row.NextAttemptAt)
-		return row, Effects{}, Decision{Next: Retry, RetryIn: row.NextAttemptAt.Sub(now), Reason: "not_due"}
+		return row, Writes{}, Decision{Next: Retry, RetryIn: row.NextAttemptAt.Sub(now), Reason: "not_due"}
 	}
 
-	var eff Effects
-	if open, ok := row.OpenCall(); ok { // the lease expired, and its worker may have charged
+	var eff Writes
+	if open, ok := row.OpenCall(); ok { // the lease expired, and the effect may have happened
 		open.EndedAt, open.Outcome, open.Class = now, Interrupted, ClassLeaseExpired
 		eff.Attempt = &open
-		if !row.LookingUp { // a lookup charges nothing
-			row.MaybeCharged, row.NoChargeSeen = true, false
+		if !row.LookingUp { // a lookup does nothing
+			row.MaybeDone, row.NotDoneSeen = true, false
 		}
 		row.Interruptions++
 	}
-	fail := func() (Row, Effects, Decision) {
+	fail := func() (Row, Writes, Decision) {
 		row.Epoch++ // a late answer must not match
 		settled, final := row.settled(Failed, now)
 		final.Attempt = eff.Attempt
 		return settled, final, Decision{Next: Ack, Reason: "exhausted"}
 	}
-	if cancelled && !row.MaybeCharged { // it was a lookup
+	if cancelled && !row.MaybeDone { // it was a lookup
 		row.Epoch++
 		settled, final := row.settled(Cancelled, now)
 		final.Attempt = eff.Attempt
 		return settled, final, Decision{Next: Ack, Reason: "cancelled"}
 	}
 	tooOld := p.tooOld(row, now)
-	mustLookUp := tooOld && !row.NoChargeSeen && p.lookups() > 0
-	if row.MaybeCharged {
+	mustLookUp := tooOld && !row.NotDoneSeen && p.lookups() > 0
+	if row.MaybeDone {
 		mustLookUp = row.LookingUp || cancelled || tooOld || !p.sendsUnclear() || p.sendsUsedUp(row)
 	}
 	switch {
@@ -79,17 +79,17 @@ func (p Policy) lease(row Row, now time.Time, lookingUp bool) Row {
 }
 
 // NextBegin returns the result of the next begin and its earliest time. It ignores a pause.
-func (p Policy) NextBegin(row Row, promotion PromotionState, now time.Time) (Next, time.Time) {
+func (p Policy) NextBegin(row Row, group GroupState, now time.Time) (Next, time.Time) {
 	at := now
 	for _, t := range []time.Time{p.busyUntil(row), row.NextAttemptAt} {
 		if t.After(at) {
 			at = t
 		}
 	}
-	if promotion == PromotionPaused {
-		promotion = PromotionRunning
+	if group == GroupPaused {
+		group = GroupRunning
 	}
-	_, _, d := p.begin(row, Event{Kind: EventBegin, Now: at, Promotion: promotion, SameRequest: true})
+	_, _, d := p.begin(row, Event{Kind: EventBegin, Now: at, Group: group, SameRequest: true})
 	return d.Next, at
 }
 

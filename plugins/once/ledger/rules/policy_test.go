@@ -15,13 +15,9 @@ func testPolicy() Policy {
 		Delay: func(n int) time.Duration { return time.Duration(n) * time.Second }}
 }
 
-func key(promotion, target int64) Key {
-	return Key{Type: "POINT", Promotion: promotion, Target: target}
-}
-
 // shapes are rows of each state and flag that the ledger can store.
 func shapes() map[string]Row {
-	base := Row{ID: 1, Key: key(1, 2), AcceptedAt: t0.Add(-2 * time.Minute), Queue: QueueRetry, QueueDue: t0, Version: 7}
+	base := Row{AcceptedAt: t0.Add(-2 * time.Minute), Queue: QueueRetry, QueueDue: t0, Version: 7}
 	make := func(s State, change func(*Row)) Row {
 		r := base
 		r.State = s
@@ -32,7 +28,7 @@ func shapes() map[string]Row {
 	}
 	sending := func(lease time.Duration, maybe, lookingUp bool, attempts int) Row {
 		return make(Sending, func(r *Row) {
-			r.Epoch, r.Attempts, r.MaybeCharged, r.LookingUp = 4, attempts, maybe, lookingUp
+			r.Epoch, r.Attempts, r.MaybeDone, r.LookingUp = 4, attempts, maybe, lookingUp
 			r.LeaseUntil, r.FirstSentAt, r.AttemptStartedAt, r.AttemptBy = t0.Add(lease), t0.Add(-time.Minute), t0.Add(lease-8*time.Second), "b"
 			r.KeyFirstUsedAt = r.FirstSentAt
 			if lookingUp {
@@ -42,7 +38,7 @@ func shapes() map[string]Row {
 	}
 	waiting := func(s State, in time.Duration, maybe, lookingUp bool) Row {
 		return make(s, func(r *Row) {
-			r.Epoch, r.Attempts, r.MaybeCharged, r.LookingUp, r.NextAttemptAt = 3, 1, maybe, lookingUp, t0.Add(in)
+			r.Epoch, r.Attempts, r.MaybeDone, r.LookingUp, r.NextAttemptAt = 3, 1, maybe, lookingUp, t0.Add(in)
 			r.KeyFirstUsedAt = t0.Add(-time.Minute)
 			if maybe {
 				r.FirstSentAt = r.KeyFirstUsedAt
@@ -58,7 +54,7 @@ func shapes() map[string]Row {
 	old := t0.Add(-2 * time.Hour)
 	return map[string]Row{
 		"error old":                with(waiting(Errored, -1, false, false), func(r *Row) { r.KeyFirstUsedAt = old }),
-		"error old, no charge":     with(waiting(Errored, -1, false, false), func(r *Row) { r.KeyFirstUsedAt, r.NoChargeSeen = old, true }),
+		"error old, no charge":     with(waiting(Errored, -1, false, false), func(r *Row) { r.KeyFirstUsedAt, r.NotDoneSeen = old, true }),
 		"error old, looked up":     with(waiting(Errored, -1, false, false), func(r *Row) { r.KeyFirstUsedAt, r.Lookups = old, 3 }),
 		"error released":           with(waiting(Errored, -1, false, false), func(r *Row) { r.Released = 4 }),
 		"sending released":         with(sending(time.Second, false, false, 1), func(r *Row) { r.Released = 3 }),
@@ -97,14 +93,14 @@ func shapes() map[string]Row {
 		"failed":            settled(Failed),
 		"unknown": func() Row {
 			r := settled(Unknown)
-			r.MaybeCharged, r.FirstSentAt = true, t0.Add(-time.Minute)
+			r.MaybeDone, r.FirstSentAt = true, t0.Add(-time.Minute)
 			return r
 		}(),
 		"cancelled": settled(Cancelled),
 	}
 }
 
-// Each shape of a row, in each state of its promotion.
+// Each shape of a row, in each state of its group.
 func TestBeginTable(t *testing.T) {
 	t.Parallel()
 	// running / paused / cancelled, each: next, state afterwards
@@ -149,15 +145,15 @@ func TestBeginTable(t *testing.T) {
 	require.Len(t, table, len(rows), "every shape has its line")
 	for name, row := range rows {
 		got := ""
-		for i, promotion := range []PromotionState{PromotionRunning, PromotionPaused, PromotionCancelled} {
-			next, eff, d := testPolicy().Apply(row, Event{Kind: EventBegin, Now: t0, Promotion: promotion, SameRequest: true})
+		for i, group := range []GroupState{GroupRunning, GroupPaused, GroupCancelled} {
+			next, eff, d := testPolicy().Apply(row, Event{Kind: EventBegin, Now: t0, Group: group, SameRequest: true})
 			if i > 0 {
 				got += " / "
 			}
 			got += fmt.Sprint(d.Next, " ", next.State)
 			checkStep(t, row, next, eff, d)
-			if promotion == PromotionPaused && d.Next == Ack && !row.State.Settled() {
-				require.Equal(t, QueueNone, next.Queue, "%s: a paused payout waits for the feeder", name)
+			if group == GroupPaused && d.Next == Ack && !row.State.Settled() {
+				require.Equal(t, QueueNone, next.Queue, "%s: a paused effect waits for the feeder", name)
 				require.Greater(t, next.Version, row.Version, "%s: its entry is used up, even when it was in no queue", name)
 			}
 			if d.Next == Retry {
@@ -169,17 +165,17 @@ func TestBeginTable(t *testing.T) {
 				require.Equal(t, t0.Add(8*time.Second), next.LeaseUntil, name)
 				require.Equal(t, next.LeaseUntil, next.QueueDue, "%s: a lease counts as a retry", name)
 			}
-			if row.State == Sending && !row.LeaseUntil.After(t0) && promotion != PromotionPaused {
+			if row.State == Sending && !row.LeaseUntil.After(t0) && group != GroupPaused {
 				require.NotNil(t, eff.Attempt, "%s: the attempt taken over has its line", name)
 				require.Equal(t, row.Epoch, eff.Attempt.Epoch)
 				require.Equal(t, Interrupted, eff.Attempt.Outcome)
-				require.Equal(t, !row.LookingUp || row.MaybeCharged, next.MaybeCharged, "%s: a lookup charges nothing", name)
+				require.Equal(t, !row.LookingUp || row.MaybeDone, next.MaybeDone, "%s: a lookup charges nothing", name)
 				require.Greater(t, next.Epoch, row.Epoch, "%s: a late answer must be stale", name)
 			}
 		}
 		require.Equal(t, table[name], got, name)
 
-		next, eff, d := testPolicy().Apply(row, Event{Kind: EventBegin, Now: t0, Promotion: PromotionRunning, SameRequest: false})
+		next, eff, d := testPolicy().Apply(row, Event{Kind: EventBegin, Now: t0, Group: GroupRunning, SameRequest: false})
 		require.Equal(t, Conflict, d.Next, name)
 		require.Equal(t, ClassConflict, eff.DeadLetterClass, name)
 		require.Equal(t, row, next, "%s: a conflict changes nothing", name)
@@ -189,7 +185,7 @@ func TestBeginTable(t *testing.T) {
 // Each outcome for each shape of a row.
 func TestSettleTable(t *testing.T) {
 	t.Parallel()
-	outcomes := []Outcome{Paid, NotCharged, TryAgain, PerhapsCharged, Rejected, Misconfigured, NoCharge, Interrupted, NotSent, Unrecognized}
+	outcomes := []Outcome{Done, Throttled, TryAgain, Unclear, Rejected, Misconfigured, NotDone, Interrupted, NotSent, Unrecognized}
 	// State afterwards, in the order of outcomes; + marks a row that must be looked up next.
 	table := map[string]string{
 		"sending":                 "SUCCESS ERROR ERROR AMBIGUOUS FAILED ERROR AMBIGUOUS ERROR ERROR AMBIGUOUS",
@@ -211,13 +207,13 @@ func TestSettleTable(t *testing.T) {
 	for name, row := range shapes() {
 		got := ""
 		for i, o := range outcomes {
-			res := CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: o, TransactionKey: "tx", Class: "c", Answer: "no", Status: 500}
+			res := CallResult{Epoch: row.Epoch, Outcome: o, Receipt: "tx", Class: "c", Answer: "no", Status: 500}
 			next, eff, d := p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: res})
 			checkStep(t, row, next, eff, d)
 			if row.State != Sending {
 				require.Equal(t, row, next, "%s: only a call can be settled", name)
 				require.True(t, d.Repeated)
-				require.Equal(t, Effects{}, eff)
+				require.Equal(t, Writes{}, eff)
 				continue
 			}
 			if i > 0 {
@@ -245,7 +241,7 @@ func TestSettleTable(t *testing.T) {
 					require.Equal(t, time.Minute, later.RetryIn, name)
 				}
 				res.RetryAfter = 0
-				require.Equal(t, next.MaybeCharged, !next.FirstSentAt.IsZero(), "%s: %s", name, o)
+				require.Equal(t, next.MaybeDone, !next.FirstSentAt.IsZero(), "%s: %s", name, o)
 			}
 			if o.released() {
 				require.Equal(t, row.Attempts+row.Lookups-1, next.Attempts+next.Lookups, "%s: %s is released", name, o)
@@ -254,7 +250,7 @@ func TestSettleTable(t *testing.T) {
 
 			again, eff, d2 := p.Apply(next, Event{Kind: EventSettle, Now: t0, Result: res})
 			require.Equal(t, next, again, "%s: %s twice", name, o)
-			require.Equal(t, Effects{}, eff, "%s: %s twice", name, o)
+			require.Equal(t, Writes{}, eff, "%s: %s twice", name, o)
 			require.Equal(t, d.Next, d2.Next, "%s: %s twice", name, o)
 
 			for _, epoch := range []int64{row.Epoch - 1, row.Epoch + 1} {
@@ -276,22 +272,22 @@ func TestAcceptTable(t *testing.T) {
 	t.Parallel()
 	p := testPolicy()
 	for name, row := range shapes() {
-		for _, promotion := range []PromotionState{PromotionRunning, PromotionPaused, PromotionCancelled} {
-			for _, to := range []Event{{}, {PayNow: true}, {StreamFull: true}, {PayNow: true, StreamFull: true}} {
-				ev := Event{Kind: EventAcceptAgain, Now: t0, Promotion: promotion, PayNow: to.PayNow, StreamFull: to.StreamFull, SameRequest: true}
+		for _, group := range []GroupState{GroupRunning, GroupPaused, GroupCancelled} {
+			for _, to := range []Event{{}, {CallNow: true}, {StreamFull: true}, {CallNow: true, StreamFull: true}} {
+				ev := Event{Kind: EventAcceptAgain, Now: t0, Group: group, CallNow: to.CallNow, StreamFull: to.StreamFull, SameRequest: true}
 				next, eff, d := p.Apply(row, ev)
 				checkStep(t, row, next, eff, d)
 				switch {
 				case row.State.Settled():
-					require.Equal(t, Done, d.Next, name)
-				case promotion == PromotionCancelled && (row.State == Pending || row.State == Errored):
-					require.Equal(t, Done, d.Next, name)
+					require.Equal(t, Settled, d.Next, name)
+				case group == GroupCancelled && (row.State == Pending || row.State == Errored):
+					require.Equal(t, Settled, d.Next, name)
 					require.Equal(t, Cancelled, next.State, name)
-				case promotion == PromotionPaused:
+				case group == GroupPaused:
 					require.Equal(t, Paused, d.Next, name)
 					require.NotEqual(t, QueueStream, next.Queue, name)
-				case to.PayNow:
-					require.Equal(t, Pay, d.Next, name)
+				case to.CallNow:
+					require.Equal(t, CallNow, d.Next, name)
 					require.NotEqual(t, QueueNone, next.Queue, name)
 				case to.StreamFull:
 					require.Equal(t, Overflow, d.Next, name)
@@ -334,13 +330,13 @@ func TestAcceptTable(t *testing.T) {
 			require.Equal(t, row, next)
 		}
 	}
-	fresh := Row{Key: key(1, 2)}
+	fresh := Row{}
 	for want, ev := range map[string]Event{
-		"enqueue PENDING stream": {Promotion: PromotionRunning},
-		"pay PENDING retry":      {Promotion: PromotionRunning, PayNow: true, StreamFull: true},
-		"overflow PENDING none":  {Promotion: PromotionRunning, StreamFull: true},
-		"paused PENDING none":    {Promotion: PromotionPaused, PayNow: true},
-		"done CANCELLED none":    {Promotion: PromotionCancelled},
+		"enqueue PENDING stream": {Group: GroupRunning},
+		"call_now PENDING retry": {Group: GroupRunning, CallNow: true, StreamFull: true},
+		"overflow PENDING none":  {Group: GroupRunning, StreamFull: true},
+		"paused PENDING none":    {Group: GroupPaused, CallNow: true},
+		"settled CANCELLED none": {Group: GroupCancelled},
 	} {
 		ev.Kind, ev.Now = EventAccept, t0
 		next, _, d := p.Apply(fresh, ev)
@@ -349,12 +345,12 @@ func TestAcceptTable(t *testing.T) {
 	}
 }
 
-// checkStep checks what holds for each step of each payout.
-func checkStep(t require.TestingT, was, is Row, eff Effects, d Decision) {
+// checkStep checks what holds for each step of each effect.
+func checkStep(t require.TestingT, was, is Row, eff Writes, d Decision) {
 	checkStepOf(t, testPolicy(), was, is, eff, d)
 }
 
-func checkStepOf(t require.TestingT, p Policy, was, is Row, eff Effects, d Decision) {
+func checkStepOf(t require.TestingT, p Policy, was, is Row, eff Writes, d Decision) {
 	switch {
 	case eff.LeftState != "": // an operator
 		require.Equal(t, was.State, eff.LeftState)
@@ -372,9 +368,9 @@ func checkStepOf(t require.TestingT, p Policy, was, is Row, eff Effects, d Decis
 	require.Equal(t, is.State.Settled(), !is.SettledAt.IsZero())
 	denied := is.State == Failed && (eff.LeftState == Unknown || was.State == Ambiguous && eff.DeadLetterClass == ClassResolved) // by an operator
 	// A far side without keys is asked when no request is under way any more.
-	proved := p.Repeat == ByLookup && was.State == Sending && was.LookingUp && eff.Attempt != nil && eff.Attempt.Outcome == NoCharge
-	if was.MaybeCharged && !denied && !proved {
-		require.True(t, is.MaybeCharged, "a possible charge is never cleared")
+	proved := p.Repeat == ByLookup && was.State == Sending && was.LookingUp && eff.Attempt != nil && eff.Attempt.Outcome == NotDone
+	if was.MaybeDone && !denied && !proved {
+		require.True(t, is.MaybeDone, "a possible charge is never cleared")
 		require.Equal(t, was.FirstSentAt, is.FirstSentAt, "nor when it was first possible")
 	}
 	if is.KeyFirstUsedAt != was.KeyFirstUsedAt && !was.KeyFirstUsedAt.IsZero() {
@@ -384,11 +380,11 @@ func checkStepOf(t require.TestingT, p Policy, was, is Row, eff Effects, d Decis
 	if is.State == Sending && !is.LookingUp {
 		require.False(t, is.KeyFirstUsedAt.IsZero(), "a key that is sent is used")
 	}
-	if is.MaybeCharged && !is.State.Settled() {
+	if is.MaybeDone && !is.State.Settled() {
 		require.False(t, is.FirstSentAt.IsZero(), "the age of a possible charge is known")
 	}
-	require.True(t, is.State != Ambiguous || is.MaybeCharged, "an AMBIGUOUS payout is found by its possible charge")
-	if is.MaybeCharged {
+	require.True(t, is.State != Ambiguous || is.MaybeDone, "an AMBIGUOUS effect is found by its possible charge")
+	if is.MaybeDone {
 		require.NotContains(t, []State{Failed, Cancelled, Errored, Pending}, is.State)
 	}
 	if was.State == Sending && is.State != Sending && d.Next == Ack && eff.Attempt == nil {
@@ -398,19 +394,19 @@ func checkStepOf(t require.TestingT, p Policy, was, is Row, eff Effects, d Decis
 	if !is.State.Settled() && is.Queue == QueueNone && was.Queue != QueueNone {
 		require.Contains(t, []Next{0, Ack, Paused, Overflow}, d.Next)
 	}
-	require.False(t, eff.Settled && eff.LeftState == "" && (is.State == Failed || is.State == Unknown) && eff.DeadLetterClass == "", "a failed payout has a dead letter")
+	require.False(t, eff.Settled && eff.LeftState == "" && (is.State == Failed || is.State == Unknown) && eff.DeadLetterClass == "", "a failed effect has a dead letter")
 }
 
-// An interrupted payout that the feeder enqueues gets no retry record, also if the settle is
+// An interrupted effect that the feeder enqueues gets no retry record, also if the settle is
 // repeated. Other results ignore the flag.
-func TestAnInterruptedPayoutIsLeftToTheFeeder(t *testing.T) {
+func TestAnInterruptedEffectIsLeftToTheFeeder(t *testing.T) {
 	t.Parallel()
 	p := testPolicy()
 	for name, row := range shapes() {
 		if row.State != Sending {
 			continue
 		}
-		res := CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: Interrupted, Feed: true}
+		res := CallResult{Epoch: row.Epoch, Outcome: Interrupted, Feed: true}
 		next, eff, d := p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: res})
 		if next.State.Settled() { // its attempts were used up before
 			continue

@@ -35,7 +35,7 @@ func repeats() map[string]Policy {
 // of the histories the time counts from the charge instead. An API without keys charges for each
 // request. A proxy in front of it gives answers that prove nothing. Only an effect that may happen
 // twice is ever charged twice, and none is denied that was charged.
-func TestPayoutNeverPaidTwice(t *testing.T) {
+func TestNoEffectHappensTwice(t *testing.T) {
 	t.Parallel()
 	for name, p := range repeats() {
 		t.Run(name, func(t *testing.T) {
@@ -50,12 +50,12 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 // neverPaidTwice runs one history.
 func neverPaidTwice(t *rapid.T, p Policy) {
 	charges := 0
-	// A payout with a single attempt often fails, so operators act often.
+	// A effect with a single attempt often fails, so operators act often.
 	p.MaxAttempts = rapid.IntRange(1, 3).Draw(t, "attempts")
 	p.MaxLookups = min(p.MaxLookups, p.MaxAttempts)
 	now := t0
-	row, _, _ := p.Apply(Row{ID: 1, Key: key(1, 2)}, Event{Kind: EventAccept, Now: now, Promotion: PromotionRunning})
-	promotion := PromotionRunning
+	row, _, _ := p.Apply(Row{}, Event{Kind: EventAccept, Now: now, Group: GroupRunning})
+	group := GroupRunning
 	type flight struct {
 		epoch int64
 		send  bool
@@ -110,14 +110,14 @@ func neverPaidTwice(t *rapid.T, p Policy) {
 	for range rapid.IntRange(1, 60).Draw(t, "steps") {
 		switch rapid.SampledFrom([]string{"begin", "begin", "write", "arrive", "answer", "answer", "abandon", "deliver", "wait", "pause", "resume", "cancel", "enqueued", "lost", "crash", "replay", "replay", "resolve"}).Draw(t, "step") {
 		case "begin":
-			d := step(Event{Kind: EventBegin, Promotion: promotion, SameRequest: true})
+			d := step(Event{Kind: EventBegin, Group: group, SameRequest: true})
 			if d.Next == Send || d.Next == Lookup {
 				if d.Next == Send {
-					require.NotEqual(t, PromotionCancelled, promotion, "sent after a cancel")
+					require.NotEqual(t, GroupCancelled, group, "sent after a cancel")
 					old := p.Repeat == ByKey && row.KeyAge(now) > p.KeyTTL
-					require.False(t, row.MaybeCharged && old, "sent after the key's time")
+					require.False(t, row.MaybeDone && old, "sent after the key's time")
 					require.False(t, old && !looked && p.MaxLookups > 0, "sent after the key's time, without a lookup")
-					require.False(t, row.MaybeCharged && !p.sendsUnclear(), "sent although it may have been charged")
+					require.False(t, row.MaybeDone && !p.sendsUnclear(), "sent although it may have been charged")
 				}
 				flights = append(flights, &flight{epoch: row.Epoch, send: d.Next == Send, after: looked, until: now.Add(p.Lease), state: "leased"})
 				looked = looked && d.Next == Lookup
@@ -144,25 +144,25 @@ func neverPaidTwice(t *rapid.T, p Policy) {
 				f.until = now // no byte of it leaves any more
 			}
 			flights = append(flights[:i], flights[i+1:]...)
-			res := CallResult{Key: row.Key, Epoch: f.epoch, Counted: rapid.Bool().Draw(t, "counted")}
+			res := CallResult{Epoch: f.epoch, Counted: rapid.Bool().Draw(t, "counted")}
 			deleteOldKey()
 			switch {
 			case !f.send && (remembered || p.Repeat == ByLookup && charged):
-				res.Outcome = rapid.SampledFrom([]Outcome{Paid, PerhapsCharged, NotCharged, Rejected, Unrecognized, NotSent, Interrupted}).Draw(t, "lookup")
+				res.Outcome = rapid.SampledFrom([]Outcome{Done, Unclear, Throttled, Rejected, Unrecognized, NotSent, Interrupted}).Draw(t, "lookup")
 			case !f.send:
-				res.Outcome = rapid.SampledFrom([]Outcome{NoCharge, NoCharge, PerhapsCharged, NotCharged, Rejected, Unrecognized, NotSent, Interrupted}).Draw(t, "lookup")
+				res.Outcome = rapid.SampledFrom([]Outcome{NotDone, NotDone, Unclear, Throttled, Rejected, Unrecognized, NotSent, Interrupted}).Draw(t, "lookup")
 			case f.state == "leased":
 				res.Outcome = rapid.SampledFrom([]Outcome{NotSent, Interrupted}).Draw(t, "unsent")
 			case f.came:
-				res.Outcome = rapid.SampledFrom([]Outcome{Paid, PerhapsCharged, Unrecognized}).Draw(t, "answered")
+				res.Outcome = rapid.SampledFrom([]Outcome{Done, Unclear, Unrecognized}).Draw(t, "answered")
 			case !onItsWay(f):
-				res.Outcome = PerhapsCharged // it was lost on the way
+				res.Outcome = Unclear // it was lost on the way
 			default:
-				res.Outcome = rapid.SampledFrom([]Outcome{Paid, PerhapsCharged, PerhapsCharged, Unrecognized, Rejected, TryAgain, NotCharged, Misconfigured}).Draw(t, "sent")
+				res.Outcome = rapid.SampledFrom([]Outcome{Done, Unclear, Unclear, Unrecognized, Rejected, TryAgain, Throttled, Misconfigured}).Draw(t, "sent")
 				switch res.Outcome {
-				case Paid:
+				case Done:
 					request()
-				case PerhapsCharged, Unrecognized: // lost, or answered by a proxy
+				case Unclear, Unrecognized: // lost, or answered by a proxy
 					if rapid.Bool().Draw(t, "arrived") {
 						request()
 					} else {
@@ -173,7 +173,7 @@ func neverPaidTwice(t *rapid.T, p Policy) {
 				}
 			}
 			if d := step(Event{Kind: EventSettle, Result: res}); !d.Stale && !d.Repeated {
-				looked = looked || res.Outcome == NoCharge || f.after && (res.Outcome == NotSent || res.Outcome == Interrupted)
+				looked = looked || res.Outcome == NotDone || f.after && (res.Outcome == NotSent || res.Outcome == Interrupted)
 			}
 		case "crash": // the worker crashes; its request may arrive
 			if len(flights) > 0 {
@@ -192,25 +192,25 @@ func neverPaidTwice(t *rapid.T, p Policy) {
 		case "wait":
 			now = now.Add(time.Duration(rapid.SampledFrom([]int{1, 9, 60, 35 * 60, 61 * 60}).Draw(t, "seconds")) * time.Second)
 		case "pause":
-			if promotion == PromotionRunning {
-				promotion = PromotionPaused
+			if group == GroupRunning {
+				group = GroupPaused
 			}
 		case "resume":
-			if promotion == PromotionPaused {
-				promotion = PromotionRunning
+			if group == GroupPaused {
+				group = GroupRunning
 			}
 		case "cancel":
-			promotion = PromotionCancelled
+			group = GroupCancelled
 			step(Event{Kind: EventCancel})
 		case "enqueued":
 			step(Event{Kind: EventEnqueued, Version: row.Version})
 		case "lost":
 			step(Event{Kind: EventStreamLost})
 		case "replay":
-			step(Event{Kind: EventReplay, Promotion: promotion})
+			step(Event{Kind: EventReplay, Group: group})
 		case "resolve": // by an operator, when no request is under way
 			if len(late)+len(flights) == 0 {
-				step(Event{Kind: EventResolve, Resolution: Resolution{Paid: charged, TransactionKey: "tx"}})
+				step(Event{Kind: EventResolve, Resolution: Resolution{Done: charged, Receipt: "tx"}})
 			}
 		}
 		if p.Repeat != Always {
@@ -222,16 +222,16 @@ func neverPaidTwice(t *rapid.T, p Policy) {
 	}
 }
 
-// A payout settles from every state, if its entries are read and the API answers at last.
-func TestPayoutEnds(t *testing.T) {
+// A effect settles from every state, if its entries are read and the API answers at last.
+func TestEachEffectEnds(t *testing.T) {
 	t.Parallel()
 	policies := repeats()
 	rapid.Check(t, func(t *rapid.T) {
 		p := policies[rapid.SampledFrom(slices.Sorted(maps.Keys(policies))).Draw(t, "far side")]
 		rows := shapes()
 		row := rows[rapid.SampledFrom(slices.Sorted(maps.Keys(rows))).Draw(t, "row")]
-		promotion := rapid.SampledFrom([]PromotionState{PromotionRunning, PromotionCancelled}).Draw(t, "promotion")
-		answers := rapid.SliceOfN(rapid.SampledFrom([]Outcome{TryAgain, PerhapsCharged, Rejected, NoCharge, NotCharged, Misconfigured, Unrecognized}), 1, 5).Draw(t, "answers")
+		group := rapid.SampledFrom([]GroupState{GroupRunning, GroupCancelled}).Draw(t, "group")
+		answers := rapid.SliceOfN(rapid.SampledFrom([]Outcome{TryAgain, Unclear, Rejected, NotDone, Throttled, Misconfigured, Unrecognized}), 1, 5).Draw(t, "answers")
 		now := t0
 		for i := range 60 {
 			if row.State.Settled() {
@@ -239,7 +239,7 @@ func TestPayoutEnds(t *testing.T) {
 			}
 			now = now.Add(2 * p.Lease).Add(time.Minute)
 			var d Decision
-			row, _, d = p.Apply(row, Event{Kind: EventBegin, Now: now, Promotion: promotion, SameRequest: true})
+			row, _, d = p.Apply(row, Event{Kind: EventBegin, Now: now, Group: group, SameRequest: true})
 			if d.Next == Send || d.Next == Lookup {
 				row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: now, Result: CallResult{Epoch: row.Epoch, Outcome: answers[i%len(answers)], Counted: true}})
 			}

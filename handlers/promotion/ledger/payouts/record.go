@@ -1,4 +1,6 @@
-package rules
+package payouts
+
+import "github.com/millrace-io/millrace/plugins/once/ledger/rules"
 
 // Record is a message with everything that dead letters and the feeder need of it.
 type Record struct {
@@ -24,19 +26,19 @@ const (
 	maxRecordKeyBytes = 64 << 10
 )
 
-// Validate returns an error that wraps ErrInvalid for a record that can't be stored.
+// Validate returns an error that wraps rules.ErrInvalid for a record that can't be stored.
 func (r *Record) Validate() error {
 	if err := r.Key.Validate(); err != nil {
 		return err
 	}
 	if len(r.Payload) == 0 {
-		return Invalid("payout %s: the payload is empty", r.Key)
+		return rules.Invalid("payout %s: the payload is empty", r.Key)
 	}
 	if len(r.Payload) > MaxPayloadBytes || len(r.Request) > MaxPayloadBytes {
-		return Invalid("payout %s: the payload is larger than %d bytes", r.Key, MaxPayloadBytes)
+		return rules.Invalid("payout %s: the payload is larger than %d bytes", r.Key, MaxPayloadBytes)
 	}
 	if len(r.RecordKey) > maxRecordKeyBytes {
-		return Invalid("payout %s: the record key is larger than %d bytes", r.Key, maxRecordKeyBytes)
+		return rules.Invalid("payout %s: the record key is larger than %d bytes", r.Key, maxRecordKeyBytes)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// life is one payout with the transition function.
+// life is one effect with the transition function.
 type life struct {
 	p     Policy
 	row   Row
@@ -18,13 +18,13 @@ type life struct {
 
 func newLife(p Policy) *life {
 	l := &life{p: p, now: t0, calls: map[Next]int{}}
-	l.row, _, _ = p.Apply(Row{ID: 1, Key: key(1, 2)}, Event{Kind: EventAccept, Now: l.now, Promotion: PromotionRunning})
+	l.row, _, _ = p.Apply(Row{}, Event{Kind: EventAccept, Now: l.now, Group: GroupRunning})
 	return l
 }
 
-// begin begins the payout and returns the next call, or false when it is settled.
+// begin begins the effect and returns the next call, or false when it is settled.
 func (l *life) begin() (Next, bool) {
-	row, _, d := l.p.Apply(l.row, Event{Kind: EventBegin, Now: l.now, Promotion: PromotionRunning, SameRequest: true})
+	row, _, d := l.p.Apply(l.row, Event{Kind: EventBegin, Now: l.now, Group: GroupRunning, SameRequest: true})
 	if l.row = row; row.State.Settled() {
 		return 0, false
 	}
@@ -33,13 +33,13 @@ func (l *life) begin() (Next, bool) {
 }
 
 // settle ends the call.
-func (l *life) settle(r CallResult) (eff Effects) {
+func (l *life) settle(r CallResult) (eff Writes) {
 	r.Epoch = l.row.Epoch
 	l.row, eff, _ = l.p.Apply(l.row, Event{Kind: EventSettle, Now: l.now, Result: r})
 	return eff
 }
 
-// A payout whose calls are released while others are answered ends after max_released of them. It
+// A effect whose calls are released while others are answered ends after max_released of them. It
 // is FAILED when it was certainly not charged, and looked up otherwise. It is UNKNOWN when the
 // lookups are released as often.
 func TestReleasedCallsAreCounted(t *testing.T) {
@@ -49,10 +49,10 @@ func TestReleasedCallsAreCounted(t *testing.T) {
 		counted bool
 		want    string // sends, lookups, state
 	}{
-		{NotCharged, true, "4 sends, 0 lookups, FAILED"},
+		{Throttled, true, "4 sends, 0 lookups, FAILED"},
 		{Misconfigured, true, "4 sends, 0 lookups, FAILED"},
 		{Unrecognized, true, "4 sends, 4 lookups, UNKNOWN"},
-		{NotCharged, false, "100 sends, 0 lookups, ERROR"},
+		{Throttled, false, "100 sends, 0 lookups, ERROR"},
 		{Misconfigured, false, "100 sends, 0 lookups, ERROR"},
 		{NotSent, false, "100 sends, 0 lookups, ERROR"},
 		{Unrecognized, false, "100 sends, 0 lookups, AMBIGUOUS"},
@@ -89,29 +89,29 @@ func TestTheLastAnswerStays(t *testing.T) {
 		return l.row.LastClass + ": " + l.row.LastError
 	}
 	require.Equal(t, "not_sent: breaker open", call(NotSent, "not_sent", "breaker open"))
-	require.Equal(t, "ambiguous: 500 internal", call(PerhapsCharged, "ambiguous", "500 internal"))
+	require.Equal(t, "ambiguous: 500 internal", call(Unclear, "ambiguous", "500 internal"))
 	require.Equal(t, "ambiguous: 500 internal", call(NotSent, "not_sent", "breaker open"))
 	require.Equal(t, "ambiguous: 500 internal", call(Interrupted, "not_sent", "no call slot"))
-	require.Equal(t, "throttled: 429", call(NotCharged, "throttled", "429"))
+	require.Equal(t, "throttled: 429", call(Throttled, "throttled", "429"))
 }
 
-// A lone payout whose lookups are always refused goes to an operator, who finds the reason: after the
+// A lone effect whose lookups are always refused goes to an operator, who finds the reason: after the
 // time of its key, and after a number of failed calls. Within that time it is looked up again and
 // again, because an outage may end. The bound is that of a possible charge alone.
 func TestRefusedLookupsEnd(t *testing.T) {
 	t.Parallel()
-	for outcome, ends := range map[Outcome]bool{Misconfigured: true, Unrecognized: true, NotCharged: true, NotSent: false, Interrupted: false} {
+	for outcome, ends := range map[Outcome]bool{Misconfigured: true, Unrecognized: true, Throttled: true, NotSent: false, Interrupted: false} {
 		l := newLife(testPolicy())
 		l.begin()
-		l.settle(CallResult{Outcome: PerhapsCharged})
-		began, spent, last, eff := l.now, l.p.MaxAttempts-1, time.Duration(0), Effects{}
+		l.settle(CallResult{Outcome: Unclear})
+		began, spent, last, eff := l.now, l.p.MaxAttempts-1, time.Duration(0), Writes{}
 		for range 500 {
 			l.now = l.row.NextAttemptAt
 			next, open := l.begin()
 			require.True(t, open, "an answer ends it, no begin")
 			if last = l.now.Sub(began); next == Send {
-				eff, spent = l.settle(CallResult{Outcome: PerhapsCharged}), spent-1
-			} else if eff = l.settle(CallResult{Outcome: outcome, Class: "own_fault", Answer: "401 Unauthorized"}); eff.Settled {
+				eff, spent = l.settle(CallResult{Outcome: Unclear}), spent-1
+			} else if eff = l.settle(CallResult{Outcome: outcome, Class: "misconfigured", Answer: "401 Unauthorized"}); eff.Settled {
 				break
 			}
 		}
@@ -128,7 +128,7 @@ func TestRefusedLookupsEnd(t *testing.T) {
 		require.Contains(t, l.row.LastError, "its lookups are refused")
 		require.Contains(t, l.row.LastError, "401 Unauthorized")
 
-		l.row, _, _ = l.p.Apply(l.row, Event{Kind: EventReplay, Now: l.now, Promotion: PromotionRunning})
+		l.row, _, _ = l.p.Apply(l.row, Event{Kind: EventReplay, Now: l.now, Group: GroupRunning})
 		for range 2*l.p.MaxReleased - 1 { // as many again, because the operator believes in an answer
 			l.begin()
 			require.False(t, l.settle(CallResult{Outcome: outcome}).Settled)
@@ -140,7 +140,7 @@ func TestRefusedLookupsEnd(t *testing.T) {
 	// Calls that were not sent, and those before the key was old, count for nothing.
 	l := newLife(testPolicy())
 	l.begin()
-	l.settle(CallResult{Outcome: PerhapsCharged})
+	l.settle(CallResult{Outcome: Unclear})
 	for range 100 {
 		l.now = l.row.NextAttemptAt
 		l.begin()
@@ -155,10 +155,10 @@ func TestRefusedLookupsEnd(t *testing.T) {
 	row := shapes()["sending certain lookup"]
 	row.Released = 2*p.MaxReleased - 1
 	row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: CallResult{Epoch: row.Epoch, Outcome: Misconfigured}})
-	require.Equal(t, Errored, row.State, "an expired credential makes no payout FAILED")
+	require.Equal(t, Errored, row.State, "an expired credential makes no effect FAILED")
 }
 
-// A possible charge is looked up as often as allowed before the payout is UNKNOWN.
+// A possible charge is looked up as often as allowed before the effect is UNKNOWN.
 func TestUnknownOnlyAfterLookups(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -166,13 +166,13 @@ func TestUnknownOnlyAfterLookups(t *testing.T) {
 		want         State
 		lookups      int
 	}{
-		"no answers":                {PerhapsCharged, PerhapsCharged, Unknown, 3},
+		"no answers":                {Unclear, Unclear, Unknown, 3},
 		"workers that are gone":     {"", "", Unknown, 3},
-		"the last answer was lost":  {"", Paid, Success, 1},
-		"it was charged":            {PerhapsCharged, Paid, Success, 1},
-		"the API has no charge":     {PerhapsCharged, NoCharge, Unknown, 3},
-		"the API refuses lookups":   {PerhapsCharged, Rejected, Unknown, 3},
-		"rejected, perhaps charged": {"", NoCharge, Unknown, 3},
+		"the last answer was lost":  {"", Done, Success, 1},
+		"it was charged":            {Unclear, Done, Success, 1},
+		"the API has no charge":     {Unclear, NotDone, Unknown, 3},
+		"the API refuses lookups":   {Unclear, Rejected, Unknown, 3},
+		"rejected, perhaps charged": {"", NotDone, Unknown, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLife(testPolicy())
@@ -188,7 +188,7 @@ func TestUnknownOnlyAfterLookups(t *testing.T) {
 				if l.now = l.now.Add(time.Minute); outcome == "" {
 					continue
 				}
-				l.settle(CallResult{Outcome: outcome, TransactionKey: "tx"})
+				l.settle(CallResult{Outcome: outcome, Receipt: "tx"})
 				l.now = l.now.Add(time.Minute)
 			}
 			require.Equal(t, c.want, l.row.State)
@@ -202,19 +202,19 @@ func TestUnknownOnlyAfterLookups(t *testing.T) {
 func TestReleasedSendsOfAnOldKeyEndNothing(t *testing.T) {
 	t.Parallel()
 	p := testPolicy()
-	for _, released := range []Outcome{NotSent, Interrupted, NotCharged, Misconfigured} {
+	for _, released := range []Outcome{NotSent, Interrupted, Throttled, Misconfigured} {
 		row, now := shapes()["error old"], t0
 		call := func(o Outcome) {
 			now = now.Add(time.Hour)
 			var d Decision
-			row, _, d = p.Apply(row, Event{Kind: EventBegin, Now: now, Promotion: PromotionRunning, SameRequest: true})
+			row, _, d = p.Apply(row, Event{Kind: EventBegin, Now: now, Group: GroupRunning, SameRequest: true})
 			if d.Next == Lookup {
-				row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: now, Result: CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: NoCharge}})
+				row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: now, Result: CallResult{Epoch: row.Epoch, Outcome: NotDone}})
 				require.Equal(t, Errored, row.State, released)
-				row, _, d = p.Apply(row, Event{Kind: EventBegin, Now: now.Add(time.Minute), Promotion: PromotionRunning, SameRequest: true})
+				row, _, d = p.Apply(row, Event{Kind: EventBegin, Now: now.Add(time.Minute), Group: GroupRunning, SameRequest: true})
 			}
 			require.Equal(t, Send, d.Next, released)
-			row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: now, Result: CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: o, TransactionKey: "tx"}})
+			row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: now, Result: CallResult{Epoch: row.Epoch, Outcome: o, Receipt: "tx"}})
 		}
 		for range 2 * p.MaxLookups {
 			call(released)
@@ -223,12 +223,12 @@ func TestReleasedSendsOfAnOldKeyEndNothing(t *testing.T) {
 			require.LessOrEqual(t, row.Lookups, 1, released)
 		}
 		call(TryAgain)
-		require.False(t, row.NoChargeSeen, "the API has heard of the key since")
-		call(Paid)
+		require.False(t, row.NotDoneSeen, "the API has heard of the key since")
+		call(Done)
 		require.Equal(t, Success, row.State)
 	}
 	row := shapes()["expired"]
-	row.NoChargeSeen = true
-	row, _, _ = p.Apply(row, Event{Kind: EventBegin, Now: t0, Promotion: PromotionRunning, SameRequest: true})
-	require.False(t, row.NoChargeSeen, "it may have been sent")
+	row.NotDoneSeen = true
+	row, _, _ = p.Apply(row, Event{Kind: EventBegin, Now: t0, Group: GroupRunning, SameRequest: true})
+	require.False(t, row.NotDoneSeen, "it may have been sent")
 }
