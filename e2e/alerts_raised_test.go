@@ -28,19 +28,19 @@ func TestRealTroubleRaisesItsAlerts(t *testing.T) {
 	}{
 		"the token has expired": {
 			env:    []string{simulator + "UNAUTHORIZED=true"},
-			raised: []string{"MillraceMoneyMisconfigured", "MillraceMoneyBreakerOpen"},
-			not:    []string{"MillraceDeadLetters", "MillraceUnknownPayouts", "MillraceMoneyUncertain"},
+			raised: []string{"MillraceFarSideMisconfigured", "MillraceFarSideBreakerOpen"},
+			not:    []string{"MillraceDeadLetters", "MillraceUnknownPayouts", "MillraceFarSideUncertain"},
 		},
 		"the Money API refuses every payout": {
 			env:    []string{simulator + "REJECT_RATE=1"},
 			raised: []string{"MillraceDeadLetters", "MillraceDeadLettersWaiting"},
-			not:    []string{"MillraceUnknownPayouts", "MillraceMoneyMisconfigured"},
+			not:    []string{"MillraceUnknownPayouts", "MillraceFarSideMisconfigured"},
 		},
 		"the Money API answers 500 to sends and lookups, and a payout has one of each": {
 			flags:  []string{"--fail-rate", "1", "--timeout-rate", "0"},
 			env:    []string{ledger + "MAX_RETRIES=0"},
-			raised: []string{"MillraceMoneyUncertain", "MillraceUnknownPayouts", "MillraceDeadLetters"},
-			not:    []string{"MillraceMoneyMisconfigured", "MillraceEntriesLost"},
+			raised: []string{"MillraceFarSideUncertain", "MillraceUnknownPayouts", "MillraceDeadLetters"},
+			not:    []string{"MillraceFarSideMisconfigured", "MillraceEntriesLost"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -305,22 +305,22 @@ func TestDashboardsAndAlertsFitTheMetrics(t *testing.T) {
 	t.Run("what is misspelt goes red", func(t *testing.T) {
 		d := dashboards(t)["millrace.json"]
 		for query, want := range map[string]string{
-			`sum(millrace_money_in_fligth)`:                                                         "nothing is scraped",
-			`sum(rate(millrace_money_calls_total{class="piad"}[1m]))`:                               "nothing is scraped",
+			`sum(millrace_once_http_in_fligth)`:                                                         "nothing is scraped",
+			`sum(rate(millrace_once_http_calls_total{class="doen"}[1m]))`:                               "nothing is scraped",
 			`sum by (domian) (rate(millrace_reclaim_messages_total[1m]))`:                           "has the label domian",
-			`millrace_money_in_flight / on (instantce) millrace_money_in_flight_limit`:              "has the label instantce",
-			`rate(millrace_money_in_flight[1m])`:                                                    "is a gauge, not a counter",
-			`sum(rate(millrace_money_calls_total[1m])`:                                              "parse error",
-			`millrace_money_calls_total * on (instance) millrace_money_calls_total`:                 "many-to-many",
-			`millrace_money_in_flight > 1000`:                                                       "the result is empty",
-			`histogram_quantile(0.9, sum by (le) (rate(millrace_money_call_duration_seconds[1m])))`: "nothing is scraped",
+			`millrace_once_http_in_flight / on (instantce) millrace_once_http_in_flight_limit`:              "has the label instantce",
+			`rate(millrace_once_http_in_flight[1m])`:                                                    "is a gauge, not a counter",
+			`sum(rate(millrace_once_http_calls_total[1m])`:                                              "parse error",
+			`millrace_once_http_calls_total * on (instance) millrace_once_http_calls_total`:                 "many-to-many",
+			`millrace_once_http_in_flight > 1000`:                                                       "the result is empty",
+			`histogram_quantile(0.9, sum by (le) (rate(millrace_once_http_call_duration_seconds[1m])))`: "nothing is scraped",
 			`sum by (shard) (rate(millrace_reclaim_messages_total{domain="$dommain"}[1m]))`:         "nothing is scraped",
 		} {
 			require.Contains(t, strings.Join(d.check(t, e, r, query, ""), "\n"), want, query)
 		}
 		require.Equal(t, []string{"the legend shows class, which the result doesn't have"},
-			d.check(t, e, r, `sum by (operation) (millrace_money_calls_total)`, "{{class}}"))
-		require.Empty(t, d.check(t, e, r, `sum by (operation) (rate(millrace_money_calls_total{instance=~"$instance"}[$__rate_interval]))`, "{{operation}}"))
+			d.check(t, e, r, `sum by (operation) (millrace_once_http_calls_total)`, "{{class}}"))
+		require.Empty(t, d.check(t, e, r, `sum by (operation) (rate(millrace_once_http_calls_total{instance=~"$instance"}[$__rate_interval]))`, "{{operation}}"))
 	})
 }
 

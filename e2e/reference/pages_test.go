@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 	"github.com/millrace-io/millrace/wire"
 )
 
@@ -34,7 +35,7 @@ func settingReadmes(t *testing.T) map[string]string {
 	readmes := map[string]string{
 		"":                                       "configs/README.md",
 		"plugins.promotion.ledger.":              "handlers/promotion/ledger/README.md",
-		"plugins.promotion.money_api.":           "handlers/promotion/money/README.md",
+		"plugins.promotion.money_api.":           "plugins/once/oncehttp/README.md",
 		"plugins.promotion.money_api.simulator.": "handlers/promotion/money/simulator/README.md",
 	}
 	for _, folder := range []string{"plugins", "handlers"} {
@@ -56,6 +57,7 @@ func metricReadmes() map[string]string {
 		"millrace_kafka_":      "plugins/kafka/README.md",
 		"millrace_ledger_":     "handlers/promotion/ledger/README.md",
 		"millrace_money_":      "handlers/promotion/money/README.md",
+		"millrace_once_http_":  "plugins/once/oncehttp/README.md",
 		"millrace_promotion_":  "handlers/promotion/README.md",
 		"millrace_reclaim_":    "plugins/reclaim/README.md",
 		"millrace_redis_":      "plugins/redis/README.md",
@@ -198,7 +200,7 @@ func allMetrics(t *testing.T) map[string]string {
 	reg, err := pipeline.NewRegistry(pipeline.Env{}, wire.New().Plugins()...)
 	require.NoError(t, err)
 	middleware.New(reg, middleware.Options{})
-	config := money.DefaultConfig()
+	config := oncehttp.DefaultConfig()
 	config.URL = "http://127.0.0.1:1"
 	client, err := money.New(config, nil)
 	require.NoError(t, err)

@@ -49,12 +49,12 @@ func lookupCheck(a money.Answer, url string) (operate.Check, error) {
 	case money.Misconfigured:
 		c = operate.Check{
 			Level: operate.Fail, Text: fmt.Sprintf("%s refuses the credential or the address: %s", url, a.Text),
-			Remedy: "correct plugins.promotion.money_api.url, token or token_file", Runbook: "configs/RUNBOOK.md, MillraceMoneyMisconfigured",
+			Remedy: "correct plugins.promotion.money_api.url, token or token_file", Runbook: "configs/RUNBOOK.md, MillraceFarSideMisconfigured",
 		}
 	case money.Throttled, money.Retry:
 		c = operate.Check{
 			Level: operate.Warn, Text: fmt.Sprintf("%s answers that it takes no calls at this moment: %s", url, a.Text),
-			Remedy: "look again, and ask who runs the API about its limits", Runbook: "configs/RUNBOOK.md, MillraceMoneyBreakerOpen",
+			Remedy: "look again, and ask who runs the API about its limits", Runbook: "configs/RUNBOOK.md, MillraceFarSideBreakerOpen",
 		}
 	default:
 		if a.Status == 0 {
@@ -62,7 +62,7 @@ func lookupCheck(a money.Answer, url string) (operate.Check, error) {
 		}
 		c = operate.Check{
 			Level: operate.Fail, Text: fmt.Sprintf("%s does not answer the lookup of a charge as openapi.yaml says (%s): %s", url, a.Class, a.Text),
-			Remedy: "look whether a proxy answers in its place, and whether the url has the prefix of the API", Runbook: "configs/RUNBOOK.md, MillraceMoneyUncertain",
+			Remedy: "look whether a proxy answers in its place, and whether the url has the prefix of the API", Runbook: "configs/RUNBOOK.md, MillraceFarSideUncertain",
 		}
 	}
 	return c, nil

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
 // command runs the binary's command line in this process, against the system's servers.
@@ -87,7 +88,7 @@ func (sys *system) unknown(target int64) {
 // charge sends a charge to the simulated Money API.
 func (sys *system) charge(r payouts.Record, body []byte) (transactionKey string) {
 	sys.t.Helper()
-	cfg := money.DefaultConfig()
+	cfg := oncehttp.DefaultConfig()
 	cfg.URL = sys.api.URL()
 	api, err := money.New(cfg, nil)
 	require.NoError(sys.t, err)

@@ -5,12 +5,12 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -49,7 +49,7 @@ type StreamConfig struct {
 
 // MoneyConfig is the Money API, or the simulation of one.
 type MoneyConfig struct {
-	money.Config `yaml:",inline"`
+	oncehttp.Config `yaml:",inline"`
 	// LeaseMargin is how much longer a payout belongs to its worker than a call may last. The lease
 	// is call_timeout plus this.
 	LeaseMargin time.Duration `yaml:"lease_margin"`
@@ -88,7 +88,7 @@ func DefaultConfig() Config {
 	return Config{
 		Stream:   StreamConfig{Config: streams.DefaultConfig(), MaxActive: 1000},
 		Ledger:   ledger.DefaultConfig(),
-		MoneyAPI: MoneyConfig{Config: money.DefaultConfig(), LeaseMargin: 5 * time.Second, Simulator: SimulatorConfig{Listen: "127.0.0.1:0"}},
+		MoneyAPI: MoneyConfig{Config: oncehttp.DefaultConfig(), LeaseMargin: 5 * time.Second, Simulator: SimulatorConfig{Listen: "127.0.0.1:0"}},
 		Feeder:   feeder.DefaultConfig(),
 		Results:  ResultsConfig{Retention: 24 * time.Hour},
 

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/slots"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -197,7 +198,7 @@ type modelInstance struct {
 
 // callAt lets the instance call the Money API at url instead of that of the model.
 func (in *modelInstance) callAt(t testing.TB, url string) *money.Client {
-	cfg := money.DefaultConfig()
+	cfg := oncehttp.DefaultConfig()
 	cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout = url, time.Minute, time.Minute
 	client, err := money.New(cfg, nil)
 	require.NoError(t, err)

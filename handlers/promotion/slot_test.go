@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/slots"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
 // slotTest is more workers than payouts that may be started, which are more than the client of a
@@ -33,7 +34,7 @@ type slotTest struct {
 
 const testSlots, testBegins, testWorkers = 3, 8, 20
 
-// clientGauge returns the gauge millrace_money_NAME of the client.
+// clientGauge returns the gauge millrace_once_http_NAME of the client.
 func clientGauge(t testing.TB, client *money.Client, name string) float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -41,7 +42,7 @@ func clientGauge(t testing.TB, client *money.Client, name string) float64 {
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
-		if family.GetName() == "millrace_money_"+name {
+		if family.GetName() == "millrace_once_http_"+name {
 			return family.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
@@ -68,7 +69,7 @@ func newSlotTestOf(t *testing.T, calls, started int, pay func(*payout.Processor,
 	}))
 	t.Cleanup(api.Close)
 	t.Cleanup(func() { close(over) }) // a test that has failed leaves no call behind
-	cfg := money.DefaultConfig()
+	cfg := oncehttp.DefaultConfig()
 	cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout, cfg.Concurrency = api.URL, time.Minute, time.Minute, testSlots
 	var err error
 	st.client, err = money.New(cfg, nil)

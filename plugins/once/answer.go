@@ -48,6 +48,8 @@ func (r Repeat) Validate() error {
 
 // Attempt is one request for an effect at the far side.
 type Attempt[T any] struct {
+	Kind        string // name of the kind, for metrics and traces
+	Repeat      Repeat // of the kind; the zero value, too, says that nothing may be sent twice by itself
 	Key         Key
 	Idempotency string // the same on every attempt
 	Value       T

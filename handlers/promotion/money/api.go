@@ -3,6 +3,8 @@ package money
 import (
 	"context"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/once"
 )
 
 // API is a service that pays. Client implements it for openapi.yaml; a team with another API
@@ -25,8 +27,6 @@ type Operation struct {
 	Path string // under the API's URL
 }
 
-const lookupPath = "/v1/charges/"
-
 // Charge is one request for money.
 type Charge struct {
 	Operation Operation
@@ -48,47 +48,52 @@ type Answer struct {
 	General bool
 }
 
-// Class states whether one call charged.
-type Class uint8
+// Class states whether one call charged. Its values are those of once.Class, in the words of the Money API.
+type Class once.Class
 
 // The classes of an Answer.
 const (
 	// Ambiguous: perhaps charged. The request was sent, and then a timeout, a reset, an unreadable
 	// 2xx, a 409, or a 5xx with the API's own code followed. Send it again with the same key, or
 	// look it up. Never use a new key.
-	Ambiguous Class = iota
+	Ambiguous = Class(once.Unclear)
 	// Paid: charged, by this request or by an earlier one with the same key.
-	Paid
+	Paid = Class(once.Done)
 	// NotSent: not charged by this attempt, because no byte of it was sent. The deadline had
 	// passed, the connection failed, the breaker was open, or all calls were throttled.
-	NotSent
+	NotSent = Class(once.NotSent)
 	// Throttled: the API's own code refuses to work for now (429, or 503 with Retry-After). Not
 	// charged by this attempt. Wait, and do not count the attempt.
-	Throttled
+	Throttled = Class(once.Throttled)
 	// Rejected: refused permanently with the API's own code. A 403 or 404 has this class only with
 	// one of x-payout-codes in openapi.yaml. A lookup that is Rejected proves nothing about the
 	// charge.
-	Rejected
+	Rejected = Class(once.Rejected)
 	// Misconfigured: the API's own code refuses our credential, permission or address (401, 403,
 	// 404). Not charged by this attempt. Do not count it; an operator must act.
-	Misconfigured
+	Misconfigured = Class(once.Misconfigured)
 	// Retry: the API's own code requests the same request again (408, 425). Not charged by this
 	// attempt.
-	Retry
+	Retry = Class(once.Retry)
 	// Unrecognized: an answer without the API's own code. A proxy may have made it after it passed
 	// the request on. Perhaps charged; do not count the attempt.
-	Unrecognized
+	Unrecognized = Class(once.Unrecognized)
 	// NoCharge: only from Lookup: no charge with this key exists yet. It proves nothing about
 	// later, because a request may be in flight.
-	NoCharge
-
-	classes // the number of classes
+	NoCharge = Class(once.NotDone)
 )
 
-// String returns the class in snake case. Metrics and dead letters contain it.
+// String returns the class in snake case. Dead letters and the ledger contain it.
 func (c Class) String() string {
-	return [classes]string{
-		Ambiguous: "ambiguous", Paid: "paid", NotSent: "not_sent", Throttled: "throttled", Rejected: "rejected",
-		Misconfigured: "own_fault", Retry: "retry", Unrecognized: "unrecognized", NoCharge: "no_charge",
-	}[c]
+	switch c {
+	case Ambiguous:
+		return "ambiguous"
+	case Paid:
+		return "paid"
+	case Misconfigured:
+		return "own_fault"
+	case NoCharge:
+		return "no_charge"
+	}
+	return once.Class(c).String()
 }

@@ -1,126 +1,96 @@
 package money
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/url"
+	"regexp"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"github.com/millrace-io/millrace/pipeline/slots"
+	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
+const (
+	lookupPath = "/v1/charges/{key}"
+	maxKeyLen  = 128 // of an idempotency key and of a transaction key
+	// codeNotFound is the API's code for "no charge with this key". A 404 without it comes from another
+	// server, such as a gateway.
+	codeNotFound = "charge_not_found"
+)
+
+// ownCode is the form of the API's own codes in openapi.yaml.
+var ownCode = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+
+// errKey is the reason for a call that was not made.
+var errKey = errors.New("the idempotency key can't be sent: it must be 1 to 128 printable ASCII characters without a slash")
+
+// payoutCodes returns x-payout-codes of openapi.yaml: the codes of a 403 or 404 that concern only
+// the payout of the request. Any other code concerns the client.
+func payoutCodes() map[int][]string {
+	return map[int][]string{
+		http.StatusForbidden: {"member_blocked"},
+		http.StatusNotFound:  {"member_not_found", "voucher_not_found"},
+	}
+}
+
+// mapping says what the answers of the Money API mean.
+func mapping() oncehttp.Mapping {
+	return oncehttp.Mapping{
+		Name:       "money",
+		MaxKey:     maxKeyLen,
+		Receipt:    []string{"transactionKey"},
+		MaxReceipt: maxKeyLen,
+		Key:        []string{"idempotencyKey"},
+		Code:       []string{"code"},
+		Message:    []string{"message"},
+		CodeForm:   ownCode,
+		Rejected:   payoutCodes(),
+		NotFound:   []string{codeNotFound},
+	}
+}
+
 // Client calls the Money API of openapi.yaml. It is safe for concurrent use.
-type Client struct {
-	cfg       Config
-	log       *slog.Logger
-	base      *url.URL
-	transport *http.Transport
-	dialer    *dialer
-	close     context.CancelFunc // ends dialer.life
-
-	slots    *slots.Slots
-	breaker  *breaker
-	throttle throttle
-	tokens   *tokens
-	metrics  *metrics
-
-	misconfigured atomic.Bool
-
-	operations sync.Map  // Operation → *operation
-	lookups    operation // getCharge
-	buffers    sync.Pool // *bytes.Buffer, for answers
-}
-
-// operation is what calls of one operation share.
-type operation struct {
-	name    string
-	request *http.Request // template; copied for every call
-	metrics operationMetrics
-}
+type Client struct{ *oncehttp.Client }
 
 // New returns a client for a valid cfg. It opens no connection; it reads cfg.CAFile. A nil log discards. The caller closes it.
-func New(cfg Config, log *slog.Logger) (*Client, error) {
-	if err := cfg.Validate(); err != nil {
+func New(cfg oncehttp.Config, log *slog.Logger) (*Client, error) {
+	if err := cfg.Validate(); err != nil { // before the zero value gets its defaults
 		return nil, fmt.Errorf("money: %w", err)
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	base, _ := url.Parse(strings.TrimRight(cfg.URL, "/")) // valid: see Validate
-	tlsConfig, err := cfg.tls().Load()
-	if err != nil {
+	c := &Client{oncehttp.New(&cfg, mapping())}
+	if err := c.Open(log); err != nil {
 		return nil, fmt.Errorf("money: %w", err)
 	}
-	life, end := context.WithCancel(context.Background())
-	c := &Client{
-		cfg:     cfg,
-		log:     log.With("component", "money"),
-		base:    base,
-		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
-		close:   end,
-		slots:   slots.New(cfg.Concurrency),
-		tokens:  newTokens(cfg.Token, log),
-		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
-	}
-	var protocols http.Protocols
-	protocols.SetHTTP1(true)
-	c.transport = &http.Transport{
-		DialContext:            c.dialer.dial,
-		TLSClientConfig:        tlsConfig,
-		TLSHandshakeTimeout:    cfg.ConnectTimeout,
-		Protocols:              &protocols,
-		MaxIdleConns:           cfg.Concurrency,
-		MaxIdleConnsPerHost:    cfg.Concurrency,
-		IdleConnTimeout:        cfg.IdleConnTimeout,
-		DisableCompression:     true,
-		MaxResponseHeaderBytes: maxBodyBytes,
-	}
-	c.breaker = newBreaker(cfg.Breaker, c.log)
-	c.metrics = newMetrics(c)
-	c.lookups = operation{name: "getCharge", metrics: c.metrics.operation("getCharge")}
 	return c, nil
 }
 
-// Close closes idle connections and ends dialing. Calls in flight end within their deadline. A
-// later call is NotSent, and waits for a slot end. Close is idempotent.
-func (c *Client) Close() error {
-	c.close()
-	c.Drain()
-	c.transport.CloseIdleConnections()
-	return nil
-}
-
-// Ready reports whether a call would be sent now: the breaker lets one through, and no Retry-After
-// holds for all calls. Routes use it as their gate. It becomes true again without a call.
-func (c *Client) Ready() bool {
-	return c.throttle.remaining() == 0 && c.breaker.ready()
-}
-
-func (c *Client) operation(op Operation) *operation {
-	if known, ok := c.operations.Load(op); ok {
-		return known.(*operation)
+// Charge implements API.
+func (c *Client) Charge(ctx context.Context, ch Charge) Answer {
+	if strings.Contains(ch.Key, "/") { // openapi.yaml has it as one element of a path
+		return Answer{Class: Rejected, Text: errKey.Error(), Err: errKey}
 	}
-	made, _ := c.operations.LoadOrStore(op, &operation{
-		name:    op.Name,
-		request: c.newRequest(http.MethodPost, op.Path),
-		metrics: c.metrics.operation(op.Name),
-	})
-	return made.(*operation)
+	return answerOf(oncehttp.Post(ctx, c.Client, ch.Operation.Path, once.Attempt[struct{}]{
+		Kind: ch.Operation.Name, Repeat: once.ByKey, Idempotency: ch.Key, Request: ch.Body,
+	}))
 }
 
-// newRequest returns a request without context, headers and body. path has nothing to escape
-// (validKey).
-func (c *Client) newRequest(method, path string) *http.Request {
-	u := *c.base
-	u.Path, u.RawPath = u.Path+path, ""
-	return &http.Request{Method: method, URL: &u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+// Lookup implements API.
+func (c *Client) Lookup(ctx context.Context, key string) Answer {
+	if strings.Contains(key, "/") {
+		return Answer{Class: Rejected, Text: errKey.Error(), Err: errKey}
+	}
+	return answerOf(oncehttp.Find(ctx, c.Client, lookupPath, once.Lookup{Idempotency: key}))
+}
+
+// answerOf returns an answer in the words of the Money API.
+func answerOf(a once.Answer) Answer {
+	return Answer{
+		Class: Class(a.Class), TransactionKey: a.Receipt, RetryAfter: a.RetryAfter, Status: a.Status,
+		Code: a.Code, Text: a.Text, Err: a.Err, General: a.General,
+	}
 }
 
 var _ API = (*Client)(nil)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
 func ExampleClient_Charge() {
@@ -20,7 +21,7 @@ func ExampleClient_Charge() {
 	}
 	defer sim.Stop(ctx)
 
-	cfg := money.DefaultConfig()
+	cfg := oncehttp.DefaultConfig()
 	cfg.URL = sim.URL()
 	client, err := money.New(cfg, nil)
 	if err != nil {

@@ -1,4 +1,4 @@
-package money
+package oncehttp
 
 import (
 	"net/http"
@@ -11,7 +11,7 @@ import (
 // minThrottle is the shortest wait after a Retry-After. With "0" callers would spin.
 const minThrottle = 100 * time.Millisecond
 
-// throttle delays all calls until the Retry-After that several payouts received is over. It is safe
+// throttle delays all calls until the Retry-After that several effects received is over. It is safe
 // for concurrent use.
 type throttle struct {
 	mu    sync.Mutex

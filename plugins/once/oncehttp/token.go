@@ -1,4 +1,4 @@
-package money
+package oncehttp
 
 import (
 	"context"
@@ -39,8 +39,8 @@ type tokens struct {
 	current atomic.Pointer[credential]
 }
 
-func newTokens(token setting.Secret, log *slog.Logger) *tokens {
-	t := &tokens{live: token.Live("token of the money api", log, checkToken), start: time.Now()}
+func newTokens(client string, token setting.Secret, log *slog.Logger) *tokens {
+	t := &tokens{live: token.Live("token of "+client, log, checkToken), start: time.Now()}
 	t.current.Store(newCredential(token.Reveal()))
 	return t
 }

@@ -1,4 +1,4 @@
-package money_test
+package oncehttp_test
 
 import (
 	"bufio"
@@ -19,7 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
 // rawServer runs serve for every connection it accepts, and is gone at the end of the test.
@@ -101,53 +102,49 @@ func ok(body string) string {
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-func charge(key string) money.Charge {
-	return money.Charge{Operation: chargePoint, Key: key, Body: []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":2,"amount":500}`)}
-}
-
 func TestNastyServers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		serve func(int, *net.TCPConn)
-		class money.Class
+		class once.Class
 		text  string
 	}{
-		"paid":                          {answering(ok(`{"transactionKey":"t-1"}`), true), money.Paid, ""},
-		"paid and closed":               {answering("HTTP/1.0 200 OK\r\n\r\n{\"transactionKey\":\"t-1\"}", false), money.Paid, ""},
-		"paid, in chunks":               {answering("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"tra\r\n13\r\nnsactionKey\":\"t-1\"}\r\n0\r\n\r\n", true), money.Paid, ""},
-		"reset after the request":       {resetting, money.Ambiguous, "sent, but no answer"},
-		"closed after the request":      {answering("", false), money.Ambiguous, "EOF"},
-		"silence":                       {answering("", true), money.Ambiguous, "deadline exceeded"},
-		"half an answer":                {answering(ok(`{"transactionKey":"t-1"}`)[:90], false), money.Ambiguous, "unexpected EOF"},
-		"half an answer, then silence":  {answering(ok(`{"transactionKey":"t-1"}`)[:90], true), money.Ambiguous, "deadline exceeded"},
-		"half a chunk":                  {answering("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n{\"transactionKey\":\"t-1\"}", false), money.Ambiguous, "unexpected EOF"},
-		"half a header":                 {answering("HTTP/1.1 200 OK\r\nContent-Le", false), money.Ambiguous, ""},
-		"a header that never ends":      {answering("HTTP/1.1 200 OK\r\nA: b\r\n", true), money.Ambiguous, "deadline exceeded"},
-		"a header without end":          {answering("HTTP/1.1 200 OK\r\nA: "+strings.Repeat("b", 200_000), true), money.Ambiguous, ""},
-		"not HTTP":                      {answering("SSH-2.0-OpenSSH_9\r\n", false), money.Ambiguous, "malformed"},
-		"not JSON":                      {answering(ok("<html>hello</html>"), true), money.Ambiguous, "invalid character"},
-		"an empty 200":                  {answering(ok(""), true), money.Ambiguous, "unexpected end of JSON"},
-		"no transaction key":            {answering(ok(`{"ok":true}`), true), money.Ambiguous, "transactionKey"},
-		"another target's answer":       {answering(ok(`{"transactionKey":"t-1","idempotencyKey":"POINT:1:3"}`), true), money.Ambiguous, "another idempotency key"},
-		"too large an answer":           {answering(ok(`{"transactionKey":"t-1","x":"`+strings.Repeat("x", 70_000)+`"}`), true), money.Ambiguous, "too large"},
-		"rejected, and the body is cut": {answering("HTTP/1.1 422 No\r\nContent-Length: 50\r\n\r\n{\"code\"", false), money.Unrecognized, "422"},
-		"throttled without a body":      {answering("HTTP/1.1 503 No\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n", true), money.Unrecognized, "503"},
-		"an early hint, then paid":      {answering("HTTP/1.1 103 Early Hints\r\n\r\n"+ok(`{"transactionKey":"t-1"}`), true), money.Paid, ""},
+		"done":                          {answering(ok(`{"id":"t-1"}`), true), once.Done, ""},
+		"done and closed":               {answering("HTTP/1.0 200 OK\r\n\r\n{\"id\":\"t-1\"}", false), once.Done, ""},
+		"done, in chunks":               {answering("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"id\"\r\n7\r\n:\"t-1\"}\r\n0\r\n\r\n", true), once.Done, ""},
+		"reset after the request":       {resetting, once.Unclear, "sent, but no answer"},
+		"closed after the request":      {answering("", false), once.Unclear, "EOF"},
+		"silence":                       {answering("", true), once.Unclear, "deadline exceeded"},
+		"half an answer":                {answering(ok(`{"id":"t-1"}`)[:78], false), once.Unclear, "unexpected EOF"},
+		"half an answer, then silence":  {answering(ok(`{"id":"t-1"}`)[:78], true), once.Unclear, "deadline exceeded"},
+		"half a chunk":                  {answering("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n{\"id\":\"t-1\"}", false), once.Unclear, "unexpected EOF"},
+		"half a header":                 {answering("HTTP/1.1 200 OK\r\nContent-Le", false), once.Unclear, ""},
+		"a header that never ends":      {answering("HTTP/1.1 200 OK\r\nA: b\r\n", true), once.Unclear, "deadline exceeded"},
+		"a header without end":          {answering("HTTP/1.1 200 OK\r\nA: "+strings.Repeat("b", 200_000), true), once.Unclear, ""},
+		"not HTTP":                      {answering("SSH-2.0-OpenSSH_9\r\n", false), once.Unclear, "malformed"},
+		"not JSON":                      {answering(ok("<html>hello</html>"), true), once.Unclear, "invalid character"},
+		"an empty 200":                  {answering(ok(""), true), once.Unclear, "unexpected end of JSON"},
+		"no receipt":                    {answering(ok(`{"ok":true}`), true), once.Unclear, "id must have"},
+		"another effect's answer":       {answering(ok(`{"id":"t-1","key":"invoice:acme:3"}`), true), once.Unclear, "another idempotency key"},
+		"too large an answer":           {answering(ok(`{"id":"t-1","x":"`+strings.Repeat("x", 70_000)+`"}`), true), once.Unclear, "too large"},
+		"rejected, and the body is cut": {answering("HTTP/1.1 422 No\r\nContent-Length: 50\r\n\r\n{\"code\"", false), once.Unrecognized, "422"},
+		"throttled without a body":      {answering("HTTP/1.1 503 No\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n", true), once.Unrecognized, "503"},
+		"an early hint, then done":      {answering("HTTP/1.1 103 Early Hints\r\n\r\n"+ok(`{"id":"t-1"}`), true), once.Done, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newRawServer(t, c.serve)
-			client := newClient(t, s.url(), func(cfg *money.Config) {
+			client := newClient(t, s.url(), func(cfg *oncehttp.Config) {
 				if c.text == "deadline exceeded" { // it must have been sent by then
 					cfg.CallTimeout = 2 * time.Second
 				}
 			})
 			began := time.Now()
-			a := client.Charge(t.Context(), charge("POINT:1:2"))
+			a := post(t.Context(), client, "invoice:acme:2")
 			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
 			require.Contains(t, a.Text, c.text)
 			require.Less(t, time.Since(began), 30*time.Second)
-			require.Equal(t, c.class == money.Paid, a.TransactionKey == "t-1")
+			require.Equal(t, c.class == once.Done, a.Receipt == "t-1")
 			require.EqualValues(t, 1, s.accepted.Load(), "nothing is sent twice on a fresh connection")
 		})
 	}
@@ -159,27 +156,27 @@ func TestNotSent(t *testing.T) {
 		t.Parallel()
 		s := newRawServer(t, func(int, *net.TCPConn) {})
 		s.Close()
-		a := newClient(t, s.url(), nil).Charge(t.Context(), charge("POINT:1:2"))
-		require.Equal(t, money.NotSent, a.Class)
+		a := post(t.Context(), newClient(t, s.url(), nil), "invoice:acme:2")
+		require.Equal(t, once.NotSent, a.Class)
 		require.Contains(t, a.Text, "refused")
 	})
 	t.Run("no such host", func(t *testing.T) {
 		t.Parallel()
-		a := newClient(t, "http://money.invalid", nil).Charge(t.Context(), charge("POINT:1:2"))
-		require.Equal(t, money.NotSent, a.Class)
+		a := post(t.Context(), newClient(t, "http://billing.invalid", nil), "invoice:acme:2")
+		require.Equal(t, once.NotSent, a.Class)
 	})
 	t.Run("not TLS", func(t *testing.T) {
 		t.Parallel()
 		s := newRawServer(t, func(_ int, c *net.TCPConn) { io.WriteString(c, "HTTP/1.1 400 plain\r\n\r\n") })
-		a := newClient(t, "https://"+s.Addr().String(), nil).Charge(t.Context(), charge("POINT:1:2"))
-		require.Equal(t, money.NotSent, a.Class, a.Text)
+		a := post(t.Context(), newClient(t, "https://"+s.Addr().String(), nil), "invoice:acme:2")
+		require.Equal(t, once.NotSent, a.Class, a.Text)
 	})
 	t.Run("TLS that never ends its handshake", func(t *testing.T) {
 		t.Parallel()
 		s := newRawServer(t, func(_ int, c *net.TCPConn) { io.Copy(io.Discard, c) })
-		a := newClient(t, "https://"+s.Addr().String(), func(cfg *money.Config) { cfg.CallTimeout = 200 * time.Millisecond }).
-			Charge(t.Context(), charge("POINT:1:2"))
-		require.Equal(t, money.NotSent, a.Class, a.Text)
+		client := newClient(t, "https://"+s.Addr().String(), func(cfg *oncehttp.Config) { cfg.CallTimeout = 200 * time.Millisecond })
+		a := post(t.Context(), client, "invoice:acme:2")
+		require.Equal(t, once.NotSent, a.Class, a.Text)
 	})
 	t.Run("a certificate nobody knows", func(t *testing.T) {
 		t.Parallel()
@@ -187,8 +184,8 @@ func TestNotSent(t *testing.T) {
 		s.Config.ErrorLog = log.New(io.Discard, "", 0)
 		s.StartTLS()
 		defer s.Close()
-		a := newClient(t, s.URL, nil).Charge(t.Context(), charge("POINT:1:2"))
-		require.Equal(t, money.NotSent, a.Class)
+		a := post(t.Context(), newClient(t, s.URL, nil), "invoice:acme:2")
+		require.Equal(t, once.NotSent, a.Class)
 		require.Contains(t, a.Text, "certificate")
 	})
 	t.Run("the deadline has passed", func(t *testing.T) {
@@ -196,8 +193,8 @@ func TestNotSent(t *testing.T) {
 		s := newRawServer(t, func(int, *net.TCPConn) {})
 		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 		defer cancel()
-		a := newClient(t, s.url(), nil).Charge(ctx, charge("POINT:1:2"))
-		require.Equal(t, money.NotSent, a.Class)
+		a := post(ctx, newClient(t, s.url(), nil), "invoice:acme:2")
+		require.Equal(t, once.NotSent, a.Class)
 		require.EqualError(t, a.Err, "the deadline had passed")
 		require.Zero(t, s.accepted.Load(), "it must not even dial")
 	})
@@ -206,8 +203,8 @@ func TestNotSent(t *testing.T) {
 		s := newRawServer(t, func(int, *net.TCPConn) {})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		a := newClient(t, s.url(), nil).Charge(ctx, charge("POINT:1:2"))
-		require.Equal(t, money.NotSent, a.Class)
+		a := post(ctx, newClient(t, s.url(), nil), "invoice:acme:2")
+		require.Equal(t, once.NotSent, a.Class)
 		require.ErrorIs(t, a.Err, context.Canceled)
 		require.Zero(t, s.accepted.Load())
 	})
@@ -215,8 +212,8 @@ func TestNotSent(t *testing.T) {
 		t.Parallel()
 		c := newClient(t, "http://127.0.0.1:1", nil)
 		require.NoError(t, c.Close())
-		a := c.Charge(t.Context(), charge("POINT:1:2"))
-		require.Equal(t, money.NotSent, a.Class)
+		a := post(t.Context(), c, "invoice:acme:2")
+		require.Equal(t, once.NotSent, a.Class)
 		require.EqualError(t, a.Err, "client closed")
 	})
 	t.Run("the caller went away", func(t *testing.T) {
@@ -229,21 +226,21 @@ func TestNotSent(t *testing.T) {
 		})
 		client := newClient(t, s.url(), nil)
 		ctx, cancel := context.WithCancel(t.Context())
-		first := make(chan money.Answer)
-		go func() { first <- client.Charge(ctx, charge("POINT:1:2")) }()
+		first := make(chan once.Answer)
+		go func() { first <- post(ctx, client, "invoice:acme:2") }()
 		<-reached
 		cancel()
-		require.Equal(t, money.Ambiguous, (<-first).Class, "it was sent")
+		require.Equal(t, once.Unclear, (<-first).Class, "it was sent")
 		require.EqualValues(t, 1, s.accepted.Load())
 	})
 	t.Run("keys that can't travel", func(t *testing.T) {
 		t.Parallel()
 		c := newClient(t, "http://127.0.0.1:1", nil)
-		for _, key := range []string{"", "a b", "a\nb", "a/b", "..", "é", strings.Repeat("k", 129)} {
-			a := c.Charge(t.Context(), charge(key))
-			require.Equal(t, money.Rejected, a.Class)
+		for _, key := range []string{"", "a b", "a\nb", ".", "..", "é", strings.Repeat("k", 256)} {
+			a := post(t.Context(), c, key)
+			require.Equal(t, once.Rejected, a.Class)
 			require.ErrorContains(t, a.Err, "the idempotency key can't be sent")
-			require.Equal(t, money.Rejected, c.Lookup(t.Context(), key).Class)
+			require.Equal(t, once.Rejected, find(t.Context(), c, key).Class)
 		}
 		require.True(t, c.Ready())
 	})
@@ -258,12 +255,12 @@ func TestCallTimeoutAndCallersDeadline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newRawServer(t, answering("", true))
-			client := newClient(t, s.url(), func(cfg *money.Config) { cfg.CallTimeout = c.call })
+			client := newClient(t, s.url(), func(cfg *oncehttp.Config) { cfg.CallTimeout = c.call })
 			began := time.Now() // not later than the deadline's own
 			ctx, cancel := context.WithTimeout(t.Context(), c.caller)
 			defer cancel()
-			a := client.Charge(ctx, charge("POINT:1:2"))
-			require.Equal(t, money.Ambiguous, a.Class)
+			a := post(ctx, client, "invoice:acme:2")
+			require.Equal(t, once.Unclear, a.Class)
 			require.ErrorIs(t, a.Err, context.DeadlineExceeded)
 			require.GreaterOrEqual(t, time.Since(began), 1900*time.Millisecond)
 			require.Less(t, time.Since(began), time.Minute)
@@ -285,11 +282,11 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 			s := httptest.NewServer(mux)
 			defer s.Close()
 			client := newClient(t, s.URL, nil)
-			a := client.Charge(t.Context(), charge("POINT:1:2"))
-			require.Equal(t, money.Unrecognized, a.Class)
+			a := post(t.Context(), client, "invoice:acme:2")
+			require.Equal(t, once.Unrecognized, a.Class)
 			require.EqualValues(t, 1, requests.Load())
 			for n := range 2 {
-				client.Charge(t.Context(), charge(fmt.Sprint("POINT:1:", 3+n)))
+				post(t.Context(), client, fmt.Sprint("invoice:acme:", 3+n))
 			}
 			require.Equal(t, 1.0, metric(t, client, misconfiguredNow), "no retry cures it")
 		})
@@ -297,13 +294,13 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 }
 
 const (
-	breakerState     = "millrace_money_breaker_state"
-	misconfiguredNow = "millrace_money_misconfigured"
-	throttledSeconds = "millrace_money_throttled_seconds"
+	breakerState     = "millrace_once_http_breaker_state"
+	misconfiguredNow = "millrace_once_http_misconfigured"
+	throttledSeconds = "millrace_once_http_throttled_seconds"
 )
 
 // metric returns the sum over the client's series with this name.
-func metric(t *testing.T, c *money.Client, name string) float64 {
+func metric(t *testing.T, c *oncehttp.Client, name string) float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(c.Collectors()...)
@@ -321,14 +318,14 @@ func metric(t *testing.T, c *money.Client, name string) float64 {
 	return sum
 }
 
-// keepAlive pays one charge and then treats the next request of the same connection as second says.
+// keepAlive creates one invoice and then treats the next request of the same connection as second says.
 func keepAlive(second func(c *net.TCPConn, body string)) func(int, *net.TCPConn) {
 	return func(n int, c *net.TCPConn) {
 		in := bufio.NewReader(c)
 		if _, _, err := readRequest(in); err != nil {
 			return
 		}
-		io.WriteString(c, ok(`{"transactionKey":"t-1"}`))
+		io.WriteString(c, ok(`{"id":"t-1"}`))
 		if n > 1 {
 			return
 		}
@@ -359,15 +356,15 @@ func TestTransportReplaysOnADeadReusedConnection(t *testing.T) {
 			c.SetLinger(0)
 		}))
 		client := newClient(t, s.url(), nil)
-		require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
-		a := client.Charge(t.Context(), charge("POINT:1:3"))
-		require.Equal(t, money.Paid, a.Class, a.Text)
+		require.Equal(t, once.Done, post(t.Context(), client, "invoice:acme:2").Class)
+		a := post(t.Context(), client, "invoice:acme:3")
+		require.Equal(t, once.Done, a.Class, a.Text)
 		require.EqualValues(t, 2, s.accepted.Load())
 		if len(seen) == 0 {
 			return false
 		}
-		require.Equal(t, string(charge("").Body), <-seen)
-		require.Equal(t, 1.0, metric(t, client, "millrace_money_replays_total"))
+		require.Equal(t, []byte(body), []byte(<-seen), "the same bytes")
+		require.Equal(t, 1.0, metric(t, client, "millrace_once_http_replays_total"))
 		return true
 	})
 }
@@ -381,18 +378,18 @@ func TestALateAnswerIsNotTheNextCalls(t *testing.T) {
 			keepAliveForever(n, c)
 			return
 		}
-		answering(ok(`{"transactionKey":"t-1"}`)+ok(`{"transactionKey":"late"}`), true)(n, c)
+		answering(ok(`{"id":"t-1"}`)+ok(`{"id":"late"}`), true)(n, c)
 		close(abandoned)
 	})
 	client := newClient(t, s.url(), nil)
-	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	require.Equal(t, once.Done, post(t.Context(), client, "invoice:acme:2").Class)
 	<-abandoned
-	a := client.Charge(t.Context(), charge("POINT:1:3"))
-	require.Equal(t, "t-1", a.TransactionKey, a.Text)
+	a := post(t.Context(), client, "invoice:acme:3")
+	require.Equal(t, "t-1", a.Receipt, a.Text)
 	require.EqualValues(t, 2, s.accepted.Load())
 }
 
-// The first try was sent, and may have charged. The replay could not be sent.
+// The first try was sent, and may have done the effect. The replay could not be sent.
 func TestReplayThatCanNotBeSentIsAmbiguous(t *testing.T) {
 	t.Parallel()
 	onAReusedConnection(t, func() bool {
@@ -405,40 +402,40 @@ func TestReplayThatCanNotBeSentIsAmbiguous(t *testing.T) {
 		}))
 		close(ready)
 		client := newClient(t, s.url(), nil)
-		require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
-		a := client.Charge(t.Context(), charge("POINT:1:3"))
+		require.Equal(t, once.Done, post(t.Context(), client, "invoice:acme:2").Class)
+		a := post(t.Context(), client, "invoice:acme:3")
 		if s.accepted.Load() == 2 {
 			return false
 		}
 		require.Contains(t, a.Text, "refused", "the test needs a replay that could not be dialled")
-		require.Equal(t, money.Ambiguous.String(), a.Class.String())
+		require.Equal(t, once.Unclear.String(), a.Class.String())
 		return true
 	})
 }
 
 func TestMetricsAreWellNamed(t *testing.T) {
 	t.Parallel()
-	s := newRawServer(t, answering(ok(`{"transactionKey":"t-1"}`), true))
+	s := newRawServer(t, answering(ok(`{"id":"t-1"}`), true))
 	client := newClient(t, s.url(), nil)
-	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	require.Equal(t, once.Done, post(t.Context(), client, "invoice:acme:2").Class)
 	for _, c := range client.Collectors() {
 		problems, err := testutil.CollectAndLint(c)
 		require.NoError(t, err)
 		require.Empty(t, problems)
 	}
-	require.Equal(t, 1.0, metric(t, client, "millrace_money_calls_total"))
-	require.Equal(t, 1.0, metric(t, client, "millrace_money_call_duration_seconds"))
-	require.Equal(t, 256.0, metric(t, client, "millrace_money_in_flight_limit"))
-	require.Zero(t, metric(t, client, "millrace_money_breaker_state"))
+	require.Equal(t, 1.0, metric(t, client, "millrace_once_http_calls_total"))
+	require.Equal(t, 1.0, metric(t, client, "millrace_once_http_call_duration_seconds"))
+	require.Equal(t, 256.0, metric(t, client, "millrace_once_http_in_flight_limit"))
+	require.Zero(t, metric(t, client, "millrace_once_http_breaker_state"))
 }
 
-// keepAliveForever pays every charge of a connection.
+// keepAliveForever creates every invoice of a connection.
 func keepAliveForever(_ int, c *net.TCPConn) {
 	in := bufio.NewReader(c)
 	for {
 		if _, _, err := readRequest(in); err != nil {
 			return
 		}
-		io.WriteString(c, ok(`{"transactionKey":"t-1"}`))
+		io.WriteString(c, ok(`{"id":"t-1"}`))
 	}
 }

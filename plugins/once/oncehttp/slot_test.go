@@ -1,4 +1,4 @@
-package money_test
+package oncehttp_test
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline/slots"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
 // observed is a context that reports when a goroutine begins to wait for its end.
@@ -27,19 +27,19 @@ func (c *observed) Done() <-chan struct{} {
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		ends func(c *money.Client, cancel context.CancelFunc, release func())
+		ends func(c *oncehttp.Client, cancel context.CancelFunc, release func())
 		err  error
 	}{
-		"one is released":      {func(_ *money.Client, _ context.CancelFunc, release func()) { release() }, nil},
-		"the caller goes away": {func(_ *money.Client, cancel context.CancelFunc, _ func()) { cancel() }, context.Canceled},
-		"the process drains":   {func(c *money.Client, _ context.CancelFunc, _ func()) { c.Drain(); c.Drain() }, slots.ErrNoMore},
-		"the client is closed": {func(c *money.Client, _ context.CancelFunc, _ func()) { _ = c.Close() }, slots.ErrNoMore},
+		"one is released":      {func(_ *oncehttp.Client, _ context.CancelFunc, release func()) { release() }, nil},
+		"the caller goes away": {func(_ *oncehttp.Client, cancel context.CancelFunc, _ func()) { cancel() }, context.Canceled},
+		"the process drains":   {func(c *oncehttp.Client, _ context.CancelFunc, _ func()) { c.Drain(); c.Drain() }, slots.ErrNoMore},
+		"the client is closed": {func(c *oncehttp.Client, _ context.CancelFunc, _ func()) { _ = c.Close() }, slots.ErrNoMore},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			client := newClient(t, "http://127.0.0.1:1", func(cfg *money.Config) { cfg.Concurrency = 2 })
+			client := newClient(t, "http://127.0.0.1:1", func(cfg *oncehttp.Config) { cfg.Concurrency = 2 })
 			taken := func(want int) {
-				require.EqualValues(t, want, metric(t, client, "millrace_money_in_flight"))
+				require.EqualValues(t, want, metric(t, client, "millrace_once_http_in_flight"))
 			}
 			first, err := client.Slot(t.Context())
 			require.NoError(t, err)

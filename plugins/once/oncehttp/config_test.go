@@ -1,4 +1,4 @@
-package money_test
+package oncehttp_test
 
 import (
 	"os"
@@ -10,20 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	t.Run("the defaults lack only a url", func(t *testing.T) {
-		cfg := money.DefaultConfig()
+		cfg := oncehttp.DefaultConfig()
 		require.EqualError(t, cfg.Validate(), "url: must be set")
-		cfg.URL = "https://money.example/base/"
+		cfg.URL = "https://billing.example/base/"
 		require.NoError(t, cfg.Validate())
 	})
 	t.Run("every mistake at once, with its path", func(t *testing.T) {
-		err := (&money.Config{Token: setting.NewSecret("two\nlines")}).Validate()
+		err := (&oncehttp.Config{Token: setting.NewSecret("two\nlines")}).Validate()
 		for _, path := range []string{
 			"url:", "call_timeout:", "connect_timeout:", "idle_conn_timeout:", "max_retry_after:",
 			"default_retry_after:", "concurrency:", "token:", "breaker.failure_ratio:", "breaker.min_calls:",
@@ -32,19 +32,18 @@ func TestConfig(t *testing.T) {
 			require.ErrorContains(t, err, path)
 		}
 	})
-	for _, bad := range []string{"money.example", "ftp://money.example", "http://", "http://u:secret@host", "http://host?x=1", "http://host#f", "http://%zz"} {
+	for _, bad := range []string{"billing.example", "ftp://billing.example", "http://", "http://u:secret@host", "http://host?x=1", "http://host#f", "http://%zz"} {
 		t.Run("url "+bad, func(t *testing.T) {
-			cfg := money.DefaultConfig()
+			cfg := oncehttp.DefaultConfig()
 			cfg.URL = bad
 			err := cfg.Validate()
 			require.ErrorContains(t, err, "url: ")
 			require.NotContains(t, err.Error(), "secret")
-			_, err = money.New(cfg, nil)
-			require.Error(t, err)
+			require.Error(t, oncehttp.New(&cfg, billing()).Open(nil))
 		})
 	}
 	t.Run("from yaml", func(t *testing.T) {
-		cfg := money.DefaultConfig()
+		cfg := oncehttp.DefaultConfig()
 		d := yaml.NewDecoder(strings.NewReader("url: https://h\ncall_timeout: 500ms\ntoken: s3cret\nbreaker: {open_delay: 1s}\n"))
 		d.KnownFields(true)
 		require.NoError(t, d.Decode(&cfg))
@@ -64,19 +63,18 @@ func TestNewReadsFiles(t *testing.T) {
 		return path
 	}
 	for name, c := range map[string]struct {
-		change func(*money.Config)
+		change func(*oncehttp.Config)
 		want   string
 	}{
-		"a token of two lines": {func(c *money.Config) { c.Token = setting.NewSecret("a\nb") }, "must have one line"},
-		"no ca file":           {func(c *money.Config) { c.CAFile = "/does/not/exist" }, "ca_file"},
-		"a ca file of nothing": {func(c *money.Config) { c.CAFile = write("nothing") }, "contains no certificate"},
+		"a token of two lines": {func(c *oncehttp.Config) { c.Token = setting.NewSecret("a\nb") }, "must have one line"},
+		"no ca file":           {func(c *oncehttp.Config) { c.CAFile = "/does/not/exist" }, "ca_file"},
+		"a ca file of nothing": {func(c *oncehttp.Config) { c.CAFile = write("nothing") }, "contains no certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := money.DefaultConfig()
+			cfg := oncehttp.DefaultConfig()
 			cfg.URL = "http://127.0.0.1:1"
 			c.change(&cfg)
-			_, err := money.New(cfg, nil)
-			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, oncehttp.New(&cfg, billing()).Open(nil), c.want)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package money
+package oncehttp
 
 import (
 	"log/slog"
@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// verdict is the meaning of an answer for the API's health.
+// verdict is the meaning of an answer for the far side's health.
 type verdict uint8
 
 const (
-	healthy       verdict = iota // the API works
-	failing                      // the API does not work
+	healthy       verdict = iota // the far side works
+	failing                      // it does not work
 	neutral                      // no meaning, such as a call that its caller cancelled
 	misconfigured                // our settings are wrong; counts like failing
-	throttling                   // the API works, and requires fewer calls
+	throttling                   // it works, and requires fewer calls
 )
 
 // manyKeys is the number of idempotency keys that must have the same problem before all calls wait.
-// One payout never stops the others, however often it is tried.
+// One effect never stops the others, however often it is tried.
 const manyKeys = 3
 
 // throttledShare is the share of at least MinCalls answers that must be throttled before all calls
-// wait. Below it each throttled payout waits by itself.
+// wait. Below it each throttled effect waits by itself.
 const throttledShare = 0.25
 
 type state uint8
@@ -88,7 +88,7 @@ func (b *breaker) acquire() (p permit, wait time.Duration, ok bool) {
 		}
 		b.probes, b.successes = b.cfg.HalfOpenSuccesses, 0
 		b.enter(stateHalfOpen)
-		b.log.Info("money api breaker half-open", "probes", b.probes)
+		b.log.Info("breaker half-open", "probes", b.probes)
 	}
 	if b.state == stateClosed {
 		return permit{gen: b.gen}, 0, true
@@ -146,7 +146,7 @@ func (b *breaker) general(sum slot, keys int, share float64) bool {
 	return keys >= manyKeys && sum.calls >= b.cfg.MinCalls && float64(keys) >= share*float64(sum.ok+sum.failed+sum.throttled)
 }
 
-// counts stores a failure of key, and reports whether it counts against the API.
+// counts stores a failure of key, and reports whether it counts against the far side.
 func (b *breaker) counts(key string) bool {
 	k, known := b.bad[key]
 	if known && (b.window.holds(k.slot) || !k.healed && b.window.sum().ok > 0) {
@@ -167,7 +167,7 @@ func (b *breaker) recordProbe(key string, v verdict) {
 			b.opener = ""
 			b.restart()
 			b.enter(stateClosed)
-			b.log.Info("money api breaker closed")
+			b.log.Info("breaker closed")
 			return
 		}
 	case v != neutral && key != b.opener:
@@ -179,7 +179,7 @@ func (b *breaker) recordProbe(key string, v verdict) {
 
 func (b *breaker) open(key string, failed, total int) {
 	wait := time.Duration(float64(b.cfg.OpenDelay) * (0.9 + 0.2*rand.Float64())) // jitter
-	b.log.Warn("money api breaker opened", "from", b.state.String(), "failed_keys", failed, "calls", total, "probe_after", wait)
+	b.log.Warn("breaker opened", "from", b.state.String(), "failed_keys", failed, "calls", total, "probe_after", wait)
 	b.opener = key
 	b.openUntil = time.Now().Add(wait)
 	b.restart()

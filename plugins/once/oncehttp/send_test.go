@@ -1,4 +1,4 @@
-package money
+package oncehttp
 
 import (
 	"context"
@@ -17,16 +17,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once"
 )
 
-var (
-	chargePoint   = Operation{Name: "chargePoint", Path: "/v1/points/charges"}
-	chargeVoucher = Operation{Name: "chargeVoucher", Path: "/v1/vouchers/charges"}
-)
+// openClient returns a client of the API at url, and what it has opened.
+func openClient(t *testing.T, url string) (*Client, *connection) {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.URL = url
+	client := New(&cfg, Mapping{Name: "billing", Receipt: []string{"id"}})
+	require.NoError(t, client.Open(nil))
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return client, client.opened.Load()
+}
 
-// pointCharge is a charge with a body of its own.
-func pointCharge(key string) Charge {
-	return Charge{Operation: chargePoint, Key: key, Body: []byte(`{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`)}
+// create posts a request with a body of this length.
+func create(ctx context.Context, c *Client, body int) once.Answer {
+	return Post(ctx, c, "/v1/invoices", once.Attempt[int]{Repeat: once.ByKey, Idempotency: "K:1:1", Request: []byte(strings.Repeat("x", body))})
 }
 
 // brokenPipe is a connection on which only the first n bytes can be written.
@@ -52,13 +59,13 @@ func TestFailedWrite(t *testing.T) {
 	for name, c := range map[string]struct {
 		fits  int64
 		body  int
-		class Class
+		class once.Class
 	}{
-		"nothing left":             {0, 64, NotSent},
-		"one byte left":            {1, 64, Ambiguous},
-		"a part of the body left":  {6000, 100_000, Ambiguous},
-		"nothing of a large one":   {0, 100_000, NotSent},
-		"all but the last byte is": {200, 64, Ambiguous},
+		"nothing left":             {0, 64, once.NotSent},
+		"one byte left":            {1, 64, once.Unclear},
+		"a part of the body left":  {6000, 100_000, once.Unclear},
+		"nothing of a large one":   {0, 100_000, once.NotSent},
+		"all but the last byte is": {200, 64, once.Unclear},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,13 +78,9 @@ func TestFailedWrite(t *testing.T) {
 					io.Copy(io.Discard, c)
 				}
 			}()
-			cfg := DefaultConfig()
-			cfg.URL = "http://" + l.Addr().String()
-			client, err := New(cfg, nil)
-			require.NoError(t, err)
-			defer client.Close()
-			client.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				raw, err := client.dialer.net.DialContext(ctx, network, addr)
+			client, n := openClient(t, "http://"+l.Addr().String())
+			n.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				raw, err := n.dialer.net.DialContext(ctx, network, addr)
 				if err != nil {
 					return nil, err
 				}
@@ -85,7 +88,7 @@ func TestFailedWrite(t *testing.T) {
 				p.n.Store(c.fits)
 				return &conn{Conn: p, clock: systemClock}, nil
 			}
-			a := client.Charge(t.Context(), Charge{Operation: chargePoint, Key: "K:1:1", Body: []byte(strings.Repeat("x", c.body))})
+			a := create(t.Context(), client, c.body)
 			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
 			require.Error(t, a.Err) // of the write, or of the read that its end interrupted
 		})
@@ -95,17 +98,13 @@ func TestFailedWrite(t *testing.T) {
 // A connection that does not count its bytes counts as sent.
 func TestForeignConnectionCountsAsSent(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
-	cfg.URL = "http://127.0.0.1:1"
-	client, err := New(cfg, nil)
-	require.NoError(t, err)
-	defer client.Close()
-	client.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+	client, n := openClient(t, "http://127.0.0.1:1")
+	n.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
 		a, b := net.Pipe()
 		b.Close()
 		return a, nil
 	}
-	require.Equal(t, Ambiguous, client.Charge(t.Context(), pointCharge("K:1:1")).Class)
+	require.Equal(t, once.Unclear, create(t.Context(), client, 64).Class)
 }
 
 func TestNothingIsWrittenAfterTheDeadline(t *testing.T) {
@@ -142,7 +141,7 @@ func (f *frozen) Deadline() (time.Time, bool) {
 	return time.Now().Add(-time.Second), true
 }
 
-func TestFrozenProcessDoesNotPay(t *testing.T) {
+func TestFrozenProcessDoesNotCall(t *testing.T) {
 	t.Parallel()
 	var accepted, received atomic.Int64
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -161,19 +160,16 @@ func TestFrozenProcessDoesNotPay(t *testing.T) {
 			c.Close()
 		}
 	}()
-	cfg := DefaultConfig()
-	cfg.URL = "http://" + l.Addr().String()
-	client, err := New(cfg, nil)
-	require.NoError(t, err)
+	client, _ := openClient(t, "http://"+l.Addr().String())
 
-	a := client.Charge(&frozen{Context: t.Context()}, pointCharge("K:1:1"))
-	require.Equal(t, NotSent, a.Class)
+	a := create(&frozen{Context: t.Context()}, client, 64)
+	require.Equal(t, once.NotSent, a.Class)
 	require.ErrorIs(t, a.Err, errDeadline)
 	require.Zero(t, accepted.Load(), "it must not even dial")
 
 	// Frozen after that look at the clock: it dials, and then writes nothing.
-	a = client.Charge(&frozen{Context: t.Context(), after: 1}, pointCharge("K:1:1"))
-	require.Equal(t, NotSent, a.Class)
+	a = create(&frozen{Context: t.Context(), after: 1}, client, 64)
+	require.Equal(t, once.NotSent, a.Class)
 	require.ErrorIs(t, a.Err, os.ErrDeadlineExceeded)
 	require.NoError(t, client.Close())
 	require.NoError(t, l.Close())
@@ -183,7 +179,7 @@ func TestFrozenProcessDoesNotPay(t *testing.T) {
 
 // Only one clock has reached the end of the lease: the monotonic clock stood still, or the wall
 // clock was set back.
-func TestSuspendedMachineDoesNotPay(t *testing.T) {
+func TestSuspendedMachineDoesNotCall(t *testing.T) {
 	t.Parallel()
 	ahead := func(by time.Duration) clock {
 		return func() (now, wall time.Time) { return time.Now(), time.Now().Round(0).Add(by) }
@@ -202,38 +198,33 @@ func TestSuspendedMachineDoesNotPay(t *testing.T) {
 	_, err := c.Write([]byte("late"))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 
-	cfg := DefaultConfig()
-	cfg.URL = "http://127.0.0.1:1"
-	client, err := New(cfg, nil)
-	require.NoError(t, err)
-	defer client.Close()
-	client.dialer.clock = ahead(time.Hour)
+	client, n := openClient(t, "http://127.0.0.1:1")
+	n.dialer.clock = ahead(time.Hour)
 	ctx, cancel := context.WithDeadline(t.Context(), deadline)
 	defer cancel()
-	a := client.Charge(ctx, pointCharge("K:1:1"))
-	require.Equal(t, NotSent, a.Class)
+	a := create(ctx, client, 64)
+	require.Equal(t, once.NotSent, a.Class)
 	require.ErrorIs(t, a.Err, errDeadline)
 }
 
 func TestBuildKeepsTheTemplate(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
-	cfg.URL = "http://127.0.0.1:1/base/"
-	client, err := New(cfg, nil)
+	_, n := openClient(t, "http://127.0.0.1:1/base/")
+	template, err := n.targets.request(http.MethodPost, "/v1/invoices", once.Key{}, "")
 	require.NoError(t, err)
-	defer client.Close()
-	o := client.operation(chargeVoucher)
-	require.Same(t, o, client.operation(chargeVoucher))
-	require.Equal(t, "http://127.0.0.1:1/base/v1/vouchers/charges", o.request.URL.String())
+	again, err := n.targets.request(http.MethodPost, "/v1/invoices", once.Key{}, "another")
+	require.NoError(t, err)
+	require.Same(t, template, again)
+	require.Equal(t, "http://127.0.0.1:1/base/v1/invoices", template.URL.String())
 	cred := newCredential("tok")
-	req := build(t.Context(), o.request, &request{key: "VOUCHER:1:2", body: []byte("{}")}, cred)
+	req := n.build(t.Context(), template, &request{key: "invoice:1:2", body: []byte("{}")}, cred)
 	require.Equal(t, http.Header{
 		"Accept": {"application/json"}, "Content-Type": {"application/json"},
-		"Idempotency-Key": {"VOUCHER:1:2"}, "Authorization": {"Bearer tok"},
+		"Idempotency-Key": {"invoice:1:2"}, "Authorization": {"Bearer tok"},
 	}, req.Header)
 	require.Len(t, cred.header, 2, "another request has another key")
-	require.Nil(t, o.request.Header)
-	require.Nil(t, o.request.Body)
+	require.Nil(t, template.Header)
+	require.Nil(t, template.Body)
 }
 
 // Bytes of an earlier connection count as sent, though the next connection sends none.
@@ -266,7 +257,7 @@ func TestTokensAreRenewedOnce(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("old\n"), 0o600))
 	var secret setting.Secret
 	require.NoError(t, secret.UnmarshalText([]byte("file:"+file)))
-	tokens := newTokens(secret, nil)
+	tokens := newTokens("billing", secret, nil)
 	old := tokens.get(t.Context())
 	require.False(t, tokens.renew(t.Context(), old), "the file has nothing new")
 	require.NoError(t, os.WriteFile(file, []byte("new\n"), 0o600))

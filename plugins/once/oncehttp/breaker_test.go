@@ -1,4 +1,4 @@
-package money
+package oncehttp
 
 import (
 	"fmt"
@@ -49,7 +49,7 @@ func opened(t *testing.T) *breaker {
 	return b
 }
 
-// The breaker stays closed for any answers to one payout, and only that payout's calls wait.
+// The breaker stays closed for any answers to one effect, and only that effect's calls wait.
 func TestOneKeyNeverStopsTheOthers(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]verdict{"failing": failing, "misconfigured": misconfigured, "throttling": throttling} {

@@ -1,4 +1,4 @@
-package money
+package oncehttp
 
 import (
 	"net/url"
@@ -7,7 +7,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
-// Config is the settings of the Money API. Only URL has no default. The zero value is not valid.
+// Config is the settings of a client, a part of the settings of its plugin. Only URL has no default. The
+// zero value is not valid: see New.
 type Config struct {
 	// URL is scheme, host and perhaps a path prefix.
 	URL string `yaml:"url"`
@@ -16,7 +17,7 @@ type Config struct {
 	CallTimeout time.Duration `yaml:"call_timeout"`
 	// ConnectTimeout bounds dialing, and again the TLS handshake.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// Concurrency is the number of slots (API.Slot), and of idle connections.
+	// Concurrency is the number of slots (Client.Slot), and of idle connections.
 	Concurrency int `yaml:"concurrency"`
 	// IdleConnTimeout closes an unused connection. Keep it under the server's own.
 	IdleConnTimeout time.Duration `yaml:"idle_conn_timeout"`

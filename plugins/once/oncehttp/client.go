@@ -1,0 +1,157 @@
+package oncehttp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/slots"
+)
+
+// Client calls one API. It is safe for concurrent use.
+type Client struct {
+	config  *Config
+	mapping Mapping
+	metrics *metrics
+
+	opening sync.Mutex
+	opened  atomic.Pointer[connection] // nil before Open
+}
+
+// connection is an open client.
+type connection struct {
+	cfg       Config
+	mapping   *Mapping
+	log       *slog.Logger
+	base      *url.URL
+	transport *http.Transport
+	dialer    *dialer
+	close     context.CancelFunc // ends dialer.life
+
+	slots    *slots.Slots
+	breaker  *breaker
+	throttle throttle
+	tokens   *tokens
+	metrics  *metrics
+
+	misconfigured atomic.Bool
+
+	targets targets
+	buffers sync.Pool // *bytes.Buffer, for answers
+}
+
+// New returns a client of the API at config.URL. It opens nothing, because a plugin makes its client in its
+// constructor, before its settings are decoded: Open reads them. A zero config gets the defaults here, which
+// the settings then overwrite.
+func New(config *Config, m Mapping) *Client {
+	if *config == (Config{}) {
+		*config = DefaultConfig()
+	}
+	c := &Client{config: config, mapping: m.completed()}
+	c.metrics = newMetrics(c)
+	return c
+}
+
+// Open makes the client ready for calls. It reports all mistakes of the settings and of the mapping, and
+// reads Config.CAFile. It opens no connection. A nil log discards. A call before Open is NotSent. The caller
+// closes the client, which can't be opened again then.
+func (c *Client) Open(log *slog.Logger) error {
+	c.opening.Lock()
+	defer c.opening.Unlock()
+	if c.opened.Load() != nil {
+		return errors.New("oncehttp: the client is open already, or was closed: make another one with New")
+	}
+	if err := c.mapping.Validate(); err != nil {
+		return fmt.Errorf("oncehttp: the mapping of %q: %w", c.mapping.Name, err)
+	}
+	cfg := *c.config
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("oncehttp: the settings of %s: %w", c.mapping.Name, err)
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	base, _ := url.Parse(strings.TrimRight(cfg.URL, "/")) // valid: see Validate
+	tlsConfig, err := cfg.tls().Load()
+	if err != nil {
+		return fmt.Errorf("oncehttp: the settings of %s: %w", c.mapping.Name, err)
+	}
+	life, end := context.WithCancel(context.Background())
+	n := &connection{
+		cfg:     cfg,
+		mapping: &c.mapping,
+		log:     log.With("component", "oncehttp", "client", c.mapping.Name),
+		base:    base,
+		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
+		close:   end,
+		slots:   slots.New(cfg.Concurrency),
+		tokens:  newTokens(c.mapping.Name, cfg.Token, log),
+		metrics: c.metrics,
+		targets: targets{base: base},
+		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
+	}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	n.transport = &http.Transport{
+		DialContext:            n.dialer.dial,
+		TLSClientConfig:        tlsConfig,
+		TLSHandshakeTimeout:    cfg.ConnectTimeout,
+		Protocols:              &protocols,
+		MaxIdleConns:           cfg.Concurrency,
+		MaxIdleConnsPerHost:    cfg.Concurrency,
+		IdleConnTimeout:        cfg.IdleConnTimeout,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxBodyBytes,
+	}
+	n.breaker = newBreaker(cfg.Breaker, n.log)
+	c.opened.Store(n)
+	return nil
+}
+
+// Close closes idle connections and ends dialing. Calls in flight end within their deadline. A
+// later call is NotSent, and waits for a slot end. Close is idempotent.
+func (c *Client) Close() error {
+	if n := c.opened.Load(); n != nil {
+		n.close()
+		n.slots.Close()
+		n.transport.CloseIdleConnections()
+	}
+	return nil
+}
+
+// Slot waits for the right to make one call and returns the function that ends this right. release must be
+// called exactly once. Slots are given in the order of the calls. An error means that ctx ended, that the
+// client drains or is closed, or that it was never opened.
+func (c *Client) Slot(ctx context.Context) (release func(), err error) {
+	n := c.opened.Load()
+	if n == nil {
+		return nil, errNotOpen
+	}
+	if err := n.slots.Acquire(ctx); err != nil {
+		return nil, err
+	}
+	return n.slots.Release, nil
+}
+
+// Drain ends all waits for a slot, now and later. A free slot is still given. Drain is idempotent.
+func (c *Client) Drain() {
+	if n := c.opened.Load(); n != nil {
+		n.slots.Close()
+	}
+}
+
+// Ready reports whether a call would be sent now: the client is open, the breaker lets one through, and no
+// Retry-After holds for all calls. Routes use it as their gate. It becomes true again without a call.
+func (c *Client) Ready() bool {
+	n := c.opened.Load()
+	return n != nil && n.throttle.remaining() == 0 && n.breaker.ready()
+}
