@@ -1,0 +1,143 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// Key names an effect. Its texts are compared byte by byte.
+type Key struct {
+	Kind  string // a registered kind
+	Group string // 1 to 100 bytes
+	ID    string // 1 to 100 bytes, unique in the group
+}
+
+// Group names the effects of a kind that share a pause, a cancellation and totals.
+type Group struct{ Kind, Name string }
+
+// Kind is what the ledger has to know of a kind.
+type Kind struct {
+	Name   string
+	Policy rules.Policy
+	// Same reports whether two requests with the same key request the same effect. Nil: their bytes
+	// are equal.
+	Same func(stored, offered []byte) bool
+}
+
+// Record is an effect to accept.
+type Record struct {
+	Key
+	Part    string // a subtotal within the group; may be empty
+	Payload []byte // the record as it came; at most MaxPayloadBytes
+	Request []byte // the bytes that every attempt sends; nil: the payload
+	Headers map[string]string
+	// Origin says where the record came from, for people: a topic with partition and offset, or the
+	// name of a caller.
+	Origin    string
+	NotBefore time.Time // earliest time of the first attempt; zero: at once
+}
+
+// MaxPayloadBytes is the limit of a payload, and of a request.
+const MaxPayloadBytes = 64 << 10
+
+// Accepted is the result of Accept for one record.
+type Accepted int
+
+// The results.
+const (
+	Fresh     Accepted = iota + 1 // it is new
+	Known                         // the same effect was accepted before
+	Cancelled                     // its group is cancelled: nothing is called
+	Conflict                      // another request with the same key was accepted before
+)
+
+// Claimed is an effect under a lease of this instance, for one call.
+type Claimed struct {
+	Key
+	Lookup  bool  // look the outcome up; otherwise send
+	Epoch   int64 // of the lease, for Settle
+	Number  int   // of the send, from 1
+	Payload []byte
+	Request []byte // never nil
+	Headers map[string]string
+	// LastSent is the start of the last send, and zero before the first one.
+	LastSent time.Time
+}
+
+// End is the end of a call, for Settle.
+type End struct {
+	Key
+	rules.CallResult
+}
+
+// Settled is the result of Settle for one call.
+type Settled struct {
+	State rules.State
+	// Stale: a later lease has the effect. The answer was stored and changed nothing.
+	Stale bool
+	// DueIn is the time until the next attempt of an effect that is not settled.
+	DueIn time.Duration
+}
+
+// Due says where a kind has work.
+type Due struct {
+	Lanes []int // lanes with an effect that may be claimed now
+	// Next is the time until the next effect of any lane is due; negative: there is none.
+	Next time.Duration
+}
+
+// By is an operator and the reason of an action, for the audit.
+type By struct{ Who, Why string }
+
+// Status is a group with its totals. Accepted = Done + Failed + Unknown + Cancelled + Waiting + Calling.
+type Status struct {
+	Group
+	State     rules.GroupState
+	CreatedAt time.Time
+	Totals
+	Waiting   int64         // accepted and neither settled nor called at the moment
+	Calling   int64         // under a lease
+	OldestDue time.Duration // how long the oldest due effect waits; 0: none is due
+}
+
+// Totals count the effects of a group or of a part of it.
+type Totals struct {
+	Part                                       string // empty: the whole group
+	Accepted, Done, Failed, Unknown, Cancelled int64
+}
+
+// Explanation is everything that is known about an effect.
+type Explanation struct {
+	Key
+	Part       string
+	Group      rules.GroupState
+	Row        rules.Row
+	Origin     string
+	Payload    []byte
+	Request    []byte
+	Headers    map[string]string
+	NotBefore  time.Time
+	Calls      []rules.Attempt // by epoch; an open call is last
+	Audit      []Audit
+	NextCall   rules.Next    // Send or Lookup; rules.Ack: none
+	NextCallIn time.Duration // 0: now, or never
+}
+
+// Audit is one action of an operator.
+type Audit struct {
+	At       time.Time
+	By       By
+	Action   string // pause, resume, cancel, replay, resolve
+	Detail   string
+	Database string // the role of the database session
+}
+
+// Problem is an effect that failed or ended unknown.
+type Problem struct {
+	Key
+	State rules.State // Failed or Unknown
+	At    time.Time
+	Class string
+	Error string
+}
