@@ -1,0 +1,189 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+const sqlDue = `SELECT l.lane, (SELECT min(d.at) FROM once_due AS d WHERE d.kind = $1 AND d.lane = l.lane) FROM (%s) AS l`
+
+// laneList is a query of all lanes.
+func laneList() (sql string) {
+	for lane := range Lanes {
+		if lane > 0 {
+			sql += " UNION ALL "
+		}
+		sql += fmt.Sprintf("SELECT %d AS lane", lane)
+	}
+	return sql
+}
+
+// Due says where a kind has work, by one statement that reads one entry of an index per lane. A claim
+// of a lane may get less than Due has found, because other transactions hold the rest: wait a moment
+// after a claim without a result.
+func (l *Ledger) Due(ctx context.Context, kind string) (due Due, err error) {
+	k, err := l.registered(kind)
+	if err != nil {
+		return due, err
+	}
+	err = l.briefly(ctx, "due", func(ctx context.Context) error {
+		return l.store.read(ctx, func(q querier, now time.Time) error {
+			due = Due{Next: -1}
+			return q.query(ctx, func(r scanner) error {
+				var lane int
+				var at portableTime
+				if err := r.Scan(&lane, &at); err != nil || time.Time(at).IsZero() {
+					return err
+				}
+				wait := max(0, time.Time(at).Sub(now))
+				if wait == 0 {
+					due.Lanes = append(due.Lanes, lane)
+				}
+				if due.Next < 0 || wait < due.Next {
+					due.Next = wait
+				}
+				return nil
+			}, fmt.Sprintf(sqlDue, laneList()), k.number)
+		})
+	})
+	slices.Sort(due.Lanes)
+	return due, err
+}
+
+// Claim takes leases of at most limit effects of a lane that are due, the oldest first. No other claim
+// gets them while the lease of their kind's policy lasts. What is due and must not be called is settled,
+// parked or moved in the same transaction, and is not returned; so Claim may return nothing although
+// an effect was due.
+//
+// After an error that wraps ErrUnavailable some leases may be taken, and they end unused.
+func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claimed []Claimed, err error) {
+	k, err := l.registered(kind)
+	if err != nil {
+		return nil, err
+	}
+	if lane < 0 || lane >= Lanes || limit < 1 {
+		return nil, rules.Invalid("claim of %s: the lane is from 0 to %d and the limit > 0, got %d and %d", kind, Lanes-1, lane, limit)
+	}
+	err = l.briefly(ctx, "claim", func(ctx context.Context) error {
+		var rows []*storedRow
+		err := l.transact(ctx, readRequest{due: &dueRequest{k.number, int64(lane), limit}}, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
+			claimed, rows = nil, nil
+			if len(read.due) == 0 {
+				return nil
+			}
+			if err := readClaim(ctx, tx, read); err != nil {
+				return err
+			}
+			claimed, rows = k.claim(read, writes)
+			return nil
+		})
+		if err != nil && l.store.fault(err) == faultServer && len(claimed) > 0 {
+			claimed, err = l.recoverClaim(ctx, claimed, rows, err)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return claimed, nil
+}
+
+// readClaim reads the groups and effects of the rows that are due. The groups' locks come first, so
+// that no group is paused until the commit, and the clock last.
+func readClaim(ctx context.Context, tx transaction, read *readResult) error {
+	w := readRequest{share: true, messages: true, lock: lockSkip}
+	for _, key := range read.due {
+		w.groups = append(w.groups, key.of())
+	}
+	w.groups = uniqueGroups(w.groups)
+	w.keys = slices.SortedFunc(slices.Values(read.due), compareKeys)
+	if err := tx.readMore(ctx, w, read); err != nil {
+		return err
+	}
+	var missing []groupID
+	for _, g := range w.groups {
+		if _, ok := read.groups[g]; !ok {
+			missing = append(missing, g)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := tx.addGroups(ctx, missing, read.now); err != nil {
+		return err
+	}
+	return tx.readMore(ctx, readRequest{groups: missing}, read)
+}
+
+// claim decides the effects that a claim has locked.
+func (k *kind) claim(read *readResult, writes *writeSet) (claimed []Claimed, rows []*storedRow) {
+	changes := newChanges(read)
+	for _, key := range read.due {
+		row := read.rows[key]
+		if row == nil {
+			continue // another transaction has it
+		}
+		lastSent := row.lastSent()
+		next, eff, d := k.Policy.Apply(row.Row, rules.Event{Kind: rules.EventBegin, Now: read.now, Group: read.state(key.of()), SameRequest: true})
+		changes.apply(row, next, eff, true)
+		switch d.Next {
+		case rules.Send:
+			row.lastSentAt = time.Time{}
+		case rules.Lookup:
+			row.lastSentAt = lastSent
+		default:
+			if d.Reason == "paused" {
+				changes.park(row)
+			}
+			continue
+		}
+		c := Claimed{Key: Key{k.Name, key.group, key.id}, Lookup: d.Next == rules.Lookup, Epoch: next.Epoch, Number: next.Attempts,
+			Payload: row.payload, Request: row.requestToSend(), LastSent: lastSent}
+		if row.headers != "" {
+			_ = json.Unmarshal([]byte(row.headers), &c.Headers) // Accept encoded it
+		}
+		claimed, rows = append(claimed, c), append(rows, row)
+	}
+	changes.writeTo(writes)
+	return claimed, rows
+}
+
+// lastSent returns the start of the last send, and zero before the first one.
+func (r *storedRow) lastSent() time.Time {
+	if !r.lastSentAt.IsZero() {
+		return r.lastSentAt
+	}
+	return r.AttemptStartedAt
+}
+
+// recoverClaim finds out which leases a commit without an answer has taken. An unused lease would end
+// as a call that perhaps did something.
+func (l *Ledger) recoverClaim(ctx context.Context, claimed []Claimed, rows []*storedRow, lost error) ([]Claimed, error) {
+	w := readRequest{keys: slices.SortedFunc(slices.Values(valuesOf(rows, func(r *storedRow) rowKey { return r.rowKey })), compareKeys)}
+	for ctx.Err() == nil {
+		var ours []Claimed
+		err := l.transact(ctx, w, func(_ context.Context, _ transaction, read *readResult, _ *writeSet) error {
+			ours = nil
+			for i, row := range rows {
+				now := read.rows[row.rowKey]
+				if now != nil && now.State == rules.Sending && now.Epoch == row.Epoch && now.AttemptBy == row.AttemptBy && now.AttemptStartedAt.Equal(row.AttemptStartedAt) {
+					ours = append(ours, claimed[i])
+				}
+			}
+			return nil
+		})
+		if err == nil {
+			return ours, nil
+		}
+		if l.store.fault(err) != faultServer || !loop.Sleep(ctx, shortWait) {
+			break
+		}
+	}
+	return nil, lost
+}

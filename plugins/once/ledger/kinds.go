@@ -1,0 +1,172 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// kind is a kind with its number in this ledger. A kind of another program has no policy.
+type kind struct {
+	Kind
+	number     int64
+	registered bool
+}
+
+// home is where the tables are, for a caller's transaction.
+type home struct {
+	id     string // of once_ledger
+	schema string // quoted, with a point; empty with SQLite
+}
+
+func (k Kind) check() error {
+	p := k.Policy
+	switch {
+	case k.Name == "" || len(k.Name) > 100 || !plain(k.Name):
+		return rules.Invalid("the kind %q: a name has 1 to 100 bytes of UTF-8 without control characters", k.Name)
+	case p.Lease <= 0 || p.MaxAttempts < 1 || p.MaxReleased < 1:
+		return rules.Invalid("the kind %s: Lease, MaxAttempts and MaxReleased must be > 0, got %s, %d and %d", k.Name, p.Lease, p.MaxAttempts, p.MaxReleased)
+	case p.Delay == nil:
+		return rules.Invalid("the kind %s: Policy.Delay is missing", k.Name)
+	case p.Repeat < rules.ByKey || p.Repeat > rules.Always:
+		return rules.Invalid("the kind %s: Policy.Repeat is missing", k.Name)
+	}
+	return nil
+}
+
+const (
+	sqlKinds = `SELECT number, name FROM once_kinds`
+
+	// The caller holds the lock of all kinds.
+	sqlAddKind = `INSERT INTO once_kinds (number, name) SELECT coalesce(max(number), 0) + 1, $1 FROM once_kinds ON CONFLICT (name) DO NOTHING`
+
+	sqlLedgerID = `SELECT id FROM once_ledger`
+)
+
+// Register makes kinds known, once at the start and after the tables exist. A kind that was registered
+// before gets the new policy. The numbers that the ledger gives to kinds are durable when it returns,
+// on a synchronous standby, too. It may be repeated after an error that wraps ErrUnavailable.
+func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
+	for i := range kinds {
+		if err := kinds[i].check(); err != nil {
+			return err
+		}
+		if kinds[i].Policy.Instance == "" {
+			kinds[i].Policy.Instance = l.opts.Instance
+		}
+		if kinds[i].Same == nil {
+			kinds[i].Same = bytes.Equal
+		}
+	}
+	return l.call(ctx, "register kinds", func(ctx context.Context) error {
+		var h home
+		numbers := map[string]int64{}
+		// No kind has the number 0, so its lock is the one of all kinds.
+		err := l.update(ctx, groupLock{exclusive: &groupID{}}, func(q querier, _ time.Time) error {
+			clear(numbers)
+			for _, k := range kinds {
+				if _, err := q.exec(ctx, sqlAddKind, k.Name); err != nil {
+					return err
+				}
+			}
+			if err := readKinds(ctx, q, numbers); err != nil {
+				return err
+			}
+			if err := q.query(ctx, func(r scanner) error { return r.Scan(&h.id) }, sqlLedgerID); err != nil {
+				return err
+			}
+			if _, lite := l.store.(*sqliteStore); lite {
+				return nil
+			}
+			return q.query(ctx, func(r scanner) error { return r.Scan(&h.schema) }, `SELECT quote_ident(current_schema()) || '.'`)
+		})
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.home = h
+		for _, k := range kinds {
+			l.add(&kind{k, numbers[k.Name], true})
+		}
+		l.addFound(numbers)
+		return nil
+	})
+}
+
+func readKinds(ctx context.Context, q querier, numbers map[string]int64) error {
+	return q.query(ctx, func(r scanner) error {
+		var number int64
+		var name string
+		err := r.Scan(&number, &name)
+		numbers[name] = number
+		return err
+	}, sqlKinds)
+}
+
+func (l *Ledger) add(k *kind) { l.kinds[k.Name], l.numbers[k.number] = k, k }
+
+// addFound adds kinds of other programs.
+func (l *Ledger) addFound(numbers map[string]int64) {
+	for name, number := range numbers {
+		if l.kinds[name] == nil {
+			l.add(&kind{Kind: Kind{Name: name}, number: number})
+		}
+	}
+}
+
+// registered returns a kind that has a policy.
+func (l *Ledger) registered(name string) (*kind, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if k := l.kinds[name]; k != nil && k.registered {
+		return k, nil
+	}
+	return nil, rules.Invalid("the kind %q is not registered in this program", name)
+}
+
+// known returns a kind that this or another program has registered. Others return ErrNotFound.
+func (l *Ledger) known(ctx context.Context, name string) (*kind, error) {
+	find := func() *kind {
+		l.mu.RLock()
+		defer l.mu.RUnlock()
+		return l.kinds[name]
+	}
+	if k := find(); k != nil {
+		return k, nil
+	}
+	if err := l.findKinds(ctx); err != nil {
+		return nil, err
+	}
+	if k := find(); k != nil {
+		return k, nil
+	}
+	return nil, fmt.Errorf("once: ledger: kind %q: %w", name, ErrNotFound)
+}
+
+// findKinds reads the kinds that other programs have registered.
+func (l *Ledger) findKinds(ctx context.Context) error {
+	numbers := map[string]int64{}
+	if err := l.store.read(ctx, func(q querier, _ time.Time) error { return readKinds(ctx, q, numbers) }); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.addFound(numbers)
+	return nil
+}
+
+// nameOf returns the name of a kind, which findKinds may have to find first.
+func (l *Ledger) nameOf(number int64) string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if k := l.numbers[number]; k != nil {
+		return k.Name
+	}
+	return fmt.Sprint("kind ", number)
+}
+
+func (l *Ledger) keyOf(k rowKey) Key { return Key{Kind: l.nameOf(k.kind), Group: k.group, ID: k.id} }

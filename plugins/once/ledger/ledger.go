@@ -1,0 +1,122 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
+)
+
+// Ledger is an open ledger. It is safe for concurrent use. The caller of Open closes it.
+type Ledger struct {
+	opts  Options
+	log   *slog.Logger
+	store store
+
+	mu      sync.RWMutex
+	kinds   map[string]*kind // the registered ones, and those that were found in the table
+	numbers map[int64]*kind
+	home    home // since Register
+
+	closing sync.RWMutex
+	closed  bool
+	running sync.WaitGroup
+	life    context.Context // of every call; ended by a CloseContext whose context ends
+	end     context.CancelFunc
+	once    sync.Once
+}
+
+// Open connects to the database. It does not migrate: call Migrate, or let one instance do so. If
+// the server is unreachable, the error wraps ErrUnavailable and names the host.
+func Open(ctx context.Context, cfg Config, opts Options) (*Ledger, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("once: ledger: %w", err)
+	}
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	l := &Ledger{opts: opts, log: opts.Log, kinds: map[string]*kind{}, numbers: map[int64]*kind{}}
+	var err error
+	if portable.DialectOf(cfg.DSN.Reveal()) == portable.SQLite {
+		l.store, err = openSQLite(ctx, cfg, opts)
+	} else {
+		l.store, err = openPostgres(ctx, cfg, opts)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
+	return l, nil
+}
+
+// Migrate creates or updates the tables. Several instances may call it at once.
+func (l *Ledger) Migrate(ctx context.Context) error {
+	return l.call(ctx, "migrate", l.store.migrate)
+}
+
+// CloseContext finishes running calls, refuses later ones with ErrClosed, and closes the connections.
+// When ctx ends first, running transactions are interrupted: their callers get ErrClosed, and the
+// outcome is unknown. It is idempotent.
+func (l *Ledger) CloseContext(ctx context.Context) error {
+	var err error
+	l.once.Do(func() {
+		defer l.end()
+		l.closing.Lock()
+		l.closed = true
+		l.closing.Unlock()
+		interrupt := context.AfterFunc(ctx, l.end)
+		defer interrupt()
+		l.running.Wait()
+		closed := make(chan error, 1)
+		go func() { closed <- l.store.close() }() // an unresponsive server delays it by 15 s
+		select {
+		case err = <-closed:
+		case <-ctx.Done():
+			err = fmt.Errorf("once: ledger: close: %w", ctx.Err())
+		}
+	})
+	return err
+}
+
+// call runs fn, which ends with the ledger, and explains its error.
+func (l *Ledger) call(ctx context.Context, what string, fn func(context.Context) error) error {
+	l.closing.RLock()
+	if l.closed {
+		l.closing.RUnlock()
+		return ErrClosed
+	}
+	l.running.Add(1)
+	l.closing.RUnlock()
+	defer l.running.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.life, cancel)()
+	err := fn(ctx)
+	if err != nil && l.life.Err() != nil {
+		return ErrClosed
+	}
+	return l.wrap(what, err)
+}
+
+// briefly is call with the time limit of one transaction that accepts, claims or settles.
+func (l *Ledger) briefly(ctx context.Context, what string, fn func(context.Context) error) error {
+	return l.call(ctx, what, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, l.opts.timeout)
+		defer cancel()
+		return fn(ctx)
+	})
+}
+
+// ours reports whether an error is complete: it says what a caller needs, and is not the database's.
+func ours(err error) bool {
+	var refused *RefusedError
+	for _, known := range []error{ErrNotFound, ErrCancelled, ErrInvalid, ErrOtherLedger, ErrConflict, ErrClosed, ErrUnavailable, ErrRefusedByDatabase} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return errors.As(err, &refused)
+}

@@ -1,0 +1,175 @@
+-- +goose Up
+
+-- The id of this ledger. A statement in the transaction of a caller compares it, before it writes into the wrong database.
+CREATE TABLE once_ledger (
+    only_row boolean PRIMARY KEY DEFAULT TRUE CHECK (only_row),
+    id       text NOT NULL CHECK (id <> '')
+);
+INSERT INTO once_ledger (id) VALUES (gen_random_uuid()::text);
+
+-- Rows are never deleted, so a number never gets another name.
+CREATE TABLE once_kinds (
+    number smallint PRIMARY KEY,
+    name   text COLLATE "C" NOT NULL UNIQUE
+);
+
+-- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due.
+CREATE TABLE once_groups (
+    kind       smallint NOT NULL,
+    grp        text COLLATE "C" NOT NULL,
+    state      smallint NOT NULL CHECK (state BETWEEN 1 AND 3),
+    parked     boolean NOT NULL DEFAULT FALSE,
+    created_at timestamptz NOT NULL,
+    changed_at timestamptz NOT NULL,
+    PRIMARY KEY (kind, grp)
+);
+CREATE INDEX once_groups_parked ON once_groups (kind, grp) WHERE parked AND state <> 2;
+
+-- One row per effect. Columns that an effect does not need on its way to success are null, and there is no index but
+-- the key, so the updates of a claim and a settle stay in the page. The CHECKs are the last defence against a wrong transition.
+-- last_sent_at: the start of the last send, if lookups followed it.
+-- state: 1 pending, 2 sending, 3 error, 4 ambiguous, 5 success, 6 failed, 7 unknown, 8 cancelled.
+CREATE TABLE once_effects (
+    kind               smallint NOT NULL,
+    lane               smallint NOT NULL,
+    state              smallint NOT NULL,
+    status             smallint,
+    epoch              bigint,
+    attempts           int,
+    lookups            int,
+    released           int,
+    failures           int,
+    interruptions      int,
+    maybe_done         boolean,
+    looking_up         boolean,
+    not_done_seen      boolean,
+    accepted_at        timestamptz NOT NULL,
+    lease_until        timestamptz,
+    next_attempt_at    timestamptz,
+    first_sent_at      timestamptz,
+    key_first_used_at  timestamptz,
+    attempt_started_at timestamptz,
+    last_sent_at       timestamptz,
+    settled_at         timestamptz,
+    not_before         timestamptz,
+    grp                text COLLATE "C" NOT NULL,
+    id                 text COLLATE "C" NOT NULL,
+    part               text COLLATE "C",
+    attempt_by         text,
+    receipt            text,
+    last_class         text,
+    last_error         text,
+    origin             text,
+    headers            text,
+    payload            bytea NOT NULL,
+    request            bytea,
+    PRIMARY KEY (kind, grp, id),
+    CONSTRAINT once_effects_settled CHECK ((settled_at IS NOT NULL) = (state IN (5, 6, 7, 8))),
+    CONSTRAINT once_effects_known_state CHECK (state BETWEEN 1 AND 8),
+    CONSTRAINT once_effects_lease CHECK ((lease_until IS NOT NULL) = (state = 2)),
+    CONSTRAINT once_effects_nothing_denied CHECK (NOT (coalesce(maybe_done, FALSE) AND state IN (1, 3, 6, 8))),
+    CONSTRAINT once_effects_payload_size CHECK (length(payload) <= 65536 AND length(request) <= 65536)
+) WITH (fillfactor = 45);
+
+-- An effect that is not settled has one row, and a settled one has none. at: when it is to be claimed; while it is called, the
+-- end of the lease; null: it is parked, because its group is paused.
+CREATE TABLE once_due (
+    kind    smallint NOT NULL,
+    lane    smallint NOT NULL,
+    calling boolean NOT NULL,
+    at      timestamptz,
+    grp     text COLLATE "C" NOT NULL,
+    id      text COLLATE "C" NOT NULL,
+    PRIMARY KEY (kind, grp, id)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX once_due_at ON once_due (kind, lane, at);
+CREATE INDEX once_due_calling ON once_due (kind, grp) WHERE calling;
+CREATE INDEX once_due_parked ON once_due (kind, grp, id) WHERE at IS NULL;
+
+-- One row per ended call, except a first call that ended done: the effect has that one. late: the answer came after
+-- another begin.
+CREATE TABLE once_attempts (
+    kind       smallint NOT NULL,
+    grp        text COLLATE "C" NOT NULL,
+    id         text COLLATE "C" NOT NULL,
+    epoch      bigint NOT NULL,
+    late       boolean NOT NULL,
+    number     int NOT NULL,
+    call       text NOT NULL,
+    instance   text NOT NULL,
+    started_at timestamptz,
+    ended_at   timestamptz NOT NULL,
+    outcome    text NOT NULL,
+    class      text,
+    answer     text,
+    status     smallint,
+    receipt    text,
+    PRIMARY KEY (kind, grp, id, epoch, late)
+);
+
+-- The effects that failed (6) or ended unknown (7).
+CREATE TABLE once_problems (
+    kind  smallint NOT NULL,
+    grp   text COLLATE "C" NOT NULL,
+    id    text COLLATE "C" NOT NULL,
+    state smallint NOT NULL CHECK (state IN (6, 7)),
+    at    timestamptz NOT NULL,
+    class text NOT NULL,
+    PRIMARY KEY (kind, grp, id)
+);
+CREATE INDEX once_problems_state ON once_problems (state, kind, grp, id);
+
+-- Counts that are not in once_totals yet. A transaction inserts rows of its own, so none waits for another one here.
+-- number is random.
+CREATE TABLE once_deltas (
+    kind      smallint NOT NULL,
+    grp       text COLLATE "C" NOT NULL,
+    part      text COLLATE "C" NOT NULL,
+    number    bigint NOT NULL,
+    accepted  bigint NOT NULL DEFAULT 0,
+    done      bigint NOT NULL DEFAULT 0,
+    failed    bigint NOT NULL DEFAULT 0,
+    unknown   bigint NOT NULL DEFAULT 0,
+    cancelled bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (kind, grp, part, number)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+-- The row with an empty group counts the whole kind.
+CREATE TABLE once_totals (
+    kind      smallint NOT NULL,
+    grp       text COLLATE "C" NOT NULL,
+    part      text COLLATE "C" NOT NULL,
+    accepted  bigint NOT NULL,
+    done      bigint NOT NULL,
+    failed    bigint NOT NULL,
+    unknown   bigint NOT NULL,
+    cancelled bigint NOT NULL,
+    PRIMARY KEY (kind, grp, part)
+) WITH (fillfactor = 50);
+
+-- Actions of operators. An empty id: on the whole group.
+CREATE TABLE once_audit (
+    number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at      timestamptz NOT NULL,
+    who     text NOT NULL,
+    why     text NOT NULL,
+    action  text NOT NULL,
+    kind    smallint NOT NULL,
+    grp     text COLLATE "C" NOT NULL,
+    id      text COLLATE "C" NOT NULL,
+    detail  text NOT NULL,
+    db_user text NOT NULL DEFAULT session_user
+);
+CREATE INDEX once_audit_effect ON once_audit (kind, grp, id, number);
+
+-- +goose Down
+DROP TABLE once_audit;
+DROP TABLE once_totals;
+DROP TABLE once_deltas;
+DROP TABLE once_problems;
+DROP TABLE once_attempts;
+DROP TABLE once_due;
+DROP TABLE once_effects;
+DROP TABLE once_groups;
+DROP TABLE once_kinds;
+DROP TABLE once_ledger;

@@ -1,0 +1,215 @@
+package ledger
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// pgTransaction is a transaction on a connection of the pool for effects. Its statements are sent in
+// pipelines: usually it costs two round trips.
+type pgTransaction struct {
+	s    *postgres
+	conn *pgxpool.Conn
+	done bool
+	// found: an effect was read. Its row may be on this server alone; see confirm.
+	found bool
+}
+
+func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *readResult, error) {
+	conn, err := s.hot.Acquire(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	tx, read := &pgTransaction{s: s, conn: conn}, newReadResult()
+	var b pgx.Batch
+	b.Queue(pgBegin)
+	if w.wait > 0 {
+		b.Queue(pgSetLockTimeout, strconv.FormatInt(w.wait.Milliseconds(), 10))
+	}
+	tx.queueReads(&b, w, read)
+	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+		tx.rollback()
+		return nil, nil, err
+	}
+	return tx, read, nil
+}
+
+func (tx *pgTransaction) readMore(ctx context.Context, w readRequest, read *readResult) error {
+	var b pgx.Batch
+	tx.queueReads(&b, w, read)
+	return tx.conn.SendBatch(ctx, &b).Close()
+}
+
+// queueReads adds the reads, and then the clock.
+func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, read *readResult) {
+	if d := w.due; d != nil {
+		b.Queue(pgLockDue, d.kind, d.lane, d.limit, tx.s.skewMicros()).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				k := rowKey{kind: d.kind}
+				if err := rows.Scan(&k.group, &k.id); err != nil {
+					return err
+				}
+				read.due = append(read.due, k)
+			}
+			return rows.Err()
+		})
+	}
+	if len(w.groups) > 0 {
+		kinds, names := groupArrays(w.groups)
+		if w.share {
+			b.Queue(pgShareGroupLocks, kinds, names)
+		}
+		b.Queue(pgReadGroups, kinds, names).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				var id groupID
+				var g groupRow
+				if err := rows.Scan(&id.kind, &id.name, (*groupStateColumn)(&g.state), &g.parked); err != nil {
+					return err
+				}
+				read.groups[id] = g
+			}
+			return rows.Err()
+		})
+	}
+	if len(w.keys) > 0 {
+		columns := rowColumns
+		if w.messages {
+			columns = effectColumns
+		}
+		kinds, groups, ids := keyArrays(w.keys)
+		b.Queue(pgReadEffects[w.lock][w.messages], kinds, groups, ids).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				r, err := scanRow(rows, columns)
+				if err != nil {
+					return err
+				}
+				read.rows[r.rowKey] = r
+				tx.found = true
+			}
+			return rows.Err()
+		})
+	}
+	b.Queue(pgClock).QueryRow(func(row pgx.Row) error {
+		var t time.Time
+		err := row.Scan(&t)
+		read.now = tx.s.now(t)
+		return err
+	})
+}
+
+func (tx *pgTransaction) addGroups(ctx context.Context, groups []groupID, now time.Time) error {
+	kinds, names := groupArrays(groups)
+	_, err := tx.conn.Exec(ctx, pgAddGroups, kinds, names, now)
+	return err
+}
+
+func (tx *pgTransaction) querier() querier { return pgQuerier{tx.conn} }
+
+// commit sends the writes and the COMMIT in one pipeline. After a failed statement the COMMIT is a
+// rollback. Rows of once_due are written after the effects: see the package comment.
+func (tx *pgTransaction) commit(ctx context.Context, w *writeSet) error {
+	var b pgx.Batch
+	if len(w.inserts) > 0 {
+		tx.queueInserts(&b, w.inserts)
+	}
+	queueRows(&b, updateEffects, w.rows)
+	queueRows(&b, setDue, w.due)
+	queueRows(&b, deleteDue, w.settled)
+	queueRows(&b, insertAttempts, w.attempts)
+	queueRows(&b, deleteProblems, w.solved)
+	queueRows(&b, setProblems, w.problems)
+	queueRows(&b, insertDeltas, w.deltas)
+	if len(w.parked) > 0 {
+		kinds, names := groupArrays(w.parked)
+		b.Queue(pgParkGroups, kinds, names)
+	}
+	if tx.found || len(w.inserts) > 0 {
+		b.Queue(pgConfirm)
+	}
+	return tx.end(ctx, &b)
+}
+
+func queueRows[T any](b *pgx.Batch, st statement[T], rows []*T) {
+	if len(rows) > 0 {
+		b.Queue(st.postgres, st.arrays(rows)...)
+	}
+}
+
+func (tx *pgTransaction) queueInserts(b *pgx.Batch, rows []*storedRow) {
+	byKey := make(map[rowKey]*storedRow, len(rows))
+	for _, r := range rows {
+		byKey[r.rowKey] = r
+		r.inserted = false
+	}
+	b.Queue(pgAccept, append(insertEffect.arrays(rows), randomNumber())...).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var k rowKey
+			if err := rows.Scan(&k.kind, &k.group, &k.id); err != nil {
+				return err
+			}
+			byKey[k].inserted = true
+		}
+		return rows.Err()
+	})
+}
+
+// end sends b and a COMMIT. Its error is sqldb.ErrNotReplicated if the server has not waited for its
+// standby.
+//
+// A commit whose wait for the synchronous standby was cancelled, by the end of a call or by an
+// operator, is visible on this server, and a failover loses it. Any instance may then find the row.
+// So a result that rests on rows that were only read comes from a transaction with pgConfirm, which
+// waits for the standby, while a transaction without a write does not.
+func (tx *pgTransaction) end(ctx context.Context, b *pgx.Batch) error {
+	b.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() != "COMMIT" {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	})
+	if err := tx.s.commits.Do(tx.conn.SendBatch(ctx, b).Close); err != nil {
+		return err
+	}
+	tx.done = true
+	tx.conn.Release()
+	return nil
+}
+
+func (tx *pgTransaction) rollback() {
+	if tx.done {
+		return
+	}
+	tx.done = true
+	if !tx.conn.Conn().IsClosed() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if _, err := tx.conn.Exec(ctx, "ROLLBACK"); err != nil {
+			_ = tx.conn.Conn().Close(ctx)
+		}
+	}
+	tx.conn.Release()
+}
+
+// Multi-row statements take one array per column. These functions turn rows into columns, in the
+// order of the parameters.
+
+func groupArrays(groups []groupID) (kinds []int64, names []string) {
+	kinds, names = make([]int64, len(groups)), make([]string, len(groups))
+	for i, g := range groups {
+		kinds[i], names[i] = g.kind, g.name
+	}
+	return kinds, names
+}
+
+func keyArrays(keys []rowKey) (kinds []int64, groups, ids []string) {
+	kinds, groups, ids = make([]int64, len(keys)), make([]string, len(keys)), make([]string, len(keys))
+	for i, k := range keys {
+		kinds[i], groups[i], ids[i] = k.kind, k.group, k.id
+	}
+	return kinds, groups, ids
+}

@@ -1,0 +1,115 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// problemsSQL reads problems by the conditions, in the order of an index.
+func problemsSQL(conditions []string, order string, limit int) string {
+	where := ""
+	if len(conditions) > 0 {
+		where = " WHERE " + strings.Join(conditions, " AND ")
+	}
+	return `SELECT p.kind, p.grp, p.id, p.state, p.at, p.class, coalesce(e.last_error, '')
+FROM (SELECT * FROM once_problems AS p` + where + ` ORDER BY ` + order + fmt.Sprintf(` LIMIT $%d) AS p
+JOIN once_effects AS e ON e.kind = p.kind AND e.grp = p.grp AND e.id = p.id ORDER BY `, limit) + order
+}
+
+// Problems returns effects that failed or ended unknown, in the order of their keys; more says that
+// there are more than limit. An empty kind, group or state is any.
+func (l *Ledger) Problems(ctx context.Context, kind, group string, state rules.State, limit int) (problems []Problem, more bool, err error) {
+	err = l.call(ctx, "problems", func(ctx context.Context) error {
+		if err := l.findKinds(ctx); err != nil {
+			return err
+		}
+		var conditions []string
+		var args []any
+		order := "p.kind, p.grp, p.id"
+		add := func(column string, value any) {
+			args = append(args, value)
+			conditions = append(conditions, fmt.Sprintf("p.%s = $%d", column, len(args)))
+		}
+		if state != "" {
+			add("state", effectCode(state))
+			order = "p.state, " + order
+		}
+		switch {
+		case kind != "":
+			k, err := l.known(ctx, kind)
+			if err != nil {
+				return err
+			}
+			if add("kind", k.number); group != "" {
+				add("grp", group)
+			}
+		case group != "":
+			return rules.Invalid("problems of the group %q: its kind is missing", group)
+		}
+		problems, err = selectAll(ctx, l, func(r scanner, p *Problem, _ time.Time) error {
+			var key rowKey
+			err := r.Scan(&key.kind, &key.group, &key.id, (*stateColumn)(&p.State), (*portableTime)(&p.At), &p.Class, &p.Error)
+			p.Key = l.keyOf(key)
+			return err
+		}, problemsSQL(conditions, order, len(args)+1), append(args, limit+1)...)
+		return err
+	})
+	if len(problems) > limit {
+		return problems[:limit], true, err
+	}
+	return problems, false, err
+}
+
+// Backlog has the counts of a kind for metrics.
+type Backlog struct {
+	Due       int64         // effects that are due now; at most BacklogLimit
+	OldestDue time.Duration // how long the oldest due effect waits; 0: none is due
+	Waiting   int64         // accepted and neither settled nor called at the moment
+	Calling   int64         // under a lease
+	Failed    int64
+	Unknown   int64
+}
+
+// BacklogLimit is the highest value of Backlog.Due.
+const BacklogLimit = 10_000
+
+//nolint:gochecknoglobals // constant, but not for the compiler
+var sqlBacklog = `SELECT ` + eachCount(", ", func(c string) string {
+	return fmt.Sprintf(`CAST(coalesce((SELECT %[1]s FROM once_totals WHERE kind = $1 AND grp = '' AND part = ''), 0)
+	+ coalesce((SELECT sum(%[1]s) FROM once_deltas WHERE kind = $1), 0) AS bigint)`, c)
+}) + `,
+	(SELECT count(*) FROM once_due WHERE kind = $1 AND calling),
+	(SELECT count(*) FROM (SELECT 1 FROM (` + laneList() + `) AS l JOIN once_due AS d ON d.kind = $1 AND d.lane = l.lane AND d.at <= $2 LIMIT ` + fmt.Sprint(BacklogLimit) + `) AS d),
+	(SELECT min(l.at) FROM (SELECT (SELECT min(d.at) FROM once_due AS d WHERE d.kind = $1 AND d.lane = l.lane) AS at FROM (` + laneList() + `) AS l) AS l)`
+
+// Backlog counts the effects of a kind in one statement. Its cost is bounded: the totals of the kind are
+// one row and what was not swept yet, calls are counted by an index of their own, due effects up to
+// BacklogLimit, and the oldest one is the first entry of an index in each lane.
+func (l *Ledger) Backlog(ctx context.Context, kind string) (b Backlog, err error) {
+	err = l.briefly(ctx, "backlog", func(ctx context.Context) error {
+		k, err := l.known(ctx, kind)
+		if err != nil {
+			return err
+		}
+		return l.store.read(ctx, func(q querier, now time.Time) error {
+			return q.query(ctx, func(r scanner) error {
+				var t Totals
+				var oldest time.Time
+				b = Backlog{}
+				if err := r.Scan(append(t.counts(), &b.Calling, &b.Due, (*portableTime)(&oldest))...); err != nil {
+					return err
+				}
+				b.Waiting, b.Failed, b.Unknown = t.unsettled()-b.Calling, t.Failed, t.Unknown
+				if !oldest.IsZero() {
+					b.OldestDue = max(0, now.Sub(oldest))
+				}
+				return nil
+			}, sqlBacklog, k.number, now)
+		})
+	})
+	return b, err
+}

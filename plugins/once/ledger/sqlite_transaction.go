@@ -1,0 +1,195 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// The hot statements in SQLite, in addition to those of columns.go. Each is prepared once and
+// executed for each row.
+const (
+	sqliteLockDue = `SELECT grp, id FROM once_due WHERE kind = ?1 AND lane = ?2 AND at <= ?4 ORDER BY at LIMIT ?3`
+
+	sqliteReadGroup = `SELECT state, parked FROM once_groups WHERE kind = ?1 AND grp = ?2`
+
+	sqliteAddGroup = `INSERT INTO once_groups (kind, grp, state, created_at, changed_at) VALUES (?1, ?2, 1, ?3, ?3) ON CONFLICT DO NOTHING`
+
+	sqliteParkGroup = `UPDATE once_groups SET parked = TRUE WHERE kind = ?1 AND grp = ?2 AND NOT parked`
+
+	sqliteReadFrom = ` FROM once_effects WHERE kind = ?1 AND grp = ?2 AND id = ?3`
+)
+
+//nolint:gochecknoglobals // constant, but not for the compiler
+var (
+	sqliteReadRow    = `SELECT ` + reads(rowColumns, "") + sqliteReadFrom
+	sqliteReadEffect = `SELECT ` + reads(effectColumns, "") + sqliteReadFrom
+)
+
+// sqliteTransaction is the running transaction on the writing connection.
+type sqliteTransaction struct {
+	s    *sqliteStore
+	done bool
+}
+
+func (s *sqliteStore) begin(ctx context.Context, w readRequest) (transaction, *readResult, error) {
+	if err := s.beginImmediate(ctx); err != nil {
+		return nil, nil, err
+	}
+	tx, read := &sqliteTransaction{s: s}, newReadResult()
+	if err := tx.readMore(ctx, w, read); err != nil {
+		tx.rollback()
+		return nil, nil, err
+	}
+	return tx, read, nil
+}
+
+// queryRow runs a query of at most one row; found is false without one.
+func (tx *sqliteTransaction) queryRow(query string, args []any, dest ...any) (found bool, err error) {
+	st, err := tx.s.prepare(query)
+	if err != nil {
+		return false, err
+	}
+	err = st.QueryRowContext(context.Background(), args...).Scan(dest...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (tx *sqliteTransaction) readMore(ctx context.Context, w readRequest, read *readResult) error {
+	read.now = tx.s.now()
+	if d := w.due; d != nil {
+		if err := tx.querier().query(ctx, func(r scanner) error {
+			k := rowKey{kind: d.kind}
+			err := r.Scan(&k.group, &k.id)
+			read.due = append(read.due, k)
+			return err
+		}, sqliteLockDue, d.kind, d.lane, d.limit, read.now); err != nil {
+			return err
+		}
+	}
+	for _, id := range w.groups {
+		var g groupRow
+		found, err := tx.queryRow(sqliteReadGroup, []any{id.kind, id.name}, (*groupStateColumn)(&g.state), &g.parked)
+		if err != nil {
+			return err
+		}
+		if found {
+			read.groups[id] = g
+		}
+	}
+	query, columns := sqliteReadRow, rowColumns
+	if w.messages {
+		query, columns = sqliteReadEffect, effectColumns
+	}
+	for _, k := range w.keys {
+		r := &storedRow{}
+		r.Queue = rules.QueueRetry // as scanRow
+		found, err := tx.queryRow(query, []any{k.kind, k.group, k.id}, destinations(r, columns)...)
+		if err != nil {
+			return err
+		}
+		if found {
+			read.rows[k] = r
+		}
+	}
+	return nil
+}
+
+func (tx *sqliteTransaction) addGroups(_ context.Context, groups []groupID, now time.Time) error {
+	for _, g := range groups {
+		if err := tx.s.run(sqliteAddGroup, g.kind, g.name, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insert does what pgAccept does.
+func (tx *sqliteTransaction) insert(rows []*storedRow) error {
+	counted := deltaSet{}
+	for _, r := range rows {
+		res, err := tx.s.exec(insertEffect.sqlite, insertEffect.args(r)...)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if err != nil {
+			return err
+		}
+		if r.inserted = n > 0; !r.inserted {
+			continue
+		}
+		d := counted.of(r)
+		d.accepted++
+		d.count(r.State, 1)
+		if r.State.Settled() {
+			continue
+		}
+		due := &dueRow{rowKey: r.rowKey, lane: r.lane, at: r.AcceptedAt}
+		if r.NextAttemptAt.After(due.at) {
+			due.at = r.NextAttemptAt
+		}
+		if err := runEach(tx.s, setDue, []*dueRow{due}); err != nil {
+			return err
+		}
+	}
+	return runEach(tx.s, insertDeltas, counted.sorted())
+}
+
+func (tx *sqliteTransaction) querier() querier { return tx.s.transactionQuerier() }
+
+func (tx *sqliteTransaction) commit(_ context.Context, w *writeSet) error {
+	if err := tx.writeAll(w); err != nil {
+		return err
+	}
+	tx.done = true
+	return tx.s.end(true)
+}
+
+func (tx *sqliteTransaction) writeAll(w *writeSet) error {
+	for _, write := range []func() error{
+		func() error { return tx.insert(w.inserts) },
+		func() error { return runEach(tx.s, updateEffects, w.rows) },
+		func() error { return runEach(tx.s, setDue, w.due) },
+		func() error { return runEach(tx.s, deleteDue, w.settled) },
+		func() error { return runEach(tx.s, insertAttempts, w.attempts) },
+		func() error { return runEach(tx.s, deleteProblems, w.solved) },
+		func() error { return runEach(tx.s, setProblems, w.problems) },
+		func() error { return runEach(tx.s, insertDeltas, w.deltas) },
+	} {
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	for _, g := range w.parked {
+		if err := tx.s.run(sqliteParkGroup, g.kind, g.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func runEach[T any](s *sqliteStore, st statement[T], rows []*T) error {
+	for _, r := range rows {
+		if err := s.run(st.sqlite, st.args(r)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (tx *sqliteTransaction) rollback() {
+	if tx.done {
+		return
+	}
+	tx.done = true
+	if err := tx.s.end(false); err != nil {
+		tx.s.log.Error("the ledger can't roll back a transaction", logs.Err(err))
+	}
+}

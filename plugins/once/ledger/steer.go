@@ -1,0 +1,194 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+const (
+	sqlGroupState = `SELECT state FROM once_groups WHERE kind = $1 AND grp = $2`
+
+	sqlSetGroupState = `INSERT INTO once_groups (kind, grp, state, created_at, changed_at) VALUES ($1, $2, $3, $4, $4)
+ON CONFLICT (kind, grp) DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at`
+
+	sqlAnyEffect = `SELECT 1 FROM once_effects WHERE kind = $1 AND grp = $2 LIMIT 1`
+)
+
+func (b *By) check(what string, whyToo bool) error {
+	b.Who, b.Why = clean(b.Who), clean(b.Why)
+	switch {
+	case b.Who == "":
+		return rules.Invalid("%s: the audit needs who", what)
+	case b.Why == "" && whyToo:
+		return rules.Invalid("%s: the audit needs why", what)
+	}
+	return nil
+}
+
+// setGroupState changes the state and writes the audit in one transaction. CANCELLED is final. A group
+// without an effect returns ErrNotFound.
+func (l *Ledger) setGroupState(ctx context.Context, what string, g Group, to rules.GroupState, by By) (groupID, error) {
+	if err := by.check(what+" of "+g.text(), to == rules.GroupCancelled); err != nil {
+		return groupID{}, err
+	}
+	if err := g.check(); err != nil {
+		return groupID{}, err
+	}
+	k, err := l.known(ctx, g.Kind)
+	if err != nil {
+		return groupID{}, err
+	}
+	id := groupID{k.number, g.Name}
+	return id, l.update(ctx, groupLock{exclusive: &id}, func(q querier, now time.Time) error {
+		var from rules.GroupState
+		known := false
+		if err := q.query(ctx, func(r scanner) error { known = true; return r.Scan((*groupStateColumn)(&from)) }, sqlGroupState, id.kind, id.name); err != nil {
+			return err
+		}
+		if !known {
+			from = rules.GroupRunning
+			if err := q.query(ctx, func(scanner) error { known = true; return nil }, sqlAnyEffect, id.kind, id.name); err != nil {
+				return err
+			}
+		}
+		switch {
+		case !known:
+			return fmt.Errorf("once: ledger: group %s: %w", g.text(), ErrNotFound)
+		case from == rules.GroupCancelled && to != rules.GroupCancelled:
+			return fmt.Errorf("once: ledger: %s of %s: %w", what, g.text(), ErrCancelled)
+		case from != to:
+			if _, err := q.exec(ctx, sqlSetGroupState, id.kind, id.name, groupCode(to), now); err != nil {
+				return err
+			}
+		}
+		return writeAudit(ctx, q, now, rowKey{kind: id.kind, group: id.name}, Audit{By: by, Action: what, Detail: fmt.Sprintf("%s to %s", from, to)})
+	})
+}
+
+const (
+	sqlWriteAudit = `INSERT INTO once_audit (at, who, why, action, kind, grp, id, detail) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
+
+	sqlAudit = `SELECT at, who, why, action, detail, db_user FROM once_audit WHERE kind = $1 AND grp = $2 AND id = $3 ORDER BY kind, grp, id, number`
+)
+
+// writeAudit writes an action on an effect, or on a group with an empty id.
+func writeAudit(ctx context.Context, q querier, now time.Time, k rowKey, a Audit) error {
+	_, err := q.exec(ctx, sqlWriteAudit, now, a.By.Who, a.By.Why, a.Action, k.kind, k.group, k.id, a.Detail)
+	return err
+}
+
+func readAudit(ctx context.Context, q querier, k rowKey) (lines []Audit, err error) {
+	err = q.query(ctx, func(r scanner) error {
+		var a Audit
+		err := r.Scan((*portableTime)(&a.At), &a.By.Who, &a.By.Why, &a.Action, &a.Detail, &a.Database)
+		lines = append(lines, a)
+		return err
+	}, sqlAudit, k.kind, k.group, k.id)
+	return lines, err
+}
+
+// Pause stops a group: after its return no call of it starts. Running calls end normally. A cancelled
+// group returns ErrCancelled, and one without an effect ErrNotFound.
+func (l *Ledger) Pause(ctx context.Context, g Group, by By) error {
+	return l.call(ctx, "pause", func(ctx context.Context) error {
+		_, err := l.setGroupState(ctx, "pause", g, rules.GroupPaused, by)
+		return err
+	})
+}
+
+// Resume runs a paused group again. The next Sweep has its effects claimed. It has the errors of Pause.
+func (l *Ledger) Resume(ctx context.Context, g Group, by By) error {
+	return l.call(ctx, "resume", func(ctx context.Context) error {
+		_, err := l.setGroupState(ctx, "resume", g, rules.GroupRunning, by)
+		return err
+	})
+}
+
+// Cancellation is the result of Cancel.
+type Cancellation struct {
+	Cancelled int64 // effects that this call has cancelled
+	Calling   int64 // effects that are being called; their ends are stored
+	Ambiguous int64 // effects that may have happened: they are looked up, or end UNKNOWN
+}
+
+const (
+	// cancelChunk is the number of effects per transaction of Cancel.
+	cancelChunk = 500
+
+	sqlUnsettled = `SELECT id FROM once_due WHERE kind = $1 AND grp = $2 AND id > $3 ORDER BY kind, grp, id LIMIT $4`
+
+	sqlUnsettledStates = `SELECT e.state, count(*) FROM once_due AS d
+JOIN once_effects AS e ON e.kind = d.kind AND e.grp = d.grp AND e.id = d.id WHERE d.kind = $1 AND d.grp = $2 GROUP BY e.state`
+)
+
+// Cancel stops a group for good. After it has taken effect, nothing is sent. Effects that certainly did
+// not happen become CANCELLED; the others are looked up, if their kind has lookups. It may be repeated,
+// and then cancels what is left. When ctx ends early, the group is cancelled all the same, and the rest
+// follows when it is due. A group without an effect returns ErrNotFound.
+func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, err error) {
+	err = l.call(ctx, "cancel", func(ctx context.Context) error {
+		id, err := l.setGroupState(ctx, "cancel", g, rules.GroupCancelled, by)
+		if err != nil {
+			return err
+		}
+		for last := ""; ; {
+			keys, err := selectAll(ctx, l, func(r scanner, k *rowKey, _ time.Time) error {
+				*k = rowKey{kind: id.kind, group: id.name}
+				return r.Scan(&k.id)
+			}, sqlUnsettled, id.kind, id.name, last, cancelChunk)
+			if err != nil {
+				return err
+			}
+			if len(keys) == 0 {
+				break
+			}
+			last = keys[len(keys)-1].id
+			n, err := l.cancelChunk(ctx, keys)
+			if err != nil {
+				return err
+			}
+			c.Cancelled += n
+		}
+		return l.store.read(ctx, func(q querier, _ time.Time) error {
+			return q.query(ctx, func(r scanner) error {
+				var state rules.State
+				var n int64
+				err := r.Scan((*stateColumn)(&state), &n)
+				switch state {
+				case rules.Sending:
+					c.Calling = n
+				case rules.Ambiguous:
+					c.Ambiguous = n
+				}
+				return err
+			}, sqlUnsettledStates, id.kind, id.name)
+		})
+	})
+	return c, err
+}
+
+// cancelChunk cancels the effects with the sorted keys that certainly did not happen.
+func (l *Ledger) cancelChunk(ctx context.Context, keys []rowKey) (cancelled int64, err error) {
+	err = l.transactPastLocks(ctx, readRequest{keys: keys, lock: lockWait}, func(_ context.Context, _ transaction, read *readResult, writes *writeSet) error {
+		cancelled = 0
+		changes := newChanges(read)
+		for _, k := range keys {
+			row := read.rows[k]
+			if row == nil {
+				continue
+			}
+			// A cancellation is the same with every policy.
+			next, eff, _ := rules.Policy{}.Apply(row.Row, rules.Event{Kind: rules.EventCancel, Now: read.now})
+			changes.apply(row, next, eff, false)
+			if eff.Settled {
+				cancelled++
+			}
+		}
+		changes.writeTo(writes)
+		return nil
+	})
+	return cancelled, err
+}
