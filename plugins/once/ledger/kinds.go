@@ -41,7 +41,7 @@ const (
 	sqlKinds = `SELECT number, name FROM once_kinds`
 
 	// The caller holds the lock of all kinds.
-	sqlAddKind = `INSERT INTO once_kinds (number, name) SELECT coalesce(max(number), 0) + 1, $1 FROM once_kinds ON CONFLICT (name) DO NOTHING`
+	sqlAddKind = `INSERT INTO once_kinds (number, name) SELECT coalesce(max(number), 0) + 1, $1 FROM once_kinds WHERE TRUE ON CONFLICT (name) DO NOTHING`
 
 	sqlLedgerID = `SELECT id FROM once_ledger`
 )

@@ -87,7 +87,9 @@ func (h *testDB) open(t testing.TB, tunes ...tune) *Ledger {
 	return l
 }
 
-func key(group string, id int) Key { return Key{Kind: "invoice", Group: group, ID: fmt.Sprint("n", id)} }
+func key(group string, id int) Key {
+	return Key{Kind: "invoice", Group: group, ID: fmt.Sprint("n", id)}
+}
 
 func record(group string, id int) Record {
 	return Record{Key: key(group, id), Part: "p", Payload: fmt.Appendf(nil, `{"id":%d}`, id), Origin: "test", Headers: map[string]string{"traceparent": "00-1"}}
