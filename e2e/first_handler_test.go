@@ -27,14 +27,38 @@ var (
 // pageID is the id of the dead letter on the page.
 const pageID = "15183961ad668aab"
 
-// The page of the first handler runs from top to bottom, in a copy of the repository. The last
-// command before a text block is repeated until it prints the text.
+// The page of the first handler runs from top to bottom, in a copy of the repository.
 func TestTheFirstHandlerPage(t *testing.T) {
 	tier.Rest(t, tier.CLI, tier.Pipeline)
+	runPage(t, "../docs/first-handler.md", 7, func(t *testing.T, dir, _, text string) {
+		file := filepath.Join(dir, "handlers/greetings/handler.go")
+		generated, err := os.ReadFile(file)
+		require.NoError(t, err)
+		_, rest, found := strings.Cut(string(generated), "// Plugin")
+		require.True(t, found, "the page names a line of the generated file")
+		require.NoError(t, os.WriteFile(file, []byte(text+"\n// Plugin"+rest), 0o600))
+	})
+}
+
+// The page of the first effect does, too.
+func TestTheFirstEffectPage(t *testing.T) {
+	tier.Rest(t, tier.CLI, tier.Promotion)
+	runPage(t, "../docs/first-effect.md", 7, func(t *testing.T, dir, kind, text string) {
+		file := filepath.Join(dir, map[string]string{"go": "cmd/fakeapi/main.go", "yaml": "invoice.yaml"}[kind])
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o750))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	})
+}
+
+// runPage runs the commands of a page in a copy of the repository, and the last one before a text block
+// until it prints the text, of which the page has texts. write gets the blocks of other kinds. A command that
+// runs the binary of a server stays until the end.
+func runPage(t *testing.T, file string, texts int, write func(t *testing.T, dir, kind, text string)) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("compiles a copy of the repository")
 	}
-	page, err := os.ReadFile("../docs/first-handler.md")
+	page, err := os.ReadFile(file)
 	require.NoError(t, err)
 	dir := copyOfTheRepository(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -54,24 +78,24 @@ func TestTheFirstHandlerPage(t *testing.T) {
 	compared := 0
 	for _, b := range block.FindAllStringSubmatch(string(page), -1) {
 		switch kind, text := b[1], b[2]; kind {
-		case "go":
-			file := filepath.Join(dir, "handlers/greetings/handler.go")
-			generated, err := os.ReadFile(file)
-			require.NoError(t, err)
-			_, rest, found := strings.Cut(string(generated), "// Plugin")
-			require.True(t, found, "the page names a line of the generated file")
-			require.NoError(t, os.WriteFile(file, []byte(text+"\n// Plugin"+rest), 0o600))
 		case "sh":
 			for line := range strings.Lines(text) {
 				require.NoError(t, lastErr, "%s: %s", last, printed)
 				last = strings.TrimSpace(line)
-				if strings.HasPrefix(last, "bin/millrace run ") {
+				switch {
+				case strings.HasPrefix(last, "bin/millrace run "):
 					run = command(last)
 					run.Stdout, run.Stderr = &log, &log
 					ended, err = startBound(run)
 					require.NoError(t, err)
 					require.Eventually(t, func() bool { return strings.Contains(log.String(), `"msg":"running"`) },
 						2*time.Minute, 10*time.Millisecond, "it runs")
+					continue
+				case last == "bin/fakeapi":
+					api := command(last)
+					stopped, err := startBound(api)
+					require.NoError(t, err)
+					t.Cleanup(func() { _ = api.Process.Kill(); <-stopped })
 					continue
 				}
 				var out []byte
@@ -93,11 +117,11 @@ func TestTheFirstHandlerPage(t *testing.T) {
 			}
 			compared++
 		default:
-			require.Fail(t, "no block of this kind is run", kind)
+			write(t, dir, kind, text)
 		}
 	}
 	require.NoError(t, lastErr, "%s: %s", last, printed)
-	require.Equal(t, 7, compared, "text blocks")
+	require.Equal(t, texts, compared, "text blocks")
 	require.NotNil(t, run, "the page starts the binary")
 	require.NoError(t, run.Process.Signal(syscall.SIGINT))
 	select {

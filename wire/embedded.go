@@ -14,6 +14,7 @@ func Environments() map[string]app.Environment {
 	return map[string]app.Environment{"embedded": embedded.Environment(map[string]string{
 		"plugins.promotion.ledger.dsn":                  "sqlite:{dir}/ledger.db",
 		"plugins.deadletter.store.dsn":                  "sqlite:{dir}/ledger.db",
+		"plugins.once.ledger.dsn":                       "sqlite:{dir}/once.db",
 		"plugins.promotion.money_api.simulator.journal": "{dir}/money-api.journal",
 	})}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
@@ -25,7 +26,7 @@ import (
 var Transports = wire.NewSet(kafka.New, redis.New, wire.Bind(new(pipeline.Topics), new(*kafka.Plugin)))
 
 // Capabilities are shared by handlers.
-var Capabilities = wire.NewSet(telemetry.New, newDeadLetters, reclaim.New, token.New, sse.New, web.New,
+var Capabilities = wire.NewSet(telemetry.New, newDeadLetters, reclaim.New, once.NewPlugin, token.New, sse.New, web.New,
 	wire.Bind(new(pipeline.DeadLetters), new(*deadletter.Plugin)))
 
 // newDeadLetters names the transports into which dead letters are replayed.
@@ -44,6 +45,7 @@ type Service struct {
 	Kafka       *kafka.Plugin
 	DeadLetters *deadletter.Plugin
 	Reclaim     *reclaim.Plugin
+	Once        *once.Plugin
 	Tokens      *token.Plugin
 	Events      *sse.Plugin
 	Web         *web.Plugin

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom"
 	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sse"
@@ -29,6 +30,7 @@ func New() Service {
 	kafkaPlugin := kafka.New()
 	deadletterPlugin := newDeadLetters(kafkaPlugin, redisPlugin)
 	reclaimPlugin := reclaim.New(redisPlugin)
+	oncePlugin := once.NewPlugin(kafkaPlugin, deadletterPlugin)
 	tokenPlugin := token.New()
 	ssePlugin := sse.New()
 	webPlugin := web.New(tokenPlugin, ssePlugin)
@@ -42,6 +44,7 @@ func New() Service {
 		Kafka:       kafkaPlugin,
 		DeadLetters: deadletterPlugin,
 		Reclaim:     reclaimPlugin,
+		Once:        oncePlugin,
 		Tokens:      tokenPlugin,
 		Events:      ssePlugin,
 		Web:         webPlugin,

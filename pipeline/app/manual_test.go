@@ -34,7 +34,7 @@ func TestTheManualHasAPageForEachCommandThatTheHelpShows(t *testing.T) {
 		names = append(names, f.Name())
 	}
 	require.Equal(t, []string{
-		"mill-completion.1", "mill-doctor.1", "mill-migrate.1", "mill-new-handler.1", "mill-new.1", "mill-routes.1", "mill-run.1", "mill-schema.1",
+		"mill-completion.1", "mill-doctor.1", "mill-migrate.1", "mill-new-handler.1", "mill-new-once.1", "mill-new.1", "mill-routes.1", "mill-run.1", "mill-schema.1",
 		"mill-tail.1", "mill-topology.1", "mill-validate.1", "mill-version.1", "mill.1",
 	}, names)
 	first, err := os.ReadFile(filepath.Join(dir, "mill.1"))

@@ -33,6 +33,26 @@ type handler struct {
 	Package string
 	Import  string // path of the package
 	Binary  string // of another module
+
+	effect // of a kind of effects
+	skeleton
+}
+
+// skeleton is what a command writes. The files are names and their templates.
+type skeleton struct {
+	files, main [][2]string
+	arguments   string // of New, in a binary that exists
+	wired       string // what the service has afterwards; %[1]s is the name
+}
+
+// handlerSkeleton is that of `new handler`.
+func handlerSkeleton() skeleton {
+	return skeleton{
+		files:     [][2]string{{"doc.go", "doc.go"}, {"handler.go", "handler.go"}, {"handler_test.go", "handler_test.go"}, {"README.md", "README.md"}},
+		main:      [][2]string{{"main.go", "main.go"}, {"embedded.yaml", "embedded.yaml"}},
+		arguments: "topics, dead",
+		wired:     "The binary has the routes %[1]s and %[1]s.retry.",
+	}
 }
 
 // Exported returns the name in the form of Go's exported names.
@@ -55,22 +75,29 @@ func (h *Host) newCommand() *cobra.Command {
 		Example: h.examples("new handler invoices"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := h.newHandler(cmd.Context(), dir, args[0])
-			if err == nil || errors.As(err, new(*exec.ExitError)) {
-				return err
-			}
-			return &usageError{err, cmd.CommandPath()}
+			return newError(cmd, h.newHandler(cmd.Context(), dir, handler{Name: args[0], skeleton: handlerSkeleton()}))
 		},
 	}
-	handlerCmd.Flags().StringVar(&dir, "dir", ".", "a folder in the Go module, below whose root the files are written")
-	_ = handlerCmd.MarkFlagDirname("dir")
-	cmd.AddCommand(handlerCmd)
+	cmd.AddCommand(handlerCmd, h.newOnceCommand(&dir))
+	for _, c := range cmd.Commands() {
+		c.Flags().StringVar(&dir, "dir", ".", "a folder in the Go module, below whose root the files are written")
+		_ = c.MarkFlagDirname("dir")
+	}
 	return cmd
 }
 
-// newHandler writes handlers/name into the module that dir belongs to. In a repository with
+// newError returns the error of a command that writes a skeleton. What is not make's is a wrong command line.
+func newError(cmd *cobra.Command, err error) error {
+	if err == nil || errors.As(err, new(*exec.ExitError)) {
+		return err
+	}
+	return &usageError{err, cmd.CommandPath()}
+}
+
+// newHandler writes the files of d into handlers/NAME of the module that dir belongs to. In a repository with
 // wiringFile it also adds the plugin to the service. Otherwise it writes a binary.
-func (h *Host) newHandler(ctx context.Context, dir, name string) error {
+func (h *Host) newHandler(ctx context.Context, dir string, d handler) error {
+	name := d.Name
 	if !handlerName.MatchString(name) {
 		return fmt.Errorf("NAME must be lower-case letters and digits, with - or _ between words, got %q", name)
 	}
@@ -82,16 +109,14 @@ func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 	if _, err := os.Stat(target); err == nil {
 		return fmt.Errorf("%s exists already: edit it, or choose another NAME", target)
 	}
-	d := handler{
-		Name: name, Package: strings.NewReplacer("-", "", "_", "").Replace(name),
-		Import: path.Join(module, "handlers", name), Binary: path.Base(module),
-	}
+	d.Package = strings.NewReplacer("-", "", "_", "").Replace(name)
+	d.Import, d.Binary = path.Join(module, "handlers", name), path.Base(module)
 	// Generated files import these, in addition to the new package.
-	taken := []string{"app", "context", "deadletter", "embed", "embedded", "errors", "kafka", "main", "os", "pipeline", "pipelinetest", "require", "sqldb", "telemetry", "testing", "time"}
+	taken := []string{"app", "context", "deadletter", "embed", "embedded", "errors", "fmt", "http", "httptest", "kafka", "ledger", "main", "once", "oncehttp", "oncetest", "os", "pipeline", "pipelinetest", "require", "rules", "setting", "sqldb", "sync", "telemetry", "testing", "time"}
 	if token.IsKeyword(d.Package) || slices.Contains(taken, d.Package) || strings.HasSuffix(name, "_test") {
 		return fmt.Errorf("NAME can't be %q: a Go package can't have that name here", name)
 	}
-	files, err := d.render("doc.go", "handler.go", "handler_test.go", "README.md")
+	files, err := d.render(d.files)
 	if err != nil {
 		return err
 	}
@@ -115,9 +140,9 @@ func (h *Host) writeMain(root string, d handler) error {
 	folder := filepath.Join(root, "cmd", d.Binary)
 	file := filepath.Join(folder, "main.go")
 	if _, err := os.Stat(file); err == nil {
-		fmt.Fprintf(h.o.Stdout, "\nAdd %s.New(topics, dead) to the plugins of your binary: %s exists.\n", d.Package, file)
+		fmt.Fprintf(h.o.Stdout, "\nAdd %s.New(%s) to the plugins of your binary: %s exists.\n", d.Package, d.arguments, file)
 	} else {
-		files, err := d.render("main.go", "embedded.yaml")
+		files, err := d.render(d.main)
 		if err != nil {
 			return err
 		}
@@ -155,15 +180,16 @@ type sourceFile struct {
 	text []byte
 }
 
-func (d handler) render(names ...string) ([]sourceFile, error) {
+func (d handler) render(list [][2]string) ([]sourceFile, error) {
 	all, err := template.ParseFS(templates, "templates/*.tmpl")
 	if err != nil {
 		return nil, fmt.Errorf("new handler: %w", err)
 	}
 	var out []sourceFile
-	for _, name := range names {
+	for _, file := range list {
 		var b bytes.Buffer
-		if err := all.ExecuteTemplate(&b, name+".tmpl", d); err != nil {
+		name := strings.ReplaceAll(file[0], "PACKAGE", d.Package)
+		if err := all.ExecuteTemplate(&b, file[1]+".tmpl", d); err != nil {
 			return nil, fmt.Errorf("new handler: %w", err)
 		}
 		text := b.Bytes()
@@ -278,7 +304,7 @@ func (h *Host) applyWiring(ctx context.Context, root string, text []byte, d hand
 		return fmt.Errorf("make wire schema reference: %w\n%s", err, bytes.TrimSpace(out))
 	}
 	_, err := fmt.Fprintf(h.o.Stdout, `
-The binary has the routes %[1]s and %[1]s.retry. Next:
+`+d.wired+` Next:
 
 	go test ./handlers/%[1]s
 	go run ./cmd/millrace topology

@@ -129,7 +129,7 @@ func (k *kind) claim(read *readResult, writes *writeSet) (claimed []Claimed, row
 		if row == nil {
 			continue // another transaction has it
 		}
-		lastSent := row.lastSent()
+		lastSent, lastCall := row.lastSent(), row.AttemptStartedAt
 		next, eff, d := k.Policy.Apply(row.Row, rules.Event{Kind: rules.EventBegin, Now: read.now, Group: read.state(key.of()), SameRequest: true})
 		changes.apply(row, next, eff, true)
 		switch d.Next {
@@ -145,6 +145,9 @@ func (k *kind) claim(read *readResult, writes *writeSet) (claimed []Claimed, row
 		}
 		c := Claimed{Key: Key{k.Name, key.group, key.id}, Lookup: d.Next == rules.Lookup, Epoch: next.Epoch, Number: next.Attempts,
 			Payload: row.payload, Request: row.requestToSend(), LastSent: lastSent}
+		if !lastCall.IsZero() {
+			c.SinceLastCall = read.now.Sub(lastCall)
+		}
 		if row.headers != "" {
 			_ = json.Unmarshal([]byte(row.headers), &c.Headers) // Accept encoded it
 		}

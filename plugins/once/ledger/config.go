@@ -42,7 +42,10 @@ type Options struct {
 	// Log gets what no caller is told. Nil: nothing is logged.
 	Log *slog.Logger
 
-	skew    *atomic.Int64 // for tests: nanoseconds, added to the time of the database
+	// Skew is added to the time of the database, in nanoseconds, for tests. Nil: nothing.
+	Skew *atomic.Int64
+
+	skew    *atomic.Int64
 	timeout time.Duration // of one transaction; zero: callTimeout
 }
 
@@ -54,7 +57,7 @@ func (o *Options) check() error {
 		return errors.New("once: ledger: the instance has no name: set Options.Instance")
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.skew = cmp.Or(o.skew, new(atomic.Int64))
+	o.skew = cmp.Or(o.skew, o.Skew, new(atomic.Int64))
 	o.timeout = cmp.Or(o.timeout, callTimeout)
 	return nil
 }

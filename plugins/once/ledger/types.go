@@ -63,6 +63,8 @@ type Claimed struct {
 	Headers map[string]string
 	// LastSent is the start of the last send, and zero before the first one.
 	LastSent time.Time
+	// SinceLastCall is the time since the previous call started, also a lookup; 0 for the first one.
+	SinceLastCall time.Duration
 }
 
 // End is the end of a call, for Settle.

@@ -1,0 +1,81 @@
+package app_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+)
+
+func TestNewOncePassesItsOwnTest(t *testing.T) {
+	t.Parallel()
+	dir := foreignModule(t)
+	for _, args := range []string{"invoice --repeat key --key-ttl 23h", "parcel-label --repeat lookup --under-way 90s", "mail --repeat never", "log-line --repeat always"} {
+		r := run(t.Context(), options(newToy(), append([]string{"new", "once", "--dir", dir}, strings.Fields(args)...)...))
+		require.Zero(t, r.code, r.stderr)
+		if strings.HasPrefix(args, "invoice") {
+			golden(t, "newonce.txt", strings.ReplaceAll(r.stdout, dir, "shop"))
+		} else {
+			require.Contains(t, r.stdout, ".New(effects) to the plugins of your binary: ")
+		}
+	}
+	invoice := filepath.Join(dir, "handlers", "invoice", "invoice.go")
+	text, err := os.ReadFile(invoice)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "p.config.Effects.KeyTTL = 23 * time.Hour")
+	label, err := os.ReadFile(filepath.Join(dir, "handlers", "parcel-label", "parcellabel.go"))
+	require.NoError(t, err)
+	require.Contains(t, string(label), "p.config.Effects.UnderWay = 90 * time.Second")
+	require.LessOrEqual(t, bytes.Count(text, []byte("\n")), 100, "a first effect fits on two screens")
+
+	if testing.Short() {
+		t.Skip("compiles a module")
+	}
+	tier.Rest(t)
+	out, err := goTool(t, dir, "test", "./handlers/...")
+	require.NoError(t, err, out)
+	for _, name := range []string{"invoice", "parcel-label", "mail", "log-line"} {
+		require.Contains(t, out, "ok  \texample.com/shop/handlers/"+name)
+	}
+	out, err = goTool(t, dir, "vet", "./...")
+	require.NoError(t, err, out)
+	out, err = goTool(t, dir, "run", "./cmd/shop", "topology")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "invoice.accept\n  from         kafka invoice\n    group      millrace-invoice")
+
+	// The test it comes with must be able to fail.
+	broken := bytes.Replace(text, []byte(`Receipt: []string{"id"}`), []byte(`Receipt: []string{"number"}`), 1)
+	require.NotEqual(t, text, broken)
+	require.NoError(t, os.WriteFile(invoice, broken, 0o600))
+	out, err = goTool(t, dir, "test", "-run", "TestAnAnswerThatIsLost", "./handlers/invoice")
+	require.Error(t, err)
+	require.Contains(t, out, "--- FAIL: TestAnAnswerThatIsLost")
+}
+
+// The facts about the API have no default, so off a terminal they must be given.
+func TestNewOnceAsksForFacts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/shop\n"), 0o600))
+	for args, want := range map[string]string{
+		"invoice":                                   "--repeat must be given, because it is a fact about the API",
+		"invoice --repeat twice":                    `--repeat must be key, lookup, never or always, got "twice"`,
+		"invoice --repeat key":                      "--key-ttl must be given",
+		"invoice --repeat lookup":                   "--under-way must be given",
+		"invoice --repeat key --key-ttl -1h":        "--key-ttl must be > 0, got -1h0m0s",
+		"in_voice --repeat never":                   "NAME must be up to 31 lower-case letters and digits",
+		"ledger --repeat never":                     `NAME can't be "ledger"`,
+		strings.Repeat("x", 32) + " --repeat never": "NAME must be up to 31",
+	} {
+		r := run(t.Context(), options(newToy(), append([]string{"new", "once", "--dir", dir}, strings.Fields(args)...)...))
+		require.Equal(t, app.ExitUsage, r.code, args)
+		require.Contains(t, r.stderr, want, args)
+		require.NoDirExists(t, filepath.Join(dir, "handlers"), args)
+	}
+}

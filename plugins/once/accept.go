@@ -1,0 +1,104 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// acceptTimeout bounds the acceptance of a batch of records.
+const acceptTimeout = 15 * time.Second
+
+// classConflict is the class of a record whose key was accepted with another request before.
+const classConflict = "effect_conflict"
+
+func errorClasses() []pipeline.ErrorClass {
+	return []pipeline.ErrorClass{{
+		Name:   classConflict,
+		Cause:  "an effect with the same key and another request was accepted before, so this one is not called",
+		Action: "compare the two: `once explain` shows the first. The publisher corrects the key, or discard",
+	}}
+}
+
+// accept accepts the records of the kind's topic in one transaction. A record is acknowledged once its
+// effect is in the ledger.
+func (e *Effects[T]) accept(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
+	results := make([]pipeline.BatchResult, len(msgs))
+	records, at := make([]ledger.Record, 0, len(msgs)), make([]int, 0, len(msgs))
+	for i, m := range msgs {
+		rec, err := e.recordOf(m)
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		records, at = append(records, rec), append(at, i)
+	}
+	if len(records) == 0 {
+		return results
+	}
+	accepted, err := e.plugin.ledger.Load().Accept(ctx, records)
+	for n, i := range at {
+		if err == nil {
+			results[i].Err = e.outcome(records[n].Key, accepted[n])
+		} else {
+			results[i].Err = fmt.Errorf("once: accept %s: %w", textOf(records[n].Key), err)
+		}
+	}
+	e.worker.wake()
+	return results
+}
+
+func (e *Effects[T]) recordOf(m *message.Message) (ledger.Record, error) {
+	v, err := e.kind.decode(m.Payload)
+	if err != nil {
+		if !pipeline.IsPermanent(err) {
+			err = pipeline.WithClass(pipeline.Permanent(fmt.Errorf("once: decode a record of kind %s: %w", e.kind.Name, err)), pipeline.ClassUndecodable)
+		}
+		return ledger.Record{}, err
+	}
+	rec, err := e.record(v, m.Payload)
+	if err != nil {
+		return ledger.Record{}, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
+	}
+	rec.Headers, rec.Origin = traceHeaders(m.Context(), m.Metadata), pipeline.DeliveryFrom(m.Context()).String()
+	return rec, nil
+}
+
+// outcome returns the error of one record, and counts it.
+func (e *Effects[T]) outcome(k ledger.Key, r ledger.AcceptResult) error {
+	switch {
+	case errors.Is(r.Err, rules.ErrInvalid):
+		return pipeline.WithClass(pipeline.Permanent(fmt.Errorf("once: accept %s: %w", textOf(k), r.Err)), pipeline.ClassInvalid)
+	case r.Err != nil:
+		return fmt.Errorf("once: accept %s: %w", textOf(k), r.Err)
+	case r.Accepted == Conflict:
+		return pipeline.WithClass(pipeline.Permanent(fmt.Errorf("once: %s was accepted before with another request", textOf(k))), classConflict)
+	}
+	return nil
+}
+
+// textOf returns kind:group:id, which no other key has.
+func textOf(k ledger.Key) string { return k.Kind + ":" + Key{Group: k.Group, ID: k.ID}.String() }
+
+// reservedPrefix begins the metadata keys that are not the record's own headers.
+const reservedPrefix = "millrace-"
+
+// traceHeaders returns the headers that stay with an effect: those of its record, and the trace of ctx.
+func traceHeaders(ctx context.Context, all message.Metadata) message.Metadata {
+	own := message.Metadata{}
+	for name, value := range all {
+		if !strings.HasPrefix(name, reservedPrefix) && name != pipeline.MetaTraceParent {
+			own[name] = value
+		}
+	}
+	pipeline.InjectTrace(ctx, own)
+	return own
+}

@@ -1,0 +1,156 @@
+package once
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// outcomes are the ledger's outcomes of answers. An answer of any other class is Unclear.
+var outcomes = map[Class]rules.Outcome{ //nolint:gochecknoglobals // a constant, but Go has none of this type
+	Done:          rules.Done,
+	NotSent:       rules.NotSent,
+	Throttled:     rules.Throttled,
+	Rejected:      rules.Rejected,
+	Misconfigured: rules.Misconfigured,
+	Retry:         rules.TryAgain,
+	Unrecognized:  rules.Unrecognized,
+}
+
+// outcomeOf returns the ledger's outcome of an answer. A lookup that got no answer of the far side itself
+// does not count, and NotDone has a meaning only from a lookup.
+func outcomeOf(a Answer, lookup bool) rules.Outcome {
+	if outcome, found := outcomes[a.Class]; found {
+		return outcome
+	}
+	switch {
+	case lookup && a.Class == NotDone:
+		return rules.NotDone
+	case lookup && a.Code == "":
+		return rules.Unrecognized
+	}
+	return rules.Unclear
+}
+
+// classOf returns the class that attempts and metrics show.
+func classOf(a Answer) string {
+	if a.Class == Done {
+		return ""
+	}
+	return a.Class.String()
+}
+
+func textOfAnswer(a Answer) string {
+	if a.Text == "" && a.Err != nil {
+		return a.Err.Error()
+	}
+	return a.Text
+}
+
+// answered holds when the far side last answered about an effect of one kind, for two effects, so for each
+// effect it can be said whether another one was answered since a moment. It is safe for concurrent use.
+type answered struct {
+	mu   sync.Mutex
+	last [2]struct { // different keys, newest first
+		key ledger.Key
+		at  time.Time
+	}
+}
+
+func (a *answered) note(key ledger.Key, at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.last[0].key != key {
+		a.last[1] = a.last[0]
+	}
+	a.last[0].key, a.last[0].at = key, at
+}
+
+// othersSince reports whether an effect other than key was answered after t.
+func (a *answered) othersSince(key ledger.Key, t time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, l := range a.last {
+		if l.key != key {
+			return l.at.After(t)
+		}
+	}
+	return false
+}
+
+// counts reports whether a released call counts against its effect. It does when it was sent, the trouble
+// is not general, and another effect of the kind was answered since this one's previous call. An outage, a
+// refused credential or general throttling therefore never ends an effect. counts also notes the answer.
+func (w *worker) counts(c ledger.Claimed, a Answer, before time.Time, decoded bool) bool {
+	switch {
+	case !decoded:
+		return true // no other version of this program may ever come that can
+	case aboutTheEffect(a):
+		w.answered.note(c.Key, time.Now())
+		return false
+	case a.Class == NotSent, a.General, c.SinceLastCall == 0:
+		return false
+	}
+	return w.answered.othersSince(c.Key, before.Add(-c.SinceLastCall))
+}
+
+// aboutTheEffect reports whether an answer is the far side's own and about one effect.
+func aboutTheEffect(a Answer) bool {
+	switch a.Class {
+	case Done, Rejected, NotDone:
+		return true
+	case Unclear:
+		return a.Status == http.StatusConflict
+	}
+	return false
+}
+
+// trouble is what a kind remembers of a far side that does not work for any effect: while it lasts, one call
+// at a time finds out whether it is over. It is safe for concurrent use.
+type trouble struct {
+	mu    sync.Mutex
+	count int       // troubled answers in a row
+	until time.Time // no call before
+}
+
+// troubleBackoff is the wait between two calls while no effect is worked on.
+var troubleBackoff = pipeline.Backoff{First: 250 * time.Millisecond, Max: 15 * time.Second} //nolint:gochecknoglobals // a constant, but Go has none of this type
+
+// note learns from an answer. Only trouble that all effects have counts.
+func (t *trouble) note(a Answer, decoded bool, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case !decoded:
+	case a.General || a.Class == NotSent:
+		t.count++
+		t.until = now.Add(max(a.RetryAfter, troubleBackoff.Delay(t.count)))
+	case aboutTheEffect(a):
+		t.count, t.until = 0, time.Time{}
+	}
+}
+
+// limit returns how many calls may run at once, of at most all. When fewer run, the caller may wait for
+// wait, or for the end of a call.
+func (t *trouble) limit(all int, now time.Time) (n int, wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.count == 0:
+		return all, time.Minute // until a call ends
+	case now.Before(t.until):
+		return 0, t.until.Sub(now)
+	}
+	return 1, time.Minute
+}
+
+// traced returns a message with the headers of an effect, for pipeline.ExtractTrace.
+func traced(headers map[string]string) *message.Message {
+	return &message.Message{Metadata: headers}
+}

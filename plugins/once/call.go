@@ -1,0 +1,43 @@
+package once
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+)
+
+// ledgerKind implements caller.
+func (e *Effects[T]) ledgerKind(instance string) ledger.Kind {
+	return ledger.Kind{Name: e.kind.Name, Policy: e.config.policy(e.kind.Repeat, e.kind.Lookup != nil, instance)}
+}
+
+// call implements caller.
+func (e *Effects[T]) call(ctx context.Context, c ledger.Claimed) (a Answer, decoded bool) {
+	key := Key{Group: c.Group, ID: c.ID}
+	idempotency := e.kind.idempotency(key)
+	if c.Lookup {
+		return e.kind.Lookup(ctx, Lookup{Key: key, Idempotency: idempotency, Request: c.Request, LastSent: c.LastSent}), true
+	}
+	v, err := e.kind.decode(c.Payload)
+	if err != nil {
+		return Answer{Class: NotSent, Text: fmt.Sprintf("this version of the program can't decode the record, so it did not call: %v", err)}, false
+	}
+	return e.kind.Call(ctx, Attempt[T]{
+		Kind: e.kind.Name, Repeat: e.kind.Repeat, Key: key, Idempotency: idempotency, Value: v, Request: c.Request, Number: c.Number, Headers: c.Headers,
+	}), true
+}
+
+// ready implements caller.
+func (e *Effects[T]) ready() bool { return e.kind.Ready == nil || e.kind.Ready() }
+
+// describe implements caller.
+func (e *Effects[T]) describe(k ledger.Key, payload []byte) (idempotency, value string) {
+	idempotency, value = e.kind.idempotency(Key{Group: k.Group, ID: k.ID}), textOf(k)
+	if e.kind.Describe != nil {
+		if v, err := e.kind.decode(payload); err == nil {
+			value = e.kind.Describe(v)
+		}
+	}
+	return idempotency, value
+}

@@ -1,0 +1,201 @@
+package once
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// Errors of Enqueue and EnqueueTx.
+var (
+	// ErrConflict means that another request with the same key was accepted before.
+	ErrConflict = ledger.ErrConflict
+	// ErrOtherLedger means that the transaction is not one of the ledger's database and schema. In
+	// SQLite none is.
+	ErrOtherLedger = ledger.ErrOtherLedger
+)
+
+// Accepted says what became of one value of Enqueue.
+type Accepted = ledger.Accepted
+
+// The results of Enqueue.
+const (
+	Fresh     = ledger.Fresh     // a new effect
+	Known     = ledger.Known     // the same effect was accepted before
+	Cancelled = ledger.Cancelled // its group is cancelled: nothing is called
+	Conflict  = ledger.Conflict  // another request with the same key was accepted before
+)
+
+// Effects are the effects of one kind. Its plugin makes them in its constructor with New and registers
+// them in Register, and may enqueue while the process runs. They are safe for concurrent use.
+type Effects[T any] struct {
+	plugin *Plugin
+	kind   Kind[T]
+	config *KindConfig
+	worker *worker
+}
+
+// New returns the effects of a kind. It opens nothing. config is a part of the caller's own settings, which
+// are decoded later.
+func New[T any](p *Plugin, kind Kind[T], config *KindConfig) *Effects[T] {
+	e := &Effects[T]{plugin: p, kind: kind, config: config}
+	p.used = true
+	e.worker = newWorker(p, kind.Name, config, e)
+	return e
+}
+
+// Needs returns the plugins that the kind requires, for pipeline.Dependent.
+func (e *Effects[T]) Needs() []string {
+	if e.config.Topic == "" {
+		return []string{pluginName}
+	}
+	return []string{pluginName, "kafka", "deadletter"}
+}
+
+// Register adds the route of the kind's topic, and offers the kind to the plugin once, which calls for
+// its effects. The error has all mistakes of the kind and of its settings.
+func (e *Effects[T]) Register(r *pipeline.Registry) error {
+	err := errors.Join(e.kind.validate(), e.config.Validate(), e.config.fits(e.kind.Name, e.kind.Repeat), e.plugin.ready())
+	if err != nil {
+		return err
+	}
+	r.Offer(e.worker)
+	if e.config.Topic == "" {
+		return nil
+	}
+	if e.plugin.topics == nil || e.plugin.dead == nil {
+		return fmt.Errorf("once: kind %q has the topic %s, and the plugin once was built without topics and dead letters: give them to NewPlugin, or leave the topic empty", e.kind.Name, e.config.Topic)
+	}
+	r.Route(pipeline.Route{
+		Name: e.kind.Name + ".accept", From: e.plugin.topics.Source(e.config.Topic, e.config.Group),
+		HandleBatch: e.accept, Batch: e.config.AcceptBatch,
+		Policy: pipeline.Policy{Timeout: acceptTimeout, DeadLetter: e.plugin.dead.Sink(e.config.Topic + "-dead")},
+	})
+	return nil
+}
+
+// Enqueue accepts effects. They are durable when it returns, and the results are in the order of values.
+// After an error, which may wrap pipeline.ErrUnavailable, any of them may have been accepted, and Enqueue
+// may be repeated.
+func (e *Effects[T]) Enqueue(ctx context.Context, values ...T) ([]Accepted, error) {
+	records, err := e.records(ctx, values)
+	if err != nil {
+		return nil, err
+	}
+	l := e.plugin.ledger.Load()
+	if l == nil {
+		return nil, errNotOpen
+	}
+	results, err := l.Accept(ctx, records)
+	if err != nil {
+		return nil, err
+	}
+	defer e.worker.wake()
+	all := make([]Accepted, len(results))
+	for i, r := range results {
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		all[i] = r.Accepted
+	}
+	return all, nil
+}
+
+// EnqueueTx accepts effects in the caller's PostgreSQL transaction, so they exist if and only if it
+// commits. It takes no lock of a group and reads no state of one: a pause or a cancellation applies when
+// the effect is taken up. Until the transaction ends, another one that accepts the same key waits for
+// it, so keep it short. After any error roll the transaction back; ErrConflict is one. Call committed
+// after the commit to be called at once: without it an instance finds the effects within poll_interval.
+func (e *Effects[T]) EnqueueTx(ctx context.Context, tx pgx.Tx, values ...T) (committed func(), err error) {
+	return e.enqueueTx(ctx, ledger.PgxTx(tx), values)
+}
+
+// EnqueueSQL is EnqueueTx for a transaction of database/sql.
+func (e *Effects[T]) EnqueueSQL(ctx context.Context, tx *sql.Tx, values ...T) (committed func(), err error) {
+	return e.enqueueTx(ctx, ledger.SQLTx(tx), values)
+}
+
+func (e *Effects[T]) enqueueTx(ctx context.Context, tx ledger.Execer, values []T) (committed func(), err error) {
+	records, err := e.records(ctx, values)
+	if err != nil {
+		return nil, err
+	}
+	l := e.plugin.ledger.Load()
+	if l == nil {
+		return nil, errNotOpen
+	}
+	if err := l.AcceptTx(ctx, tx, records); err != nil {
+		return nil, err
+	}
+	return e.worker.wake, nil
+}
+
+// records are what the ledger stores of values.
+func (e *Effects[T]) records(ctx context.Context, values []T) ([]ledger.Record, error) {
+	records := make([]ledger.Record, 0, len(values))
+	for _, v := range values {
+		payload, err := encodeValue(v)
+		if err != nil {
+			return nil, err
+		}
+		rec, err := e.record(v, payload)
+		if err != nil {
+			return nil, err
+		}
+		rec.Headers, rec.Origin = traceHeaders(ctx, nil), "enqueued by "+e.plugin.instance()
+		records = append(records, rec)
+	}
+	return records, nil
+}
+
+// record is what the ledger stores of a value.
+func (e *Effects[T]) record(v T, payload []byte) (ledger.Record, error) {
+	key, err := e.kind.Key(v)
+	if err == nil {
+		err = key.Validate()
+	}
+	if err != nil {
+		return ledger.Record{}, fmt.Errorf("once: the key of a record of kind %s: %w", e.kind.Name, err)
+	}
+	request, err := e.kind.request(v, payload)
+	if err != nil {
+		return ledger.Record{}, fmt.Errorf("once: the request of %s:%s: %w", e.kind.Name, key, err)
+	}
+	rec := ledger.Record{Key: ledger.Key{Kind: e.kind.Name, Group: key.Group, ID: key.ID}, Part: key.Part, Payload: payload, Request: request}
+	if e.kind.NotBefore != nil {
+		rec.NotBefore = e.kind.NotBefore(v)
+	}
+	return rec, nil
+}
+
+// State is an effect at one moment.
+type State struct {
+	State    rules.State `json:"state"`
+	Receipt  string      `json:"receipt,omitempty"` // the far side's name of the effect
+	Attempts int         `json:"attempts"`          // sends that count
+	Class    string      `json:"class,omitempty"`   // of the last answer that was not done
+	Error    string      `json:"error,omitempty"`   // its text
+	NextIn   time.Duration
+}
+
+// State returns what is known about an effect. The error wraps ledger.ErrNotFound if it was never
+// accepted.
+func (e *Effects[T]) State(ctx context.Context, k Key) (State, error) {
+	l := e.plugin.ledger.Load()
+	if l == nil {
+		return State{}, errNotOpen
+	}
+	x, err := l.Explain(ctx, ledger.Key{Kind: e.kind.Name, Group: k.Group, ID: k.ID})
+	if err != nil {
+		return State{}, err
+	}
+	return State{State: x.Row.State, Receipt: x.Row.Receipt, Attempts: x.Row.Attempts, Class: x.Row.LastClass, Error: x.Row.LastError, NextIn: x.NextCallIn}, nil
+}

@@ -1,0 +1,141 @@
+package once
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// explained is the answer of "once explain" for programs.
+type explained struct {
+	Key         string          `json:"key"`
+	Idempotency string          `json:"idempotency_key,omitempty"` // empty: this binary does not have the kind
+	Value       string          `json:"value"`
+	State       rules.State     `json:"state"`
+	Group       string          `json:"group_state"`
+	Part        string          `json:"part,omitempty"`
+	Origin      string          `json:"origin"`
+	Record      string          `json:"record"`
+	Request     string          `json:"request"`
+	AcceptedAt  time.Time       `json:"accepted_at"`
+	SettledAt   time.Time       `json:"settled_at,omitzero"`
+	NotBefore   time.Time       `json:"not_before,omitzero"`
+	Receipt     string          `json:"receipt,omitempty"`
+	PerhapsDone bool            `json:"perhaps_done"`
+	KeyUsedAt   time.Time       `json:"key_first_used_at,omitzero"`
+	Calls       []rules.Attempt `json:"calls"`
+	Audit       []ledger.Audit  `json:"audit"`
+	Next        string          `json:"next"`
+}
+
+// explain answers with everything that is known about one effect.
+func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ operate.Input) (operate.Answer, error) {
+	x, err := l.Explain(ctx, k)
+	if err != nil {
+		return operate.Answer{}, notFound(err, "%s is not in the ledger. If its record was published, it may still wait in its topic, or be a dead letter (deadletter list)", textOf(k))
+	}
+	e := explained{
+		Key: textOf(k), Value: textOf(k), State: x.Row.State, Group: string(x.Group), Part: x.Part, Origin: x.Origin, Record: string(x.Payload),
+		Request: string(x.Request), AcceptedAt: x.Row.AcceptedAt, SettledAt: x.Row.SettledAt, NotBefore: x.NotBefore, Receipt: x.Row.Receipt,
+		PerhapsDone: x.Row.PerhapsDone(), KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...),
+		Next: nextOf(x),
+	}
+	if w := p.kindOf(k.Kind); w != nil {
+		e.Idempotency, e.Value = w.effects.describe(k, x.Payload)
+	}
+	return operate.Answer{Value: e, Lines: e.lines(), Tables: e.tables(), Notes: []string{"Next: " + e.Next}}, nil
+}
+
+func (e explained) lines() []string {
+	lines := []string{e.Key + "  " + string(e.State)}
+	add := func(name, value string) {
+		if value != "" {
+			lines = append(lines, fmt.Sprintf("  %-15s %s", name, value))
+		}
+	}
+	at := func(name string, t time.Time) {
+		if !t.IsZero() {
+			add(name, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	add("value", e.Value)
+	add("group", e.Group)
+	add("source", e.Origin)
+	at("accepted", e.AcceptedAt)
+	at("not before", e.NotBefore)
+	at("key first used", e.KeyUsedAt)
+	if e.PerhapsDone && e.Receipt == "" {
+		add("perhaps done", "yes: a request was sent, and its outcome is not known")
+	}
+	add("receipt", e.Receipt)
+	at("settled", e.SettledAt)
+	return lines
+}
+
+func (e explained) tables() []operate.Table {
+	calls := operate.Table{Columns: []string{"CALL", "STARTED", "TOOK", "INSTANCE", "OUTCOME", "STATUS", "CLASS", "ANSWER"}, Empty: "No call was made."}
+	for _, a := range e.Calls {
+		name, took, outcome := fmt.Sprintf("%s %d", a.Kind, a.Number), "", string(a.Outcome)
+		switch {
+		case a.Late:
+			name = "late answer"
+		case a.Open():
+			outcome = "not known"
+		case !a.StartedAt.IsZero():
+			took = a.EndedAt.Sub(a.StartedAt).Round(time.Millisecond).String()
+		}
+		status := ""
+		if a.Status != 0 {
+			status = fmt.Sprint(a.Status)
+		}
+		started := ""
+		if !a.StartedAt.IsZero() {
+			started = a.StartedAt.UTC().Format(time.RFC3339Nano)
+		}
+		calls.Rows = append(calls.Rows, []string{name, started, took, a.Instance, outcome, status, a.Class, strings.TrimSpace(a.Answer + " " + a.Receipt)})
+	}
+	tables := []operate.Table{calls}
+	if len(e.Audit) > 0 {
+		audit := operate.Table{Columns: []string{"AT", "ACTION", "WHO", "WHY", "DETAIL"}}
+		for _, a := range e.Audit {
+			audit.Rows = append(audit.Rows, []string{a.At.UTC().Format(time.RFC3339), a.Action, a.By.Who, a.By.Why, a.Detail})
+		}
+		tables = append(tables, audit)
+	}
+	return tables
+}
+
+// nextOf says what happens next with an effect, or what an operator can do.
+func nextOf(x ledger.Explanation) string {
+	in := "now"
+	if x.NextCallIn > 0 {
+		in = "in " + x.NextCallIn.Round(time.Millisecond).String()
+	}
+	_, open := x.Row.OpenCall()
+	switch {
+	case x.Row.State == rules.Success:
+		return "nothing. It is done."
+	case x.Row.State == rules.Cancelled:
+		return "nothing. It was certainly not done, and was cancelled with its group."
+	case x.Row.State == rules.Failed:
+		return "nothing. It was certainly not done. `once replay` gives it all its attempts again."
+	case x.Row.State == rules.Unknown:
+		return "it may have been done, and nothing more is tried. Look at the far side, then `once resolve --done RECEIPT` or `--not-done`."
+	case open && x.NextCallIn > 0:
+		return fmt.Sprintf("%s is calling for it. If that worker has died, its lease ends %s.", x.Row.AttemptBy, in)
+	case x.Group == rules.GroupPaused:
+		return "nothing until its group is resumed: `once resume`."
+	case x.NextCall == rules.Lookup:
+		return "it is looked up " + in + "."
+	case x.NextCall == rules.Send && x.Row.PerhapsDone():
+		return "the request is sent again " + in + ", with the same key and the same bytes."
+	case x.NextCall == rules.Send:
+		return "the request is sent " + in + "."
+	}
+	return "no attempt is left, so it ends when it is taken up " + in + "."
+}

@@ -1,0 +1,62 @@
+package once_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/oncetest"
+)
+
+// invoice is the kind of the tests: text ids, groups by customer.
+type invoice struct {
+	Customer string `json:"customer"`
+	Number   string `json:"number"`
+	Cents    int64  `json:"cents"`
+}
+
+func (i invoice) key() once.Key { return once.Key{Group: i.Customer, ID: i.Number} }
+
+// idempotency is the key that the far side gets.
+func (i invoice) idempotency() string { return "invoice:" + i.key().String() }
+
+// invoices is a plugin with that kind, whose far side is in memory.
+type invoices struct {
+	config  once.KindConfig
+	far     *oncetest.Far
+	effects *once.Effects[invoice]
+}
+
+// newInvoices returns the plugin for far sides of r. change may change the kind.
+func newInvoices(o *once.Plugin, r once.Repeat, change func(*once.Kind[invoice], *once.KindConfig)) *invoices {
+	p := &invoices{config: once.DefaultKind(""), far: oncetest.NewFar(r)}
+	p.config.KeyTTL, p.config.UnderWay, p.config.PollInterval = hour, minute, 10*millisecond
+	k := once.Kind[invoice]{
+		Name: "invoice", Repeat: r,
+		Key:      func(i invoice) (once.Key, error) { return i.key(), nil },
+		Call:     func(_ context.Context, a once.Attempt[invoice]) once.Answer { return oncetest.Call(p.far, a) },
+		Describe: func(i invoice) string { return fmt.Sprintf("%d.%02d EUR for %s", i.Cents/100, i.Cents%100, i.Customer) },
+	}
+	if r == once.ByKey || r == once.ByLookup {
+		k.Lookup = func(_ context.Context, l once.Lookup) once.Answer { return p.far.Find(l) }
+	}
+	if change != nil {
+		change(&k, &p.config)
+	}
+	p.effects = once.New(o, k, &p.config)
+	return p
+}
+
+func (*invoices) Name() string                          { return "invoice" }
+func (p *invoices) Settings() any                       { return &p.config }
+func (p *invoices) Needs() []string                     { return p.effects.Needs() }
+func (p *invoices) Register(r *pipeline.Registry) error { return p.effects.Register(r) }
+
+func (i invoice) payload() string {
+	b, _ := json.Marshal(i) // numbers and texts always encode
+	return string(b)
+}
+
+var one = invoice{Customer: "acme", Number: "17", Cents: 1200}

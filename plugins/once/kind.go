@@ -1,0 +1,189 @@
+package once
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// Kind describes the effects of one kind: how they are named, requested and looked up. T is what a
+// record of its topic, or a call of Enqueue, carries.
+type Kind[T any] struct {
+	// Name is lower-case letters, digits and -, and begins with a letter. Metrics, commands and the
+	// idempotency key contain it, so it can't be changed while the ledger has effects of the kind.
+	Name string
+	// Repeat has no default, because a wrong one loses or doubles effects.
+	Repeat Repeat
+	// Key names the effect of a value. Its error makes a record a dead letter of class undecodable.
+	Key func(T) (Key, error)
+	// Call requests the effect, once per attempt. It returns when no byte of the request can leave any
+	// more, and at the latest when ctx ends, and it never retries. A panic counts as Unclear.
+	Call func(ctx context.Context, a Attempt[T]) Answer
+	// Lookup finds out what became of an effect. It gets no value, so it works when the value can't be
+	// decoded any more. It is required with ByLookup, optional with ByKey, and refused otherwise.
+	Lookup func(ctx context.Context, l Lookup) Answer
+	// Request returns the bytes that every attempt sends. It is called once per value, when the effect
+	// is accepted, and the result is stored. Two values with the same key ask for the same effect only
+	// if their requests are equal. Nil: the record as it came, or the value as JSON.
+	Request func(T) ([]byte, error)
+	// Decode reads a stored record, also one that an earlier version of T wrote. Nil: pipeline.Decode.
+	Decode func(payload []byte) (T, error)
+	// NotBefore returns the earliest time of the first attempt. It is no part of the request: of two
+	// records with the same key the time of the first stands. Nil, or a zero time: at once.
+	NotBefore func(T) time.Time
+	// Idempotency returns the idempotency key. Nil: the name of the kind, a colon and the key's text.
+	// A far side that wants UUIDs gets them from UUID.
+	Idempotency func(Key) string
+	// Ready reports whether a call would be sent now, such as oncehttp.Client.Ready. While it returns false
+	// nothing is called for, so no attempts are spent. It is called often and must be fast. Nil: always.
+	Ready func() bool
+	// Describe returns what people see of a value, such as "12.00 EUR for acme". Nil: the key alone.
+	Describe func(T) string
+}
+
+var kindShape = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
+
+// validate reports every mistake of the kind at once.
+func (k Kind[T]) validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("once: kind %q: "+format, append([]any{k.Name}, args...)...))
+		}
+	}
+	check(kindShape.MatchString(k.Name), "its name must be a letter, and up to 30 letters, digits or -, all lower-case")
+	check(k.Repeat.Validate() == nil, "Repeat must be ByKey, ByLookup, Never or Always, because it decides what follows an unclear answer")
+	check(k.Key != nil, "Key is nil: it must name the effect of a value")
+	check(k.Call != nil, "Call is nil: it must request the effect")
+	check(k.Lookup != nil || k.Repeat != ByLookup, "Lookup is nil: with ByLookup only a lookup can tell what became of an effect")
+	check(k.Lookup == nil || k.Repeat != Never && k.Repeat != Always, "Lookup is set, and Repeat says that the far side has none: set ByKey or ByLookup")
+	return errors.Join(errs...)
+}
+
+func (k Kind[T]) decode(payload []byte) (v T, err error) {
+	if k.Decode != nil {
+		return k.Decode(payload)
+	}
+	return v, pipeline.Decode(payload, &v)
+}
+
+func (k Kind[T]) idempotency(key Key) string {
+	if k.Idempotency != nil {
+		return k.Idempotency(key)
+	}
+	return k.Name + ":" + key.String()
+}
+
+func (k Kind[T]) request(v T, payload []byte) ([]byte, error) {
+	if k.Request == nil {
+		return payload, nil
+	}
+	return k.Request(v)
+}
+
+// KindConfig are the settings of a kind, a part of its plugin's section.
+type KindConfig struct {
+	// Topic is the Kafka topic whose records ask for effects. Topic-dead gets those that never can.
+	// Empty: only Enqueue and EnqueueTx do.
+	Topic string `yaml:"topic"`
+	// Group is the consumer group of Topic.
+	Group string `yaml:"group"`
+	// Concurrency is how many calls of the kind an instance makes at once.
+	Concurrency int `yaml:"concurrency"`
+	// CallTimeout bounds one call.
+	CallTimeout time.Duration `yaml:"call_timeout"`
+	// LeaseMargin is how much longer an effect belongs to its worker than a call may last. The lease is
+	// call_timeout plus this.
+	LeaseMargin time.Duration `yaml:"lease_margin"`
+	// MaxRetries is how many attempts, and as many lookups, may follow the first one.
+	MaxRetries int `yaml:"max_retries"`
+	// MaxReleased is how many attempts that the far side refused to work on, while it answered about
+	// other effects, end an effect.
+	MaxReleased int `yaml:"max_released"`
+	// Retry is the delay before the next attempt.
+	Retry pipeline.Backoff `yaml:"retry"`
+	// KeyTTL is how long the far side surely knows an idempotency key. ByKey requires it: leave a margin
+	// of a lease and of under_way.
+	KeyTTL time.Duration `yaml:"key_ttl"`
+	// UnderWay is how long a request may be under way after its last byte was sent. ByLookup requires
+	// it, because a lookup proves nothing before.
+	UnderWay time.Duration `yaml:"under_way"`
+	// PollInterval is how often an idle instance looks for effects that another one has accepted.
+	PollInterval time.Duration `yaml:"poll_interval"`
+	// AcceptBatch limits the records of the topic that are accepted in one transaction.
+	AcceptBatch pipeline.Batch `yaml:"accept_batch"`
+}
+
+// DefaultKind returns the defaults of a kind with the topic. key_ttl and under_way have none, because
+// they are facts about the far side.
+func DefaultKind(topic string) KindConfig {
+	return KindConfig{
+		Topic: topic, Group: "millrace-" + topic, Concurrency: 16, CallTimeout: 3 * time.Second, LeaseMargin: 5 * time.Second,
+		MaxRetries: 5, MaxReleased: 20, Retry: pipeline.Backoff{First: time.Second, Max: 30 * time.Second},
+		PollInterval: time.Second, AcceptBatch: pipeline.DefaultBatch(),
+	}
+}
+
+// Validate reports every mistake at once. What depends on Repeat is checked when the kind is registered.
+func (c *KindConfig) Validate() error {
+	var p setting.Problems
+	if c.Topic != "" {
+		p.Groups("group", []string{c.Group})
+	}
+	p.Check(c.Concurrency >= 1, "concurrency", "must be >= 1, got %d", c.Concurrency)
+	p.Positive("call_timeout", c.CallTimeout)
+	p.Positive("lease_margin", c.LeaseMargin)
+	p.Check(c.MaxRetries >= 0, "max_retries", "must be >= 0, got %d", c.MaxRetries)
+	p.Check(c.MaxReleased >= 1, "max_released", "must be >= 1, got %d", c.MaxReleased)
+	p.Check(c.Retry.First >= 0, "retry.first", "must be >= 0, got %s", c.Retry.First)
+	p.Check(c.Retry.Max >= 0, "retry.max", "must be >= 0, got %s", c.Retry.Max)
+	p.Check(c.KeyTTL >= 0, "key_ttl", "must be >= 0, got %s", c.KeyTTL)
+	p.Check(c.KeyTTL == 0 || c.KeyTTL > c.lease(), "key_ttl", "must be longer than a lease (call_timeout + lease_margin = %s), got %s", c.lease(), c.KeyTTL)
+	p.Check(c.UnderWay >= 0, "under_way", "must be >= 0, got %s", c.UnderWay)
+	p.Positive("poll_interval", c.PollInterval)
+	p.Under("accept_batch", c.AcceptBatch.Validate())
+	return p.Err()
+}
+
+func (c *KindConfig) lease() time.Duration { return c.CallTimeout + c.LeaseMargin }
+
+// fits reports the settings that the kind's Repeat requires.
+func (c *KindConfig) fits(name string, r Repeat) error {
+	switch {
+	case r == ByKey && c.KeyTTL == 0:
+		return fmt.Errorf("once: kind %q: set key_ttl to the time for which the far side surely knows an idempotency key, less a lease; "+
+			"an older request is looked up, or left to an operator, and is never sent again", name)
+	case r == ByLookup && c.UnderWay == 0:
+		return fmt.Errorf("once: kind %q: set under_way to the longest time that a request may be under way after it was sent; "+
+			"a lookup before that finds nothing and proves nothing", name)
+	}
+	return nil
+}
+
+// policy returns the rules of the kind. hasLookup says whether the kind can look effects up.
+func (c *KindConfig) policy(r Repeat, hasLookup bool, instance string) rules.Policy {
+	p := rules.Policy{
+		Repeat: rules.Repeat(r), MaxAttempts: 1 + c.MaxRetries, MaxReleased: c.MaxReleased, Lease: c.lease(),
+		KeyTTL: c.KeyTTL, UnderWay: c.UnderWay, Delay: c.Retry.Delay, Instance: instance,
+	}
+	if hasLookup {
+		p.MaxLookups = 1 + c.MaxRetries
+	}
+	return p
+}
+
+// encodeValue returns a value as the record that Enqueue stores.
+func encodeValue(v any) ([]byte, error) {
+	payload, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("once: encode %T: %w", v, err)
+	}
+	return payload, nil
+}

@@ -1,0 +1,115 @@
+package once
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+)
+
+// metrics are those of all kinds.
+type metrics struct {
+	calls    *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	ended    *prometheus.CounterVec
+	inFlight *prometheus.GaugeVec
+	backlog  *prometheus.GaugeVec
+	oldest   *prometheus.GaugeVec
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_once_calls_total",
+			Help: "Calls of the far side, by kind of effect, call (send, lookup) and class of the answer.",
+		}, []string{"kind", "call", "class"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "millrace_once_call_duration_seconds",
+			Help:    "Time of one call of the far side, by kind of effect.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"kind"}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_once_attempts_total",
+			Help: "Calls whose end was stored, by kind of effect and the state that followed. Stale ones came after another lease and changed nothing.",
+		}, []string{"kind", "state"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "millrace_once_in_flight",
+			Help: "Effects that this instance has claimed and not settled yet, by kind.",
+		}, []string{"kind"}),
+		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "millrace_once_backlog",
+			Help: "Effects of all instances at the last measurement, by kind and state: due, waiting, calling, failed, unknown. Of each the first ten thousand are counted.",
+		}, []string{"kind", "state"}),
+		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "millrace_once_oldest_due_seconds",
+			Help: "How long the oldest due effect has waited for a call at the last measurement, by kind; 0 when none is due.",
+		}, []string{"kind"}),
+	}
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest}
+}
+
+func (m *metrics) called(kind string, lookup bool, a Answer, took time.Duration) {
+	call := "send"
+	if lookup {
+		call = "lookup"
+	}
+	m.calls.WithLabelValues(kind, call, a.Class.String()).Inc()
+	m.seconds.WithLabelValues(kind).Observe(took.Seconds())
+}
+
+func (m *metrics) settled(kind string, s ledger.Settled) {
+	state := string(s.State)
+	if s.Stale {
+		state = "stale"
+	}
+	m.ended.WithLabelValues(kind, state).Inc()
+}
+
+// measurement is what a kind's backlog was.
+type measurement struct {
+	at      time.Time
+	backlog ledger.Backlog
+}
+
+// measure reads the backlog for the metrics and the readiness check.
+func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
+	b, err := l.Backlog(ctx, w.name)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.log.WarnContext(ctx, "the backlog of effects was not measured, which is tried again", logs.Err(err))
+		}
+		return
+	}
+	w.measured.Store(&measurement{time.Now(), b})
+	m := w.plugin.metrics
+	for state, n := range map[string]int64{"due": b.Due, "waiting": b.Waiting, "calling": b.Calling, "failed": b.Failed, "unknown": b.Unknown} {
+		m.backlog.WithLabelValues(w.name, state).Set(float64(n))
+	}
+	m.oldest.WithLabelValues(w.name).Set(b.OldestDue.Seconds())
+	m.inFlight.WithLabelValues(w.name).Set(float64(w.inFlight.Load()))
+}
+
+// stalledAfter is how long an effect may be due while this instance settles none of its kind.
+const stalledAfter = time.Minute
+
+// check fails when the ledger is not measured any more, or when work is due and this instance settles none.
+func (w *worker) check(now time.Time) error {
+	m := w.measured.Load()
+	switch {
+	case m == nil:
+		return fmt.Errorf("kind %s: the ledger was not measured yet", w.name)
+	case now.Sub(m.at) > measureStale:
+		return fmt.Errorf("kind %s: the ledger was last measured %s ago; see the log for the error", w.name, now.Sub(m.at).Round(time.Second))
+	case m.backlog.OldestDue > stalledAfter && now.Sub(time.Unix(0, w.lastSettled.Load())) > stalledAfter:
+		return fmt.Errorf("kind %s: an effect has been due for %s, and this instance has settled none for %s", w.name,
+			m.backlog.OldestDue.Round(time.Second), stalledAfter)
+	}
+	return nil
+}

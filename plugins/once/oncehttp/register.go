@@ -1,0 +1,28 @@
+package oncehttp
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+)
+
+// Register opens the client when the services start, and closes it when they stop. It adds the client's
+// metrics. A plugin with a kind calls it in its own Register.
+func (c *Client) Register(r *pipeline.Registry) {
+	log := r.Env().Logger.With(slog.String(logs.Component, "oncehttp"))
+	r.Service("oncehttp."+c.mapping.Name, service{c, log})
+	r.Collect(c.Collectors()...)
+}
+
+type service struct {
+	client *Client
+	log    *slog.Logger
+}
+
+// Start implements pipeline.Service.
+func (s service) Start(context.Context) error { return s.client.Open(s.log) }
+
+// Stop implements pipeline.Service.
+func (s service) Stop(context.Context) error { return s.client.Close() }

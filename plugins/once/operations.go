@@ -1,0 +1,276 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// Operations implements operate.Operated.
+func (p *Plugin) Operations() operate.Operations {
+	group := []operate.Field{
+		{Name: "kind", Help: "the `kind` of effect"},
+		{Name: "group", Help: "the `group` of effects"},
+	}
+	effect := append(slices.Clone(group), operate.Field{Name: "id", Help: "the `id` of the effect in its group"})
+	by := []operate.Field{
+		{Name: "who", Default: app.Person(), Help: "the `name` that is recorded"},
+		{Name: "why", Help: "the `reason` that is recorded"},
+	}
+	steer := func(verb, short string, danger operate.Danger, do func(context.Context, *ledger.Ledger, ledger.Group, ledger.By) (string, error)) operate.Action {
+		return operate.Action{
+			About: p.about("once "+verb, short, append(slices.Clone(group), by...),
+				"once "+verb+" --kind invoice --group acme --why \"they asked for it\""),
+			Danger:  danger,
+			Preview: p.withGroup(previewGroup),
+			Do: p.withGroup(func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
+				line, err := do(ctx, l, g, byOf(in))
+				if err != nil {
+					return operate.Answer{}, err
+				}
+				a, err := previewGroup(ctx, l, g, in)
+				a.Lines = append([]string{line}, a.Lines...)
+				return a, err
+			}),
+		}
+	}
+	return operate.Operations{
+		Reports: []operate.Report{
+			{
+				About: p.about("once", "List the groups of effects, newest first", []operate.Field{
+					{Name: "kind", Help: "only of this `kind`"},
+					{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"},
+				}, "once", "once --kind invoice --limit 200"),
+				Read: p.withLedger(listGroups),
+			},
+			{
+				About: p.about("once status", "Show the totals of a group, and what it waits for", group, "once status --kind invoice --group acme"),
+				Read:  p.withGroup(previewGroup),
+			},
+			{
+				About: p.about("once explain", "Show everything that is known about one effect, and what happens next", effect,
+					"once explain --kind invoice --group acme --id 17"),
+				Read: p.withEffect(p.explain),
+			},
+			{
+				About: p.about("once problems", "List the effects that failed or ended unknown, newest first", append(slices.Clone(group),
+					operate.Field{Name: "state", Help: "only in this `state`: FAILED or UNKNOWN"},
+					operate.Field{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"}),
+					"once problems", "once problems --kind invoice --state UNKNOWN"),
+				Read: p.withLedger(listProblems),
+			},
+		},
+		Actions: []operate.Action{
+			steer("pause", "Start no call for a group until it is resumed", operate.Safe, func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
+				return "No call starts any more. Calls that are running end normally.", l.Pause(ctx, g, by)
+			}),
+			steer("resume", "Call for a paused group again", operate.Safe, func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
+				return "Calls start again within seconds.", l.Resume(ctx, g, by)
+			}),
+			steer("cancel", "Cancel what a group has not done yet, for good", operate.Irreversible, func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
+				c, err := l.Cancel(ctx, g, by)
+				return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; being called: %d; perhaps done, and looked up: %d.", c.Cancelled, c.Calling, c.Ambiguous), err
+			}),
+			{
+				About: p.about("once replay", "Give a failed or unknown effect all its attempts again", append(slices.Clone(effect), by...),
+					"once replay --kind invoice --group acme --id 17 --why \"the address is corrected\""),
+				Danger:  operate.Safe,
+				Preview: p.withEffect(p.explain),
+				Do: p.withEffect(func(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
+					if err := l.Replay(ctx, k, byOf(in)); err != nil {
+						return operate.Answer{}, refusal(k, err)
+					}
+					return p.explain(ctx, l, k, in)
+				}),
+			},
+			{
+				About: p.about("once resolve", "State what became of an effect that is unknown", append(append(slices.Clone(effect),
+					operate.Field{Name: "done", Help: "it happened, and the far side names it `receipt`"},
+					operate.Field{Name: "not-done", Type: operate.Switch, Help: "it did not happen"},
+					operate.Field{Name: "force", Type: operate.Switch, Help: "also while it is still being looked up, or against a late answer"}), by...),
+					"once resolve --kind invoice --group acme --id 16 --done in_81x --why \"found in their list\"",
+					"once resolve --kind invoice --group acme --id 16 --not-done --why \"not in their list\""),
+				Danger:  operate.Irreversible,
+				Preview: p.withEffect(p.explain),
+				Do:      p.withEffect(p.resolve),
+			},
+		},
+	}
+}
+
+func (p *Plugin) about(name, short string, fields []operate.Field, examples ...string) operate.About {
+	return operate.About{Name: name, Short: short, Fields: fields, Examples: examples, Register: p.registerCommand}
+}
+
+// registerCommand opens the ledger for a command.
+func (p *Plugin) registerCommand(r *pipeline.Registry) error {
+	switch {
+	case !p.used:
+		return app.Usage("this binary has no kind of effects: a plugin adds one (millrace new once NAME)")
+	case p.config.Ledger.DSN.IsZero():
+		return app.Usage("there is no ledger of effects: %s is not set", ledgerSetting)
+	}
+	r.Service("once.command", &ledgerService{plugin: p, kinds: func() []*worker { return pipeline.Offers[*worker](r) }})
+	return nil
+}
+
+type read = func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error)
+
+func (p *Plugin) withLedger(do func(context.Context, *ledger.Ledger, operate.Input) (operate.Answer, error)) read {
+	return func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+		l := p.ledger.Load()
+		if l == nil {
+			return operate.Answer{}, errNotOpen
+		}
+		return do(ctx, l, in)
+	}
+}
+
+func (p *Plugin) withGroup(do func(context.Context, *ledger.Ledger, ledger.Group, operate.Input) (operate.Answer, error)) read {
+	return p.withLedger(func(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
+		g := ledger.Group{Kind: in.Text("kind"), Name: in.Text("group")}
+		if g.Kind == "" || g.Name == "" {
+			return operate.Answer{}, &operate.InputError{Problem: "--kind and --group must be given; `once` lists them"}
+		}
+		return do(ctx, l, g, in)
+	})
+}
+
+func (p *Plugin) withEffect(do func(context.Context, *ledger.Ledger, ledger.Key, operate.Input) (operate.Answer, error)) read {
+	return p.withGroup(func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
+		k := ledger.Key{Kind: g.Kind, Group: g.Name, ID: in.Text("id")}
+		if k.ID == "" {
+			return operate.Answer{}, &operate.InputError{Problem: "--id must be given"}
+		}
+		return do(ctx, l, k, in)
+	})
+}
+
+func byOf(in operate.Input) ledger.By { return ledger.By{Who: in.Text("who"), Why: in.Text("why")} }
+
+func listGroups(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
+	limit := in.Number("limit")
+	if limit < 1 {
+		return operate.Answer{}, &operate.InputError{Problem: "--limit must be > 0"}
+	}
+	groups, more, err := l.Groups(ctx, in.Text("kind"), limit)
+	if err != nil {
+		return operate.Answer{}, err
+	}
+	t := operate.Table{Columns: []string{"KIND", "GROUP", "STATE", "CREATED", "ACCEPTED", "DONE", "FAILED", "UNKNOWN", "CANCELLED", "OPEN"}, Empty: "There are no effects."}
+	for _, g := range groups {
+		t.Rows = append(t.Rows, []string{
+			g.Kind, g.Name, string(g.State), g.CreatedAt.Format(time.RFC3339), number(g.Accepted), number(g.Done), number(g.Failed), number(g.Unknown),
+			number(g.Cancelled), number(g.Accepted - g.Done - g.Failed - g.Unknown - g.Cancelled),
+		})
+	}
+	a := operate.Answer{Value: struct {
+		Groups []ledger.Status `json:"groups"`
+		More   bool            `json:"more"`
+	}{append([]ledger.Status{}, groups...), more}, Tables: []operate.Table{t}}
+	if more {
+		a.Notes = []string{fmt.Sprintf("There are more than %d groups; --limit shows them.", limit)}
+	}
+	return a, nil
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+// previewGroup answers with the status of a group.
+func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, _ operate.Input) (operate.Answer, error) {
+	s, err := l.Status(ctx, g)
+	if err != nil {
+		return operate.Answer{}, notFound(err, "group %s of kind %s has no effect in the ledger; `once` lists the groups", g.Name, g.Kind)
+	}
+	t := operate.Table{Columns: []string{"EFFECTS", "COUNT"}}
+	for _, row := range []struct {
+		name string
+		n    int64
+	}{{"accepted", s.Accepted}, {"done", s.Done}, {"failed", s.Failed}, {"unknown", s.Unknown}, {"cancelled", s.Cancelled}, {"waiting", s.Waiting}, {"being called", s.Calling}} {
+		t.Rows = append(t.Rows, []string{row.name, number(row.n)})
+	}
+	a := operate.Answer{Value: s, Lines: []string{fmt.Sprintf("%s %s is %s", g.Kind, g.Name, s.State)}, Tables: []operate.Table{t}}
+	if s.OldestDue > 0 {
+		a.Notes = append(a.Notes, "The oldest has been due for "+s.OldestDue.Round(time.Millisecond).String()+".")
+	}
+	return a, nil
+}
+
+func listProblems(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
+	state := rules.State(strings.ToUpper(in.Text("state")))
+	if state != "" && state != rules.Failed && state != rules.Unknown {
+		return operate.Answer{}, &operate.InputError{Problem: "--state must be FAILED or UNKNOWN"}
+	}
+	limit := in.Number("limit")
+	if limit < 1 {
+		return operate.Answer{}, &operate.InputError{Problem: "--limit must be > 0"}
+	}
+	list, more, err := l.Problems(ctx, in.Text("kind"), in.Text("group"), state, limit)
+	if err != nil {
+		return operate.Answer{}, err
+	}
+	t := operate.Table{Columns: []string{"KIND", "GROUP", "ID", "STATE", "SINCE", "CLASS", "ANSWER"}, Empty: "No effect has failed or is unknown."}
+	for _, x := range list {
+		t.Rows = append(t.Rows, []string{x.Kind, x.Group, x.ID, string(x.State), x.At.Format(time.RFC3339), x.Class, x.Error})
+	}
+	a := operate.Answer{Value: struct {
+		Problems []ledger.Problem `json:"problems"`
+		More     bool             `json:"more"`
+	}{append([]ledger.Problem{}, list...), more}, Tables: []operate.Table{t}}
+	if more {
+		a.Notes = []string{fmt.Sprintf("The list ends after %d; --limit shows more.", limit)}
+	}
+	return a, nil
+}
+
+func (p *Plugin) resolve(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
+	receipt, notDone := in.Text("done"), in.Switch("not-done")
+	if (receipt == "") != notDone {
+		return operate.Answer{}, &operate.InputError{Problem: "give either --done RECEIPT or --not-done"}
+	}
+	r := rules.Resolution{Done: !notDone, Receipt: receipt, Who: in.Text("who"), Why: in.Text("why"), Force: in.Switch("force")}
+	if err := r.Validate(); err != nil {
+		return operate.Answer{}, &operate.InputError{Problem: err.Error()}
+	}
+	if err := l.Resolve(ctx, k, r); err != nil {
+		return operate.Answer{}, refusal(k, err)
+	}
+	return p.explain(ctx, l, k, in)
+}
+
+// refusal says why an operator's action changed nothing.
+func refusal(k ledger.Key, err error) error {
+	var refused *ledger.RefusedError
+	if !errors.As(err, &refused) {
+		return notFound(err, "%s is not in the ledger", textOf(k))
+	}
+	if refused.Late {
+		return app.Bad("%s: nothing was changed, because a late answer says that it is done, receipt %s; --force denies that all the same", textOf(k), refused.Receipt)
+	}
+	return app.Bad("%s: nothing was changed, because %s", textOf(k), map[rules.Refusal]string{
+		rules.RefusedDone:           "it is done",
+		rules.RefusedCancelled:      "it was cancelled with its group",
+		rules.RefusedUnsettled:      "it is not settled: it is being worked on",
+		rules.RefusedGroupCancelled: "its group is cancelled, so nothing would be sent",
+		rules.RefusedNoCall:         "it may have been done, and no call can find that out: look at the far side and resolve it",
+		rules.RefusedNotUnknown:     "it is not UNKNOWN",
+		rules.RefusedLookup:         "it will be looked up again; only --force ends that",
+	}[refused.Refusal])
+}
+
+func notFound(err error, format string, args ...any) error {
+	if errors.Is(err, ledger.ErrNotFound) {
+		return app.Bad(format, args...)
+	}
+	return err
+}

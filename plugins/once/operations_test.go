@@ -1,0 +1,147 @@
+package once_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/oncetest"
+)
+
+// operator does what a person does with the commands.
+type operator struct {
+	t *testing.T
+	w *oncetest.World
+}
+
+func (o operator) ask(name string, in operate.Input) (operate.Answer, error) {
+	for _, r := range o.w.Once.Operations().Reports {
+		if r.Name == name {
+			return r.Read(o.t.Context(), nil, in)
+		}
+	}
+	for _, a := range o.w.Once.Operations().Actions {
+		if a.Name == name {
+			_, err := a.Preview(o.t.Context(), nil, in)
+			if err != nil {
+				return operate.Answer{}, err
+			}
+			return a.Do(o.t.Context(), nil, in)
+		}
+	}
+	require.Fail(o.t, "no such operation", name)
+	return operate.Answer{}, nil
+}
+
+func (o operator) must(name string, in operate.Input) operate.Answer {
+	o.t.Helper()
+	a, err := o.ask(name, in)
+	require.NoError(o.t, err, name)
+	return a
+}
+
+func input(id string, more ...string) operate.Input {
+	in := operate.Input{"kind": {"invoice"}, "group": {"acme"}, "id": {id}, "who": {"me"}, "why": {"ticket 4711"}, "limit": {"50"}}
+	for i := 0; i < len(more); i += 2 {
+		in[more[i]] = []string{more[i+1]}
+	}
+	return in
+}
+
+func TestAGroupIsPausedAndResumedAndCancelled(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		p := newInvoices(w.Once, once.ByKey, nil)
+		w.Start(p)
+		o := operator{t, w}
+		_, err := o.ask("once pause", input(""))
+		require.ErrorContains(t, err, "group acme of kind invoice has no effect in the ledger")
+		_, err = p.effects.Enqueue(t.Context(), one)
+		require.NoError(t, err)
+		oncetest.Settled(t, p.effects, one.key())
+
+		require.Equal(t, "invoice acme is PAUSED", o.must("once pause", input("")).Lines[1])
+		second := invoice{Customer: "acme", Number: "18", Cents: 5}
+		_, err = p.effects.Enqueue(t.Context(), second, invoice{Customer: "zeta", Number: "1"})
+		require.NoError(t, err)
+		oncetest.Settled(t, p.effects, once.Key{Group: "zeta", ID: "1"}) // another group goes on
+		require.Equal(t, []string{"Next: nothing until its group is resumed: `once resume`."}, o.must("once explain", input("18")).Notes)
+		require.Zero(t, p.far.Executed(second.idempotency()))
+
+		o.must("once resume", input(""))
+		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, second.key()).State)
+
+		o.must("once pause", input(""))
+		third := invoice{Customer: "acme", Number: "19"}
+		_, err = p.effects.Enqueue(t.Context(), third)
+		require.NoError(t, err)
+		require.Contains(t, o.must("once cancel", input("")).Lines[0], "The group is cancelled.")
+		require.Equal(t, rules.Cancelled, oncetest.Settled(t, p.effects, third.key()).State)
+		got, err := p.effects.Enqueue(t.Context(), third, invoice{Customer: "acme", Number: "20"})
+		require.NoError(t, err)
+		require.Equal(t, []once.Accepted{once.Cancelled, once.Cancelled}, got)
+		require.Zero(t, p.far.Executed(third.idempotency()))
+
+		list := o.must("once", operate.Input{"limit": {"50"}}).Tables[0]
+		require.Len(t, list.Rows, 2)
+		for _, row := range list.Rows {
+			if row[1] == "acme" {
+				require.Equal(t, []string{"4", "2", "0", "0", "2", "0"}, row[4:], "accepted, done, failed, unknown, cancelled, open")
+			}
+		}
+	})
+}
+
+// An effect whose outcome nobody knows is listed, and ends by what an operator found out.
+func TestAnUnknownEffectIsResolved(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		p := newInvoices(w.Once, once.Never, nil)
+		p.far.Next(oncetest.Step{Execute: true, Answer: once.Answer{Text: "no answer within 3s"}})
+		w.Start(p)
+		o := operator{t, w}
+		_, err := p.effects.Enqueue(t.Context(), one)
+		require.NoError(t, err)
+		require.Equal(t, rules.Unknown, oncetest.Settled(t, p.effects, one.key()).State)
+		problems := o.must("once problems", input("", "state", "unknown")).Tables[0]
+		require.Len(t, problems.Rows, 1)
+		require.Equal(t, []string{"invoice", "acme", "17", "UNKNOWN"}, problems.Rows[0][:4])
+		x := o.must("once explain", input("17"))
+		require.Contains(t, x.Lines, "  value           12.00 EUR for acme")
+		require.Equal(t, "no answer within 3s", x.Tables[0].Rows[0][7])
+
+		_, err = o.ask("once resolve", input("17"))
+		require.ErrorContains(t, err, "give either --done RECEIPT or --not-done")
+		_, err = o.ask("once replay", input("17"))
+		require.ErrorContains(t, err, "no call can find that out")
+		x = o.must("once resolve", input("17", "done", "in_81x"))
+		require.Equal(t, []string{"Next: nothing. It is done."}, x.Notes)
+		require.Equal(t, []string{"resolve", "me", "ticket 4711"}, x.Tables[1].Rows[0][1:4])
+		_, err = o.ask("once resolve", input("17", "not-done", "true"))
+		require.ErrorContains(t, err, "it is not UNKNOWN")
+		require.Empty(t, o.must("once problems", input("")).Tables[0].Rows)
+		require.Equal(t, 1, p.far.Executed(one.idempotency()))
+	})
+}
+
+// A failed effect gets its attempts again once its cause is mended.
+func TestAFailedEffectIsReplayed(t *testing.T) {
+	t.Parallel()
+	w := oncetest.New(t)
+	p := newInvoices(w.Once, once.ByKey, nil)
+	p.far.Next(oncetest.Step{Answer: once.IsRejected("no_such_customer", "unknown customer")})
+	w.Start(p)
+	o := operator{t, w}
+	_, err := p.effects.Enqueue(t.Context(), one)
+	require.NoError(t, err)
+	require.Equal(t, rules.Failed, oncetest.Settled(t, p.effects, one.key()).State)
+	o.must("once replay", input("17"))
+	require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, one.key()).State)
+	_, err = o.ask("once replay", input("17"))
+	require.ErrorContains(t, err, "it is done")
+	_, err = o.ask("once explain", input("404"))
+	require.ErrorContains(t, err, "invoice:acme:404 is not in the ledger")
+}

@@ -1,0 +1,290 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/migration"
+	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+const (
+	pluginName    = "once"
+	ledgerSetting = "plugins.once.ledger.dsn"
+)
+
+var errNotOpen = fmt.Errorf("once: the ledger is not open: %w: it opens when the services start, and closes when they stop", pipeline.ErrUnavailable)
+
+// Config is the section plugins.once of the settings.
+type Config struct {
+	// Ledger is the database in which effects are accepted and settled. It is required as soon as a
+	// plugin has a kind.
+	Ledger ledger.Config `yaml:"ledger"`
+}
+
+// Validate reports every mistake at once. An empty DSN is none, because a binary may have no kind.
+func (c *Config) Validate() error {
+	if c.Ledger.DSN.IsZero() {
+		return nil
+	}
+	var p setting.Problems
+	p.Under("ledger", c.Ledger.Validate())
+	return p.Err()
+}
+
+// Plugin is the capability: the ledger, and the workers that call for the effects of all kinds. Wire
+// builds it before the plugins that have kinds. It opens nothing while there is no kind.
+type Plugin struct {
+	config Config
+	topics pipeline.Topics
+	dead   pipeline.DeadLetters
+	used   bool // there are Effects
+
+	env     pipeline.Env
+	log     *slog.Logger
+	ledger  atomic.Pointer[ledger.Ledger]
+	kinds   []*worker // filled with ledger
+	skew    atomic.Int64
+	claims  sync.RWMutex // held by TurnClock, so that nothing is claimed meanwhile
+	metrics *metrics
+}
+
+// NewPlugin returns the plugin with default settings. topics and dead letters are for kinds with a topic,
+// and may be nil in a binary that has none.
+func NewPlugin(topics pipeline.Topics, dead pipeline.DeadLetters) *Plugin {
+	return &Plugin{config: Config{Ledger: ledger.DefaultConfig()}, topics: topics, dead: dead, log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
+}
+
+// Name implements pipeline.Plugin.
+func (p *Plugin) Name() string { return pluginName }
+
+// Settings implements pipeline.Configurable.
+func (p *Plugin) Settings() any { return &p.config }
+
+// Schemas implements pipeline.Migratable.
+func (p *Plugin) Schemas(env pipeline.Env) []migration.Schema {
+	if p.config.Ledger.DSN.IsZero() || !p.used {
+		return nil
+	}
+	return []migration.Schema{ledger.Schema(p.config.Ledger, ledgerSetting, env.Logger)}
+}
+
+// Register implements pipeline.Plugin.
+func (p *Plugin) Register(r *pipeline.Registry) error {
+	p.env, p.log = r.Env(), r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
+	r.ErrorClasses(errorClasses()...)
+	for _, schema := range p.Schemas(r.Env()) {
+		r.Offer(schema) // it is an operate.Examined
+	}
+	kinds := func() []*worker { return pipeline.Offers[*worker](r) }
+	r.Service("once.ledger", &ledgerService{plugin: p, kinds: kinds})
+	s := &workers{plugin: p, kinds: kinds}
+	r.Service("once.workers", s)
+	r.Health(pluginName, s.check)
+	r.Collect(p.metrics.collectors()...)
+	return nil
+}
+
+// ready reports why a kind can't be registered yet.
+func (p *Plugin) ready() error {
+	if p.config.Ledger.DSN.IsZero() {
+		return errors.New("once: plugins.once.ledger.dsn must be set, because a plugin has a kind of effects: " +
+			"postgres://… for several instances, or sqlite:/path/of/a/file for one")
+	}
+	return nil
+}
+
+func (p *Plugin) instance() string { return p.env.Instance }
+
+// TurnClock moves the clock of the ledger forward, for tests: leases end, and retries are due. It waits for
+// calls that run, because a lease does not end during a call of a living worker.
+func (p *Plugin) TurnClock(d time.Duration) {
+	p.claims.Lock()
+	defer p.claims.Unlock()
+	for _, w := range p.kinds {
+		w.calls.Wait()
+	}
+	p.skew.Add(int64(d))
+	for _, w := range p.kinds {
+		w.wake()
+	}
+}
+
+// kindOf returns a kind of this binary, or nil.
+func (p *Plugin) kindOf(name string) *worker {
+	for _, w := range p.kinds {
+		if w.name == name {
+			return w
+		}
+	}
+	return nil
+}
+
+// ledgerService checks the schema and opens the ledger, if there is a kind. It waits for the database.
+type ledgerService struct {
+	plugin *Plugin
+	kinds  func() []*worker
+}
+
+// Start implements pipeline.Service.
+func (s *ledgerService) Start(ctx context.Context) error {
+	p, kinds := s.plugin, s.kinds()
+	if len(kinds) == 0 {
+		return nil
+	}
+	if err := p.env.Schemas.Prepare(ctx, ledger.Schema(p.config.Ledger, ledgerSetting, p.log), p.log); err != nil {
+		return err
+	}
+	l, err := sqldb.Await(ctx, p.log, "ledger of effects", ledgerSetting, func() (*ledger.Ledger, error) {
+		return ledger.Open(ctx, p.config.Ledger, ledger.Options{Instance: p.instance(), Log: p.log, Skew: &p.skew})
+	})
+	if err != nil {
+		return err
+	}
+	all := make([]ledger.Kind, len(kinds))
+	for i, k := range kinds {
+		all[i] = k.effects.ledgerKind(p.instance())
+	}
+	if err := l.Register(ctx, all...); err != nil {
+		return errors.Join(err, l.CloseContext(ctx))
+	}
+	p.kinds = kinds
+	p.ledger.Store(l)
+	return nil
+}
+
+// Stop implements pipeline.Service.
+func (s *ledgerService) Stop(ctx context.Context) error {
+	if l := s.plugin.ledger.Swap(nil); l != nil {
+		return l.CloseContext(ctx)
+	}
+	return nil
+}
+
+// Intervals of the work that each instance does for all kinds.
+const (
+	sweepInterval   = 2 * time.Second
+	measureInterval = 5 * time.Second
+	// measureStale is the age of the last measurement at which the instance is not ready any more.
+	measureStale = 3 * measureInterval
+)
+
+// workers is the service that runs the workers of all kinds. They begin when all services have started,
+// because a kind may call with a client that its plugin starts later. While the service drains, it claims
+// nothing, and waits for the calls that have started.
+type workers struct {
+	loop.Group
+	plugin *Plugin
+	kinds  func() []*worker
+
+	mu      sync.Mutex
+	running []*worker
+	stopped bool
+}
+
+// Start implements pipeline.Service.
+func (s *workers) Start(ctx context.Context) error {
+	l := s.plugin.ledger.Load()
+	if l == nil {
+		return s.Group.Start(ctx)
+	}
+	loops := []func(context.Context){
+		func(ctx context.Context) {
+			loop.Every(ctx, sweepInterval, func(ctx context.Context) { s.sweep(ctx, l) })
+		},
+	}
+	for _, w := range s.kinds() {
+		loops = append(loops, func(ctx context.Context) {
+			loop.Every(ctx, measureInterval, func(ctx context.Context) { w.measure(ctx, l) })
+		})
+	}
+	return s.Group.Start(ctx, loops...)
+}
+
+// Running implements pipeline.Phased.
+func (s *workers) Running() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.plugin.ledger.Load()
+	if l == nil || s.stopped {
+		return
+	}
+	s.running = s.kinds()
+	for _, w := range s.running {
+		w.start(l)
+	}
+}
+
+// Draining implements pipeline.Phased.
+func (s *workers) Draining() { s.drain() }
+
+// drain ends the claims, and returns the workers.
+func (s *workers) drain() []*worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	for _, w := range s.running {
+		w.drain()
+	}
+	return s.running
+}
+
+func (s *workers) sweep(ctx context.Context, l *ledger.Ledger) {
+	if err := l.Sweep(ctx); err != nil && ctx.Err() == nil {
+		s.plugin.log.WarnContext(ctx, "the ledger of effects was not swept, which is tried again", logs.Err(err))
+	}
+}
+
+// Drain implements pipeline.Drainer.
+func (s *workers) Drain(ctx context.Context) error { return wait(ctx, s.drain()) }
+
+// Stop implements pipeline.Service. When ctx ends first, calls are ended, and their effects count as
+// perhaps done.
+func (s *workers) Stop(ctx context.Context) error {
+	running := s.drain()
+	err := wait(ctx, running)
+	for _, w := range running {
+		w.abandon()
+	}
+	return errors.Join(err, s.Group.Stop(ctx))
+}
+
+func wait(ctx context.Context, running []*worker) error {
+	for _, w := range running {
+		select {
+		case <-w.ended:
+		case <-ctx.Done():
+			return fmt.Errorf("once: %d calls of kind %s have not ended: %w", w.inFlight.Load(), w.name, ctx.Err())
+		}
+	}
+	return nil
+}
+
+// check implements the readiness check, from the last measurements alone.
+func (s *workers) check(context.Context) error {
+	var errs []error
+	if s.plugin.ledger.Load() == nil {
+		return nil
+	}
+	for _, w := range s.kinds() {
+		errs = append(errs, w.check(time.Now()))
+	}
+	return errors.Join(errs...)
+}
+
+var (
+	_ pipeline.Configurable = (*Plugin)(nil)
+	_ pipeline.Migratable   = (*Plugin)(nil)
+	_ pipeline.Drainer      = (*workers)(nil)
+	_ pipeline.Phased       = (*workers)(nil)
+)

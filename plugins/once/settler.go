@@ -1,0 +1,105 @@
+package once
+
+import (
+	"context"
+	"sync"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+)
+
+// settler stores answers in few transactions: while one runs, the next batch grows. An answer never waits
+// for another one.
+type settler struct {
+	ledger *ledger.Ledger
+	queue  chan *settling
+	loops  sync.WaitGroup
+}
+
+type settling struct {
+	end    ledger.End
+	result ledger.SettledResult
+	done   chan struct{}
+}
+
+// Limits of the transactions: how many run at once, and how many answers one has at most.
+const (
+	settlesAtOnce = 2
+	settleBatch   = 200
+)
+
+func (s *settler) start(l *ledger.Ledger) {
+	s.ledger, s.queue = l, make(chan *settling)
+	for range settlesAtOnce {
+		s.loops.Go(s.run)
+	}
+}
+
+// stop ends the loops. Nobody calls settle any more.
+func (s *settler) stop() {
+	close(s.queue)
+	s.loops.Wait()
+}
+
+func (s *settler) run() {
+	for first := range s.queue {
+		batch := []*settling{first}
+		for len(batch) < settleBatch {
+			select {
+			case next, open := <-s.queue:
+				if open {
+					batch = append(batch, next)
+					continue
+				}
+			default:
+			}
+			break
+		}
+		s.flush(batch)
+	}
+}
+
+func (s *settler) flush(batch []*settling) {
+	err := s.store(batch)
+	for _, one := range batch {
+		switch {
+		case err == nil:
+		case len(batch) > 1: // one answer that the database refuses must not take the others with it
+			if err := s.store([]*settling{one}); err != nil {
+				one.result.Err = err
+			}
+		default:
+			one.result.Err = err
+		}
+		close(one.done)
+	}
+}
+
+// store stores the batch in one transaction and fills its results.
+func (s *settler) store(batch []*settling) error {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	ends := make([]ledger.End, len(batch))
+	for i, one := range batch {
+		ends[i] = one.end
+	}
+	results, err := s.ledger.Settle(ctx, ends)
+	if err != nil {
+		return err
+	}
+	for i, one := range batch {
+		one.result = results[i]
+	}
+	return nil
+}
+
+// settle stores the end of a call. After an error it may have been stored.
+func (s *settler) settle(ctx context.Context, end ledger.End) (ledger.Settled, error) {
+	one := &settling{end: end, done: make(chan struct{})}
+	select {
+	case s.queue <- one:
+	case <-ctx.Done():
+		return ledger.Settled{}, ctx.Err()
+	}
+	<-one.done
+	return one.result.Settled, one.result.Err
+}

@@ -1,0 +1,263 @@
+package once
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-io/millrace/internal/failpoint"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// caller is a kind without the type of its values.
+type caller interface {
+	ledgerKind(instance string) ledger.Kind
+	// call makes one call for a claimed effect. decoded is false when the value can't be decoded, and
+	// then there was no call.
+	call(ctx context.Context, c ledger.Claimed) (a Answer, decoded bool)
+	// describe returns the idempotency key, and what people see of a stored record.
+	describe(k ledger.Key, payload []byte) (idempotency, value string)
+	// ready reports whether calls would be sent now.
+	ready() bool
+}
+
+// worker calls for the effects of one kind: it claims what is due as soon as it has a free place, and stores
+// each answer.
+type worker struct {
+	plugin  *Plugin
+	name    string
+	config  *KindConfig
+	effects caller
+
+	woken       chan struct{} // capacity 1: there may be work
+	freed       chan struct{} // capacity 1: a call has ended
+	inFlight    atomic.Int64
+	lastSettled atomic.Int64 // Unix nanoseconds
+	answered    answered
+	trouble     trouble
+	measured    atomic.Pointer[measurement]
+	settles     settler
+
+	claiming context.Context // ends when nothing is claimed any more
+	drain    context.CancelFunc
+	life     context.Context // of the calls
+	abandon  context.CancelFunc
+	ended    chan struct{} // closed when the loop and all calls have returned
+	calls    sync.WaitGroup
+	log      *slog.Logger
+	next     int // the lane that is claimed first
+}
+
+func newWorker(p *Plugin, name string, config *KindConfig, effects caller) *worker {
+	return &worker{plugin: p, name: name, config: config, effects: effects, woken: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
+}
+
+// wake makes an idle worker look for work at once.
+func (w *worker) wake() { notify(w.woken) }
+
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// start starts the loop. It belongs to the service, which calls drain and waits for ended.
+func (w *worker) start(l *ledger.Ledger) {
+	ctx := context.Background()
+	w.log = w.plugin.log.With(slog.String("kind", w.name))
+	w.claiming, w.drain = context.WithCancel(ctx)
+	w.life, w.abandon = context.WithCancel(ctx)
+	w.ended = make(chan struct{})
+	w.settles.start(l)
+	go func() {
+		defer close(w.ended)
+		w.run(l)
+		w.calls.Wait()
+		w.settles.stop()
+	}()
+}
+
+// pause between two looks at lanes whose effects other instances have just claimed.
+const contendedPause = 20 * time.Millisecond
+
+func (w *worker) run(l *ledger.Ledger) {
+	ctx := w.claiming
+	failures := 0
+	for ctx.Err() == nil {
+		free, retryIn := w.free(time.Now())
+		if free == 0 {
+			w.sleep(ctx, retryIn, nil)
+			continue
+		}
+		due, claimed, err := w.take(ctx, l, free)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			failures++
+			delay := pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second}.Delay(failures)
+			if failures == 1 || failures%20 == 0 {
+				w.log.WarnContext(ctx, "the ledger gives no effects to call, which is tried again", slog.Int("failures", failures), slog.Duration("in", delay), logs.Err(err))
+			}
+			w.sleep(ctx, delay, nil)
+			continue
+		case claimed > 0:
+		case len(due.Lanes) > 0:
+			w.sleep(ctx, contendedPause, w.woken)
+		default:
+			wait := w.config.PollInterval
+			if due.Next >= 0 {
+				wait = min(wait, due.Next)
+			}
+			w.sleep(ctx, max(wait, time.Millisecond), w.woken)
+		}
+		failures = 0
+	}
+}
+
+// take claims what is due, at most free effects, and starts their calls.
+func (w *worker) take(ctx context.Context, l *ledger.Ledger, free int) (due ledger.Due, claimed int, err error) {
+	w.plugin.claims.RLock()
+	defer w.plugin.claims.RUnlock()
+	due, err = l.Due(ctx, w.name)
+	if err == nil && len(due.Lanes) > 0 {
+		claimed, err = w.claim(ctx, l, due.Lanes, free)
+	}
+	return due, claimed, err
+}
+
+// notReadyPause is the time between two questions to Kind.Ready.
+const notReadyPause = 50 * time.Millisecond
+
+// free returns how many calls may start now. When none may, it returns how long to wait at most.
+func (w *worker) free(now time.Time) (n int, retryIn time.Duration) {
+	if !w.effects.ready() {
+		return 0, notReadyPause
+	}
+	limit, wait := w.trouble.limit(w.config.Concurrency, now)
+	if n = limit - int(w.inFlight.Load()); n > 0 {
+		return n, 0
+	}
+	return 0, wait
+}
+
+// sleep returns after d, when a call has ended, when early is ready, or when ctx ends.
+func (w *worker) sleep(ctx context.Context, d time.Duration, early <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.freed:
+	case <-early:
+	case <-ctx.Done():
+	}
+}
+
+// claim claims effects of the lanes, at most free of them. The lanes share the free places and take turns
+// at being the first, so that a lane with much work leaves places to the others.
+func (w *worker) claim(ctx context.Context, l *ledger.Ledger, lanes []int, free int) (claimed int, err error) {
+	w.next++
+	for i := range lanes {
+		lane := lanes[(w.next+i)%len(lanes)]
+		limit := max(1, (free-claimed)/(len(lanes)-i))
+		if claimed == free {
+			break
+		}
+		// The lease counts from before the claim, so it ends here before it ends in the ledger.
+		before := time.Now()
+		all, err := l.Claim(ctx, w.name, lane, limit)
+		if err != nil {
+			return claimed, err
+		}
+		failpoint.Hit(failpoint.AfterSending)
+		claimed += len(all)
+		for _, c := range all {
+			w.inFlight.Add(1)
+			w.calls.Go(func() {
+				defer func() {
+					w.inFlight.Add(-1)
+					notify(w.freed)
+				}()
+				w.handle(c, before)
+			})
+		}
+	}
+	return claimed, nil
+}
+
+// handle calls for a claimed effect within its lease and stores the answer.
+func (w *worker) handle(c ledger.Claimed, before time.Time) {
+	lease := before.Add(w.config.lease())
+	ctx := pipeline.ExtractTrace(w.life, traced(c.Headers))
+	end := ledger.End{Key: c.Key, CallResult: rules.CallResult{Epoch: c.Epoch}}
+	// A process that was frozen, or is being stopped, sends nothing that could outlast the lease.
+	if ctx.Err() != nil || time.Until(lease) < w.config.CallTimeout {
+		end.Outcome, end.Class, end.Answer, end.Feed = rules.Interrupted, string(rules.Interrupted), "the call was not started", true
+		w.store(ctx, end, lease)
+		return
+	}
+	started := time.Now()
+	answer, decoded := w.callOne(ctx, c)
+	took := time.Since(started)
+	failpoint.Hit(failpoint.AfterCall)
+	end.Outcome = outcomeOf(answer, c.Lookup)
+	end.Receipt, end.RetryAfter, end.Class, end.Answer, end.Status = answer.Receipt, answer.RetryAfter, classOf(answer), textOfAnswer(answer), answer.Status
+	end.Counted = w.counts(c, answer, before, decoded)
+	if !decoded {
+		end.Class = pipeline.ClassUndecodable
+	}
+	w.trouble.note(answer, decoded, time.Now())
+	w.plugin.metrics.called(w.name, c.Lookup, answer, took)
+	w.store(ctx, end, lease)
+}
+
+func (w *worker) callOne(ctx context.Context, c ledger.Claimed) (a Answer, decoded bool) {
+	ctx, cancel := context.WithTimeout(ctx, w.config.CallTimeout)
+	defer cancel()
+	defer func() {
+		if r := recover(); r != nil {
+			w.log.ErrorContext(ctx, "the call of an effect panicked, so its outcome is unclear", slog.String("effect", textOf(c.Key)), slog.Any("panic", r), slog.String("stack", string(debug.Stack())))
+			a, decoded = Answer{Text: fmt.Sprintf("the call panicked: %v", r)}, true
+		}
+	}()
+	return w.effects.call(ctx, c)
+}
+
+// storeTimeout is how long an answer is kept for the ledger at least. It is kept as long as the lease, too,
+// because after it another instance may call again.
+const storeTimeout = 5 * time.Second
+
+// store stores the end of a call, and repeats it while the ledger does not answer. The epoch makes a
+// repeated store harmless. An answer that is lost leaves the effect perhaps done when the lease ends.
+func (w *worker) store(ctx context.Context, end ledger.End, lease time.Time) {
+	until := time.Now().Add(storeTimeout)
+	if lease.After(until) {
+		until = lease
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+	defer cancel()
+	for n := 1; ; n++ {
+		settled, err := w.settles.settle(ctx, end)
+		if err == nil {
+			w.lastSettled.Store(time.Now().UnixNano())
+			w.plugin.metrics.settled(w.name, settled)
+			return
+		}
+		timer := time.NewTimer(pipeline.Backoff{First: 50 * time.Millisecond, Max: time.Second}.Delay(n))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			w.log.ErrorContext(ctx, "the answer of a call was not stored; after its lease the effect counts as perhaps done",
+				slog.String("effect", textOf(end.Key)), slog.String("answer", string(end.Outcome)), logs.Err(err))
+			return
+		}
+	}
+}
