@@ -1,7 +1,13 @@
 package money_test
 
 import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,3 +56,45 @@ func TestAWrongConfigIsRefused(t *testing.T) {
 	_, err := money.New(cfg, nil)
 	require.ErrorContains(t, err, "ca_file")
 }
+
+// The Money API has idempotency keys, so a request whose reused connection was dead is sent again at once.
+func TestAChargeIsReplayedOnADeadConnection(t *testing.T) {
+	t.Parallel()
+	for range 10 { // net/http does not reuse each connection on a busy machine
+		var dead, second atomic.Bool
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !second.Load() || r.Context().Value(first{}) == nil {
+				io.WriteString(w, `{"transactionKey":"t-1"}`)
+				return
+			}
+			dead.Store(true)
+			c, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c.(*net.TCPConn).SetLinger(0)
+			c.Close()
+		}))
+		s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+			if second.Load() {
+				return ctx
+			}
+			return context.WithValue(ctx, first{}, true)
+		}
+		s.Start()
+		client := newClient(t, s.URL, nil)
+		require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+		second.Store(true)
+		a := client.Charge(t.Context(), charge("POINT:1:3"))
+		s.Close()
+		if dead.Load() {
+			require.Equal(t, money.Paid, a.Class, a.Text)
+			return
+		}
+	}
+	require.FailNow(t, "the connection was never reused")
+}
+
+// first marks the requests of the first connection.
+type first struct{}

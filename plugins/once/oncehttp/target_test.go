@@ -42,6 +42,10 @@ func TestThePathsOfCalls(t *testing.T) {
 		})
 	}
 	base := &url.URL{Scheme: "http", Host: "127.0.0.1:1"}
+	at := targets{base: base}
+	made, err := at.request(http.MethodGet, "/v1/by-key/{key}", k, key)
+	require.NoError(t, err)
+	require.Equal(t, "/v1/by-key/"+url.PathEscape(key), made.URL.RequestURI(), "the slash of the key begins no element")
 	for path, want := range map[string]string{
 		"v1":           "must begin with one slash",
 		"//elsewhere":  "must begin with one slash",
