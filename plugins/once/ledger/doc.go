@@ -1,3 +1,37 @@
 // Package ledger stores effects and decides, in transactions, who may call for one and what became
 // of it, in PostgreSQL or in a SQLite file. [rules.Policy] has the decisions.
+//
+// [Ledger.Accept] stores effects, [Ledger.Claim] takes leases of those that are due, and [Ledger.Settle]
+// stores what became of the calls. [Ledger.Sweep] is called every few seconds by a loop of the user.
+//
+// # Non-obvious
+//
+//   - An effect that is not settled has exactly one row in once_due, and a settled one has none. Both
+//     are written in one transaction, so no effect is ever without a time at which it is looked at. While
+//     an effect is called that time is the end of its lease.
+//   - A claim that meets an effect of a paused group parks its row: the time becomes null, and the group
+//     is marked. A paused group is therefore met once and costs nothing afterwards. Sweep unparks the
+//     marked groups that are not paused, and only removes the mark when nothing is parked.
+//   - A begin of a lease increments the epoch, and an answer with another epoch changes nothing:
+//     docs/decisions/0011-fencing.md.
+//   - Counts are inserted as deltas, and a sweep adds them to the totals, so that two transactions never
+//     wait for a common row. A report reads both in one statement.
+//   - The key of an effect contains the text of its group: docs/decisions/0033-groups-as-text.md.
+//
+// # Locks
+//
+// Each transaction of PostgreSQL takes its locks in an order that has no cycle:
+//
+//   - A claim takes due rows that are free, then the locks of their groups in shared mode, then effects
+//     that are free, then rows of groups. It never waits for a due row or an effect.
+//   - A settle, a cancellation and an operator's action wait for effects, in the order of their keys, and
+//     write their due rows afterwards. A claim that holds such a due row does not wait for the effect.
+//     An operator's action takes the lock of the group after the effect, because a claim that waits for
+//     the group may hold the due row that a settle of the same effect waits for.
+//   - A pause, a resume and the first part of a cancellation take the lock of one group exclusively and
+//     write its row, and nothing else.
+//   - A sweep that unparks takes the lock of one group in shared mode and due rows that are free. One that
+//     adds counts takes rows of groups and totals, in the order of their keys.
+//   - An accept waits for keys, in their order. A caller of AcceptTx may hold keys for longer, so an accept
+//     that waits longer than half a second gives up for that key alone.
 package ledger

@@ -1,0 +1,586 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// The test runs random histories of a few effects of each kind on two instances. It compares every
+// result and every row with the pure function. MILLRACE_HISTORIES is the number of histories.
+func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
+	t.Parallel()
+	histories := 60
+	if s := os.Getenv("MILLRACE_HISTORIES"); s != "" {
+		n, err := strconv.Atoi(s)
+		require.NoError(t, err)
+		histories = n
+	}
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		seed := uint64(time.Now().UnixNano())
+		if s := os.Getenv("MILLRACE_HISTORY_SEED"); s != "" {
+			seed, _ = strconv.ParseUint(s, 10, 64)
+		}
+		t.Logf("seed %d", seed)
+		ledgers := []*Ledger{h.open(t), h.open(t, as("b"))}
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		for n := range histories {
+			m := newModel(t, h, rnd, ledgers)
+			m.log = append(m.log, fmt.Sprint("history ", n))
+			for range 40 {
+				m.step()
+				m.compare()
+			}
+			m.checkCalls()
+		}
+	})
+}
+
+type model struct {
+	t       *testing.T
+	h       *testDB
+	rnd     *rand.Rand
+	ledgers []*Ledger
+	rows    map[Key]rules.Row // Queue, QueueDue and Version as stored: empty
+	due     map[Key]time.Time // zero: parked
+	parts   map[Key]string
+	groups  map[Group]rules.GroupState
+	calls   []rowCall
+	ended   map[rowCall]rules.Outcome // stored attempts, with those of the rows of effects
+	late    map[rowCall]rules.Outcome // first late answer of each call
+	began   time.Time                 // the step
+	log     []string
+}
+
+type rowCall struct {
+	key   Key
+	epoch int64
+}
+
+func newModel(t *testing.T, h *testDB, rnd *rand.Rand, ledgers []*Ledger) *model {
+	for _, table := range []string{"effects", "due", "attempts", "problems", "deltas", "totals", "groups", "audit"} {
+		require.NoError(t, ledgers[0].store.update(t.Context(), groupLock{}, func(q querier, _ time.Time) error {
+			_, err := q.exec(t.Context(), "DELETE FROM once_"+table)
+			return err
+		}))
+	}
+	return &model{t: t, h: h, rnd: rnd, ledgers: ledgers, rows: map[Key]rules.Row{}, due: map[Key]time.Time{}, parts: map[Key]string{},
+		groups: map[Group]rules.GroupState{}, ended: map[rowCall]rules.Outcome{}, late: map[rowCall]rules.Outcome{}}
+}
+
+// record returns one of a few effects. An id contains what separates keys elsewhere.
+func (m *model) record() Record {
+	r := record([]string{"acme", "a:b", "a"}[m.rnd.IntN(3)], 0)
+	r.Kind = testKinds[m.rnd.IntN(len(testKinds))]
+	r.ID = []string{"b:c", "c", "d"}[m.rnd.IntN(3)]
+	r.Part = []string{"", "p"}[m.rnd.IntN(2)]
+	if m.rnd.IntN(4) == 0 {
+		r.NotBefore = m.began.Add(time.Duration(m.rnd.IntN(20)-5) * time.Second)
+	}
+	if m.rnd.IntN(10) == 0 {
+		r.Payload = []byte("another request")
+	} else {
+		r.Payload = []byte("the request of " + r.text())
+	}
+	return r
+}
+
+func (k Key) of() Group { return Group{k.Kind, k.Group} }
+
+func (m *model) state(g Group) rules.GroupState {
+	if s, ok := m.groups[g]; ok {
+		return s
+	}
+	return rules.GroupRunning
+}
+
+func (m *model) step() {
+	l := m.ledgers[m.rnd.IntN(2)]
+	m.began = l.clock(m.t)
+	choice := m.rnd.IntN(100)
+	m.log = append(m.log, fmt.Sprint(choice, " by ", l.opts.Instance, " at ", m.began.Format("15:04:05.000000")))
+	switch {
+	case choice < 22:
+		m.accept(l)
+	case choice < 48:
+		m.claim(l)
+	case choice < 70:
+		m.settle(l)
+	case choice < 80:
+		m.h.advance(time.Duration(m.rnd.IntN(9)) * time.Second)
+	case choice < 83:
+		m.h.advance([]time.Duration{time.Minute, 2 * time.Hour}[m.rnd.IntN(2)])
+	case choice < 89:
+		m.steer(l)
+	case choice < 94:
+		m.sweep(l)
+	default:
+		m.operate(l)
+	}
+}
+
+// known returns a random accepted effect.
+func (m *model) known() (k Key, ok bool) {
+	keys := slices.SortedFunc(maps.Keys(m.rows), func(a, b Key) int { return strings.Compare(a.text(), b.text()) })
+	if len(keys) == 0 {
+		return k, false
+	}
+	return keys[m.rnd.IntN(len(keys))], true
+}
+
+func (m *model) accept(l *Ledger) {
+	var batch []Record
+	for range 1 + m.rnd.IntN(4) {
+		batch = append(batch, m.record())
+	}
+	got := mustAccept(m.t, l, batch...)
+	for i, r := range batch {
+		row, known := m.rows[r.Key]
+		ev := rules.Event{Kind: rules.EventAccept, Group: m.state(r.of())}
+		if known {
+			ev.Kind, ev.SameRequest = rules.EventAcceptAgain, string(r.Payload) == string(m.payload(l, r.Key))
+		} else {
+			row = rules.Row{}
+			m.parts[r.Key] = r.Part
+			if !r.NotBefore.IsZero() {
+				row.NextAttemptAt = r.NotBefore.Truncate(time.Microsecond).UTC()
+			}
+		}
+		d := m.apply(l, r.Key, row, ev, known)
+		want := Known
+		switch {
+		case d.Next == rules.Conflict:
+			want = Conflict
+		case m.rows[r.Key].State == rules.Cancelled:
+			want = Cancelled
+		case !known:
+			want = Fresh
+		}
+		require.Equal(m.t, want, got[i], m)
+	}
+}
+
+func (m *model) payload(l *Ledger, k Key) []byte { return mustExplain(m.t, l, k).Payload }
+
+// String is the history, for the message of a failure.
+func (m *model) String() string { return strings.Join(m.log, "\n") }
+
+// apply runs the pure function at the time of the database, which is one of the times of the row.
+// known: without it the row is new.
+func (m *model) apply(l *Ledger, k Key, was rules.Row, ev rules.Event, known bool) rules.Decision {
+	x := mustExplain(m.t, l, k)
+	due, hasDue := m.readDue(l)[k]
+	p := policyOf(k.Kind)
+	p.Instance = l.opts.Instance
+	before := was
+	before.Queue = rules.QueueRetry
+	if !known {
+		before.Queue = ""
+	}
+	var want rules.Row
+	var eff rules.Writes
+	var d rules.Decision
+	wantDue, wantHas := time.Time{}, false
+	times := []time.Time{x.Row.AcceptedAt, x.Row.AttemptStartedAt, x.Row.SettledAt, x.Row.NextAttemptAt, due, m.began}
+	for failures := range 12 {
+		times = append(times, x.Row.NextAttemptAt.Add(-time.Duration(failures)*time.Second))
+	}
+	times = append(times, x.Row.NextAttemptAt.Add(-p.UnderWay), l.clock(m.t))
+	for _, ev.Now = range times {
+		var next rules.Row
+		next, eff, d = p.Apply(before, ev)
+		want = stored(next)
+		wantDue, wantHas = m.due[k], known && !was.State.Settled()
+		switch {
+		case want.State.Settled():
+			wantDue, wantHas = time.Time{}, false
+		case d.Reason == "paused":
+			wantDue = time.Time{}
+		case next == before:
+		case next.Queue == rules.QueueRetry:
+			wantDue, wantHas = next.QueueDue, true
+		default:
+			wantDue, wantHas = ev.Now, true
+			if ev.Kind == rules.EventAccept && next.NextAttemptAt.After(ev.Now) {
+				wantDue = next.NextAttemptAt
+			}
+		}
+		if want == x.Row && wantDue.Equal(due) && !ev.Now.Before(m.began) {
+			break
+		}
+	}
+	require.Equal(m.t, want, x.Row, "%v %s\n%s", ev, k.text(), m)
+	require.Equal(m.t, wantHas, hasDue, "due %v %s\n%s", ev, k.text(), m)
+	require.True(m.t, wantDue.Equal(due), "due at %s, want %s: %v %s\n%s", due, wantDue, ev, k.text(), m)
+	m.rows[k] = want
+	if delete(m.due, k); hasDue {
+		m.due[k] = due
+	}
+	if a := eff.Attempt; a != nil && !a.Late {
+		m.ended[rowCall{k, a.Epoch}] = a.Outcome
+	} else if a != nil {
+		if _, again := m.late[rowCall{k, a.Epoch}]; !again {
+			m.late[rowCall{k, a.Epoch}] = a.Outcome
+		}
+	}
+	return d
+}
+
+func (m *model) claim(l *Ledger) {
+	kind := testKinds[m.rnd.IntN(len(testKinds))]
+	limit := []int{1, 100}[m.rnd.IntN(2)]
+	for lane := range Lanes {
+		claimed, err := l.Claim(m.t.Context(), kind, lane, limit)
+		require.NoError(m.t, err)
+		after := l.clock(m.t)
+		got := map[Key]Claimed{}
+		for _, c := range claimed {
+			got[c.Key] = c
+		}
+		require.Len(m.t, claimed, len(got), "one call per effect")
+		due := m.readDue(l)
+		var met []Key
+		waiting := 0
+		for k, at := range m.due {
+			if k.Kind != kind || laneOf(k.Group) != int64(lane) || at.IsZero() || at.After(after) {
+				continue
+			}
+			if now, ok := due[k]; !ok || !now.Equal(at) {
+				met = append(met, k)
+			} else if !at.After(m.began) {
+				waiting++
+			}
+		}
+		if limit == 100 {
+			require.Zero(m.t, waiting, "due and not met\n%s", m)
+		}
+		require.LessOrEqual(m.t, len(met), limit)
+		require.True(m.t, waiting == 0 || len(met) == limit, "the limit is used\n%s", m)
+		for _, k := range met {
+			row := m.rows[k]
+			lastSent := m.lastSent(l, k)
+			d := m.apply(l, k, row, rules.Event{Kind: rules.EventBegin, Group: m.state(k.of()), SameRequest: true}, true)
+			c, called := got[k]
+			require.Equal(m.t, d.Next == rules.Send || d.Next == rules.Lookup, called, "%s %s\n%s", k.text(), d.Next, m)
+			if !called {
+				continue
+			}
+			delete(got, k)
+			require.Equal(m.t, d.Next == rules.Lookup, c.Lookup)
+			require.Equal(m.t, m.rows[k].Epoch, c.Epoch)
+			require.Equal(m.t, m.rows[k].Attempts, c.Number)
+			require.Equal(m.t, m.payload(l, k), c.Request)
+			require.True(m.t, lastSent.Equal(c.LastSent), "last sent %s, want %s: %s\n%s", c.LastSent, lastSent, k.text(), m)
+			m.calls = append(m.calls, rowCall{k, c.Epoch}) // or its worker is lost: perhaps it is never settled
+		}
+		require.Empty(m.t, got, "claimed and not due\n%s", m)
+	}
+}
+
+// lastSent returns the start of the last send before a claim, by the stored calls.
+func (m *model) lastSent(l *Ledger, k Key) (at time.Time) {
+	for _, a := range mustExplain(m.t, l, k).Calls {
+		if a.Kind == rules.CallSend && a.StartedAt.After(at) && !a.Open() { // the open one is the new one
+			at = a.StartedAt
+		}
+	}
+	return at
+}
+
+func (m *model) settle(l *Ledger) {
+	m.rnd.Shuffle(len(m.calls), func(i, j int) { m.calls[i], m.calls[j] = m.calls[j], m.calls[i] })
+	var ends []End
+	for i := len(m.calls) - 1; i >= 0 && len(ends) < 3; i-- {
+		c := m.calls[i]
+		if m.rnd.IntN(4) > 0 { // otherwise it is settled once more later
+			m.calls = slices.Delete(m.calls, i, i+1)
+		}
+		outcomes := []rules.Outcome{rules.Done, rules.Done, rules.Throttled, rules.TryAgain, rules.Unclear, rules.Unclear, rules.Rejected, rules.Misconfigured,
+			rules.NotDone, rules.Interrupted, rules.NotSent, rules.Unrecognized}
+		e := end(Claimed{Key: c.key, Epoch: c.epoch}, outcomes[m.rnd.IntN(len(outcomes))])
+		e.Counted = m.rnd.IntN(2) == 0
+		ends = append(ends, e)
+	}
+	got := mustSettle(m.t, l, ends...)
+	// They are applied one after the other, in the order of their keys.
+	order := make([]int, len(ends))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return strings.Compare(ends[a].Key.text(), ends[b].Key.text()) })
+	for i := 0; i < len(order); i++ {
+		e := ends[order[i]]
+		if i+1 < len(order) && ends[order[i+1]].Key == e.Key {
+			m.settleTwice(l, e, ends[order[i+1]])
+			for i+1 < len(order) && ends[order[i+1]].Key == e.Key {
+				i++
+			}
+			continue
+		}
+		d := m.apply(l, e.Key, m.rows[e.Key], rules.Event{Kind: rules.EventSettle, Result: e.CallResult}, true)
+		require.Equal(m.t, d.Stale, got[order[i]].Stale)
+		require.Equal(m.t, m.rows[e.Key].State, got[order[i]].State)
+	}
+}
+
+// settleTwice takes the row as it is: several ends of one effect in one call. At most one of them has
+// the epoch of the row.
+func (m *model) settleTwice(l *Ledger, first, second End) {
+	m.log = append(m.log, fmt.Sprint("twice ", first.Key.text(), " ", first.Epoch, " ", second.Epoch))
+	row := m.rows[first.Key]
+	x := mustExplain(m.t, l, first.Key)
+	require.LessOrEqual(m.t, x.Row.Epoch, max(row.Epoch, 1))
+	m.rows[first.Key] = x.Row
+	delete(m.due, first.Key)
+	if at, ok := m.readDue(l)[first.Key]; ok {
+		m.due[first.Key] = at
+	}
+	for _, a := range x.Calls {
+		c := rowCall{first.Key, a.Epoch}
+		if a.Late {
+			m.late[c] = a.Outcome
+		} else if !a.Open() {
+			m.ended[c] = a.Outcome
+		}
+	}
+}
+
+func (m *model) steer(l *Ledger) {
+	k, ok := m.known()
+	if !ok {
+		return
+	}
+	g, ctx := k.of(), m.t.Context()
+	cancelled := m.state(g) == rules.GroupCancelled
+	switch choice := m.rnd.IntN(8); {
+	case choice < 4:
+		if err := l.Pause(ctx, g, operator); cancelled {
+			require.ErrorIs(m.t, err, ErrCancelled)
+		} else {
+			require.NoError(m.t, err)
+			m.groups[g] = rules.GroupPaused
+		}
+	case choice < 7:
+		if err := l.Resume(ctx, g, operator); cancelled {
+			require.ErrorIs(m.t, err, ErrCancelled)
+		} else {
+			require.NoError(m.t, err)
+			m.groups[g] = rules.GroupRunning
+		}
+	default:
+		c, err := l.Cancel(ctx, g, operator)
+		require.NoError(m.t, err)
+		m.groups[g] = rules.GroupCancelled
+		want := Cancellation{}
+		for k, row := range m.rows {
+			if k.of() != g || row.State.Settled() {
+				continue
+			}
+			m.apply(l, k, row, rules.Event{Kind: rules.EventCancel}, true)
+			switch m.rows[k].State {
+			case rules.Cancelled:
+				want.Cancelled++
+			case rules.Sending:
+				want.Calling++
+			case rules.Ambiguous:
+				want.Ambiguous++
+			}
+		}
+		require.Equal(m.t, want, c, m)
+	}
+}
+
+func (m *model) sweep(l *Ledger) {
+	require.NoError(m.t, l.Sweep(m.t.Context()))
+	due, after := m.readDue(l), l.clock(m.t)
+	for k, at := range m.due {
+		if at.IsZero() && m.state(k.of()) != rules.GroupPaused {
+			now := due[k]
+			require.False(m.t, now.IsZero() || now.Before(m.began) || now.After(after), "%s is due again\n%s", k.text(), m)
+			m.due[k] = now
+		}
+	}
+	n := 0
+	require.NoError(m.t, l.store.read(m.t.Context(), func(q querier, _ time.Time) error {
+		return q.query(m.t.Context(), func(r scanner) error { return r.Scan(&n) }, `SELECT count(*) FROM once_deltas`)
+	}))
+	require.Zero(m.t, n, "all counts are in the totals")
+}
+
+// operate replays or resolves an effect, as an operator does.
+func (m *model) operate(l *Ledger) {
+	k, ok := m.known()
+	if !ok {
+		return
+	}
+	late := false
+	for c, o := range m.late {
+		late = late || c.key == k && o == rules.Done
+	}
+	row := m.rows[k]
+	ev := rules.Event{Kind: rules.EventReplay, Group: m.state(k.of())}
+	var err error
+	if m.rnd.IntN(2) == 0 {
+		err = l.Replay(m.t.Context(), k, operator)
+		if late && !row.MaybeDone {
+			row.MaybeDone, row.FirstSentAt = true, row.AcceptedAt
+		}
+		if _, _, d := policyOf(k.Kind).Apply(row, withNow(ev, l.clock(m.t))); d.Refused != 0 {
+			row = m.rows[k]
+		}
+	} else {
+		r := rules.Resolution{Who: "kim", Why: "their book", Force: m.rnd.IntN(2) == 0}
+		if r.Done = m.rnd.IntN(2) == 0; r.Done {
+			r.Receipt = "found"
+		}
+		err = l.Resolve(m.t.Context(), k, r)
+		if late && !r.Done && !r.Force {
+			var refused *RefusedError
+			require.ErrorAs(m.t, err, &refused)
+			require.True(m.t, refused.Late)
+			return
+		}
+		ev.Kind, ev.Resolution = rules.EventResolve, r
+	}
+	d := m.apply(l, k, row, ev, true)
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		require.Equal(m.t, d.Refused, refused.Refusal, m)
+		return
+	}
+	require.NoError(m.t, err)
+	require.Zero(m.t, d.Refused, m)
+}
+
+func withNow(ev rules.Event, now time.Time) rules.Event {
+	ev.Now = now
+	return ev
+}
+
+func (m *model) readDue(l *Ledger) map[Key]time.Time {
+	all := map[Key]time.Time{}
+	require.NoError(m.t, l.store.read(m.t.Context(), func(q querier, _ time.Time) error {
+		return q.query(m.t.Context(), func(r scanner) error {
+			var k rowKey
+			var at time.Time
+			err := r.Scan(&k.kind, &k.group, &k.id, (*portableTime)(&at))
+			all[l.keyOf(k)] = at
+			return err
+		}, `SELECT kind, grp, id, at FROM once_due`)
+	}))
+	return all
+}
+
+// compare checks that no other row has changed, and what belongs to each row.
+func (m *model) compare() {
+	l, ctx := m.ledgers[m.rnd.IntN(2)], m.t.Context()
+	rows, problems := map[Key]rules.Row{}, map[Key]rules.State{}
+	parked := map[Group]bool{}
+	require.NoError(m.t, l.store.read(ctx, func(q querier, _ time.Time) error {
+		return errors.Join(
+			q.query(ctx, func(r scanner) error {
+				row, err := scanRow(r, rowColumns)
+				rows[l.keyOf(row.rowKey)] = stored(row.Row)
+				return err
+			}, `SELECT `+reads(rowColumns, "")+` FROM once_effects`),
+			q.query(ctx, func(r scanner) error {
+				var k rowKey
+				var s rules.State
+				err := r.Scan(&k.kind, &k.group, &k.id, (*stateColumn)(&s))
+				problems[l.keyOf(k)] = s
+				return err
+			}, `SELECT kind, grp, id, state FROM once_problems`),
+			q.query(ctx, func(r scanner) error {
+				var k rowKey
+				err := r.Scan(&k.kind, &k.group)
+				parked[l.keyOf(k).of()] = true
+				return err
+			}, `SELECT kind, grp FROM once_groups WHERE parked`))
+	}))
+	require.Equal(m.t, m.rows, rows, m)
+	due := m.readDue(l)
+	require.Len(m.t, due, len(m.due), m)
+	wantProblems, totals, parts := map[Key]rules.State{}, map[Group]*Status{}, map[Group]map[string]*Totals{}
+	for k, row := range m.rows {
+		at, ok := due[k]
+		require.Equal(m.t, !row.State.Settled(), ok, "an unsettled effect is due: %s\n%s", k.text(), m)
+		require.True(m.t, m.due[k].Equal(at), "%s at %s, want %s\n%s", k.text(), at, m.due[k], m)
+		require.True(m.t, !ok || !at.IsZero() || parked[k.of()], "%s is parked, and no sweep would find it\n%s", k.text(), m)
+		if totals[k.of()] == nil {
+			totals[k.of()], parts[k.of()] = &Status{}, map[string]*Totals{}
+		}
+		s := totals[k.of()]
+		p := parts[k.of()][m.parts[k]]
+		if p == nil {
+			p = &Totals{Part: m.parts[k]}
+			parts[k.of()][m.parts[k]] = p
+		}
+		for _, n := range []*Totals{&s.Totals, p} {
+			n.Accepted++
+			switch row.State {
+			case rules.Success:
+				n.Done++
+			case rules.Failed:
+				n.Failed++
+			case rules.Unknown:
+				n.Unknown++
+			case rules.Cancelled:
+				n.Cancelled++
+			}
+		}
+		switch row.State {
+		case rules.Failed, rules.Unknown:
+			wantProblems[k] = row.State
+		case rules.Sending:
+			s.Calling++
+		case rules.Pending, rules.Errored, rules.Ambiguous:
+			s.Waiting++
+		}
+	}
+	require.Equal(m.t, wantProblems, problems, m)
+	for g, want := range totals {
+		got := mustStatus(m.t, l, g)
+		require.Equal(m.t, m.state(g), got.State)
+		require.Equal(m.t, []any{want.Totals, want.Waiting, want.Calling}, []any{got.Totals, got.Waiting, got.Calling}, "%s\n%s", g.text(), m)
+		found, err := l.Parts(context.WithoutCancel(ctx), g)
+		require.NoError(m.t, err)
+		require.Len(m.t, found, len(parts[g]))
+		for _, p := range found {
+			require.Equal(m.t, *parts[g][p.Part], p, m)
+		}
+	}
+}
+
+// checkCalls compares the stored calls at the end of a history.
+func (m *model) checkCalls() {
+	for k := range m.rows {
+		got := map[rowCall]rules.Outcome{}
+		for _, a := range mustExplain(m.t, m.ledgers[0], k).Calls {
+			c := rowCall{k, a.Epoch}
+			switch {
+			case a.Open():
+			case a.Late:
+				require.Equal(m.t, m.late[c], a.Outcome, "%s %d\n%s", k.text(), a.Epoch, m)
+			default:
+				got[c] = a.Outcome
+			}
+		}
+		for c, o := range m.ended {
+			if c.key == k {
+				require.Equal(m.t, o, got[c], "%s %d\n%s", k.text(), c.epoch, m)
+			}
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+)
+
+// planned is a statement with the arguments of one batch, as SQL, and its allowed accesses.
+type planned struct {
+	name string
+	sql  string
+	args []string
+	via  map[string]string // table → indexes, separated by |
+	rows float64           // rows it may read of any table
+	cold bool
+}
+
+func repeated(value string) string { return "ARRAY(SELECT " + value + " FROM generate_series(1, 8) g)" }
+
+// arraysOf are arguments of a statement: a value for the kind of each column, or the given one.
+func arraysOf[T any](st statement[T], given map[string]string) (args []string) {
+	byKind := map[string]string{"text": "'x'", "bigint": "1", "int": "1", "smallint": "1", "bool": "false", "bytea": "'x'::bytea", "timestamptz": "now()"}
+	for _, c := range st.columns {
+		args = append(args, repeated(cmp.Or(given[c.name], byKind[c.kind])))
+	}
+	return args
+}
+
+func hotStatements() []planned {
+	keys := []string{repeated("1"), repeated("'g1'"), repeated("'n' || g * 1000")}
+	groups := []string{repeated("1"), repeated("'g' || g")}
+	key := map[string]string{"grp": "'g1'", "id": "'n' || g * 1000", "state": "1", "settled_at": "NULL::timestamptz", "lease_until": "NULL::timestamptz"}
+	fresh := map[string]string{"grp": "'g1'", "id": "'new' || g", "state": "1", "settled_at": "NULL::timestamptz", "lane": "3"}
+	effects, due := map[string]string{"once_effects": "once_effects_pkey"}, map[string]string{"once_due": "once_due_pkey"}
+	problems := map[string]string{"once_problems": "once_problems_pkey", "once_effects": "once_effects_pkey"}
+	status := map[string]string{"once_groups": "once_groups_pkey", "once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey",
+		"once_due": "once_due_pkey|once_due_calling", "once_effects": "once_effects_pkey"}
+	backlog := map[string]string{"once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey", "once_due": "once_due_at|once_due_calling"}
+	list := []planned{
+		{name: "read groups", sql: pgReadGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey"}, rows: 8},
+		{name: "park groups", sql: pgParkGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey|once_groups_parked"}, rows: 8},
+		{name: "add groups", sql: pgAddGroups, args: append(groups[:2:2], "now()")},
+		{name: "lock due", sql: pgLockDue, args: []string{"1", "3", "8", "0"}, via: map[string]string{"once_due": "once_due_at"}, rows: 8},
+		{name: "accept", sql: pgAccept, args: append(arraysOf(insertEffect, fresh), "7")},
+		{name: "update effects", sql: updateEffects.postgres, args: arraysOf(updateEffects, key), via: effects, rows: 8},
+		{name: "set due", sql: setDue.postgres, args: arraysOf(setDue, key)},
+		{name: "delete due", sql: deleteDue.postgres, args: arraysOf(deleteDue, key), via: due, rows: 8},
+		{name: "insert attempts", sql: insertAttempts.postgres, args: arraysOf(insertAttempts, map[string]string{"id": "'new' || g"})},
+		{name: "set problems", sql: setProblems.postgres, args: arraysOf(setProblems, map[string]string{"id": "'new' || g", "state": "6"})},
+		{name: "delete problems", sql: deleteProblems.postgres, args: arraysOf(deleteProblems, key), via: problems, rows: 8},
+		{name: "insert deltas", sql: insertDeltas.postgres, args: arraysOf(insertDeltas, map[string]string{"number": "g"})},
+
+		{name: "due", sql: fmt.Sprintf(sqlDue, laneList()), args: []string{"1"}, via: map[string]string{"once_due": "once_due_at"}, rows: 16, cold: true},
+		{name: "fold", sql: pgFold, args: []string{"20", "now()"}, via: map[string]string{"once_deltas": "once_deltas_pkey"}, rows: 20, cold: true},
+		{name: "parked groups", sql: sqlParkedGroups, args: []string{"0", "''", "20"}, via: map[string]string{"once_groups": "once_groups_parked"}, rows: 20, cold: true},
+		{name: "unpark", sql: sqlUnpark + " FOR UPDATE SKIP LOCKED)", args: []string{"1", "'g2'", "now()", "20"}, via: map[string]string{"once_due": "once_due_parked|once_due_pkey"}, rows: 20, cold: true},
+		{name: "unparked", sql: sqlUnparked, args: []string{"1", "'g1'"}, via: map[string]string{"once_groups": "once_groups_pkey|once_groups_parked", "once_due": "once_due_parked"}, rows: 1, cold: true},
+		{name: "any delta", sql: sqlAnyDelta, via: map[string]string{"once_deltas": "once_deltas_pkey"}, rows: 1, cold: true},
+		{name: "unsettled", sql: sqlUnsettled, args: []string{"1", "'g1'", "''", "20"}, via: due, rows: 20, cold: true},
+		{name: "late done", sql: sqlLateDone, args: []string{"1", "'g1'", "'n7'"}, via: map[string]string{"once_attempts": "once_attempts_pkey"}, rows: 2, cold: true},
+		{name: "audit", sql: sqlAudit, args: []string{"1", "'g1'", "'n7'"}, via: map[string]string{"once_audit": "once_audit_effect"}, rows: 1, cold: true},
+		{name: "groups", sql: sqlGroups, args: []string{"3"}, via: status, rows: oldestOf, cold: true},
+		{name: "groups of a kind", sql: sqlGroupsOfKind, args: []string{"3", "1"}, via: status, rows: oldestOf, cold: true},
+		{name: "group", sql: sqlGroup, args: []string{"1", "'g1'"}, via: status, rows: oldestOf, cold: true},
+		{name: "backlog", sql: sqlBacklog, args: []string{"1", "now()"}, via: backlog, rows: 20_000, cold: true},
+		{name: "problems", sql: problemsSQL([]string{"p.kind = $1"}, "p.kind, p.grp, p.id", 2), args: []string{"1", "20"}, via: problems, rows: 20, cold: true},
+		{name: "problems in a state", sql: problemsSQL([]string{"p.state = $1"}, "p.state, p.kind, p.grp, p.id", 2), args: []string{"7", "20"},
+			via: map[string]string{"once_problems": "once_problems_state", "once_effects": "once_effects_pkey"}, rows: 20, cold: true},
+	}
+	for lock, sqls := range pgReadEffects {
+		for messages, sql := range sqls {
+			list = append(list, planned{name: fmt.Sprint("read effects ", lock, messages), sql: sql, args: keys, via: effects, rows: 8})
+		}
+	}
+	return list
+}
+
+// Each statement uses its index on an empty, an unanalysed and a full table, and reads no more rows
+// in a full table than in an empty one.
+func TestPlansOfPostgres(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		s := h.open(t).store.(*postgres)
+		explainAll(t, s, "empty")
+		for _, sql := range []string{
+			`ALTER TABLE once_effects SET (autovacuum_enabled = false)`,
+			`ALTER TABLE once_due SET (autovacuum_enabled = false)`,
+			`ALTER TABLE once_deltas SET (autovacuum_enabled = false)`,
+			`INSERT INTO once_groups SELECT 1, 'g' || g, 1, g % 2000 = 0, now(), now() FROM generate_series(1, 20000) g`,
+			`INSERT INTO once_effects (kind, lane, state, accepted_at, settled_at, grp, id, payload)
+				SELECT 1, 3, CASE WHEN g % 4 = 0 THEN 1 ELSE 5 END, now(), CASE WHEN g % 4 = 0 THEN NULL ELSE now() END, 'g' || (1 + g % 2), 'n' || g, 'x' FROM generate_series(1, 120000) g`,
+			`INSERT INTO once_due SELECT kind, lane, FALSE, now() - interval '1 hour', grp, id FROM once_effects WHERE state = 1`,
+			`INSERT INTO once_attempts (kind, grp, id, epoch, late, number, call, instance, ended_at, outcome)
+				SELECT kind, grp, id, e, e = 2, 1, 'send', 'a', now(), 'done' FROM once_effects, generate_series(1, 2) e WHERE grp = 'g1'`,
+			`INSERT INTO once_problems SELECT kind, grp, id, 6 + (lane + length(id)) % 2, now(), 'x' FROM once_effects WHERE grp = 'g2'`,
+			`INSERT INTO once_deltas (kind, grp, part, number, accepted) SELECT 1, 'g' || g % 5000, '', g, 1 FROM generate_series(1, 20000) g`,
+			`INSERT INTO once_totals SELECT 1, 'g' || g, '', 1, 0, 0, 0, 0 FROM generate_series(1, 20000) g`,
+			`INSERT INTO once_audit (at, who, why, action, kind, grp, id, detail) SELECT now(), '', '', 'replay', 1, 'g1', 'n' || g, '' FROM generate_series(1, 20000) g`,
+		} {
+			_, err := s.cold.Exec(t.Context(), sql)
+			require.NoError(t, err, sql)
+		}
+		explainAll(t, s, "un-analysed")
+		_, err := s.cold.Exec(t.Context(), `ANALYZE once_groups; ANALYZE once_effects; ANALYZE once_due; ANALYZE once_attempts; ANALYZE once_problems; ANALYZE once_deltas; ANALYZE once_totals; ANALYZE once_audit`)
+		require.NoError(t, err)
+		explainAll(t, s, "full")
+
+		// A case that must fail.
+		_, err = checkPlan(t.Context(), s.cold, planned{sql: `SELECT count(*) FROM once_effects WHERE id > $1`, args: []string{"'n5'"},
+			via: map[string]string{"once_effects": "once_effects_pkey"}, rows: 8})
+		require.Error(t, err)
+	})
+}
+
+func explainAll(t *testing.T, s *postgres, table string) {
+	for _, st := range hotStatements() {
+		pool := s.hot
+		if st.cold {
+			pool = s.cold
+		}
+		plan, err := checkPlan(t.Context(), pool, st)
+		require.NoError(t, err, "%s table: %s\n%s", table, st.name, plan)
+	}
+}
+
+type planNode struct {
+	NodeType string  `json:"Node Type"`
+	Relation string  `json:"Relation Name"`
+	Index    string  `json:"Index Name"`
+	Rows     float64 `json:"Actual Rows"`
+	Loops    float64 `json:"Actual Loops"`
+	Filtered float64 `json:"Rows Removed by Filter"`
+	Plans    []planNode
+}
+
+// checkPlan runs the prepared statement like the pool, and rolls it back.
+func checkPlan(ctx context.Context, pool *pgxpool.Pool, st planned) (plan string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Release()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, "PREPARE hot AS "+st.sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return "", err
+	}
+	execute := "EXECUTE hot"
+	if len(st.args) > 0 { // whose arguments must be literals
+		var quoted []string
+		for _, a := range st.args {
+			quoted = append(quoted, "quote_literal(("+a+")::text)")
+		}
+		var args string
+		if err := tx.QueryRow(ctx, "SELECT concat_ws(', ', "+strings.Join(quoted, ", ")+")", pgx.QueryExecModeSimpleProtocol).Scan(&args); err != nil {
+			return "", err
+		}
+		execute += "(" + args + ")"
+	}
+	err = tx.QueryRow(ctx, "EXPLAIN (ANALYZE, FORMAT JSON) "+execute, pgx.QueryExecModeSimpleProtocol).Scan(&plan)
+	if _, e := tx.Exec(ctx, "DEALLOCATE hot", pgx.QueryExecModeSimpleProtocol); err == nil {
+		err = e
+	}
+	if err != nil {
+		return plan, err
+	}
+	var roots []struct{ Plan planNode }
+	if err := json.Unmarshal([]byte(plan), &roots); err != nil {
+		return plan, err
+	}
+	return plan, st.check(roots[0].Plan)
+}
+
+func (st planned) check(n planNode) error {
+	if n.Relation != "" && n.NodeType != "ModifyTable" {
+		if n.Index == "" || !strings.Contains("|"+st.via[n.Relation]+"|", "|"+n.Index+"|") {
+			return fmt.Errorf("%s of %s by index %q, want %q", n.NodeType, n.Relation, n.Index, st.via[n.Relation])
+		}
+		if read := (n.Rows + n.Filtered) * n.Loops; read > st.rows {
+			return fmt.Errorf("reads %v rows of %s, want at most %v", read, n.Relation, st.rows)
+		}
+	}
+	for _, child := range n.Plans {
+		if err := st.check(child); err != nil {
+			return err
+		}
+	}
+	return nil
+}

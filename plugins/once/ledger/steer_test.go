@@ -1,0 +1,201 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// countDue counts the rows of once_due that meet a condition.
+func (l *Ledger) countDue(t *testing.T, condition string) (n int) {
+	require.NoError(t, l.store.read(t.Context(), func(q querier, _ time.Time) error {
+		return q.query(t.Context(), func(r scanner) error { return r.Scan(&n) }, `SELECT count(*) FROM once_due WHERE `+condition)
+	}))
+	return n
+}
+
+func TestAPausedGroupIsMetOnce(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 1100)...)
+		require.NoError(t, l.Pause(t.Context(), acme, operator))
+		require.Equal(t, rules.GroupPaused, mustStatus(t, l, acme).State)
+		for range 2 { // 1,000 a time
+			require.Empty(t, claimAll(t, l, "invoice"))
+		}
+		require.Equal(t, 1100, l.countDue(t, "at IS NULL"))
+		require.NoError(t, l.Sweep(t.Context()), "leaves a paused group alone")
+		due, err := l.Due(t.Context(), "invoice")
+		require.NoError(t, err)
+		require.Equal(t, Due{Next: -1}, due)
+
+		require.NoError(t, l.Resume(t.Context(), acme, operator))
+		require.NoError(t, l.Sweep(t.Context()), "more than two chunks")
+		require.Zero(t, l.countDue(t, "at IS NULL"))
+		require.Len(t, claimAll(t, l, "invoice"), 1000)
+		require.Len(t, claimAll(t, l, "invoice"), 100)
+	})
+}
+
+// The mark of a group stays while anything is parked, also when a sweep ended in the middle.
+func TestAnInterruptedSweepGoesOn(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 600)...)
+		require.NoError(t, l.Pause(t.Context(), acme, operator))
+		require.Empty(t, claimAll(t, l, "invoice"))
+		require.NoError(t, l.Resume(t.Context(), acme, operator))
+		id := groupID{l.kinds["invoice"].number, "acme"}
+		require.NoError(t, l.store.update(t.Context(), groupLock{shared: &id}, func(q querier, now time.Time) error { // one chunk, and the process is gone
+			_, err := q.exec(t.Context(), sqlUnpark+q.forUpdate(true)+")", id.kind, id.name, now, unparkChunk)
+			return err
+		}))
+		require.Equal(t, 100, l.countDue(t, "at IS NULL"))
+		require.NoError(t, l.Sweep(t.Context()))
+		require.Zero(t, l.countDue(t, "at IS NULL"))
+		require.Len(t, claimAll(t, l, "invoice"), 600)
+	})
+}
+
+func TestACancellationSettlesWhatCertainlyDidNotHappen(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		_, err := l.Cancel(t.Context(), acme, operator)
+		require.ErrorIs(t, err, ErrNotFound)
+		_, err = l.Cancel(t.Context(), Group{"nothing", "acme"}, operator)
+		require.ErrorIs(t, err, ErrNotFound)
+
+		mustAccept(t, l, records("acme", 1200)...)
+		lane := int(laneOf("acme"))
+		claimed, err := l.Claim(t.Context(), "invoice", lane, 3)
+		require.NoError(t, err)
+		require.Len(t, claimed, 3)
+		mustSettle(t, l, end(claimed[0], rules.Unclear), end(claimed[1], rules.TryAgain))
+		_, err = l.Cancel(t.Context(), acme, By{Who: "ann"})
+		require.ErrorIs(t, err, ErrInvalid, "it needs a reason")
+		c, err := l.Cancel(t.Context(), acme, operator)
+		require.NoError(t, err)
+		require.Equal(t, Cancellation{Cancelled: 1198, Calling: 1, Ambiguous: 1}, c)
+		require.ErrorIs(t, l.Pause(t.Context(), acme, operator), ErrCancelled)
+		require.ErrorIs(t, l.Resume(t.Context(), acme, operator), ErrCancelled)
+
+		mustSettle(t, l, end(claimed[2], rules.Done))
+		h.advance(time.Minute)
+		again := claimAll(t, l, "invoice")
+		require.Len(t, again, 1)
+		require.True(t, again[0].Lookup, "nothing is sent any more")
+		require.Equal(t, []Accepted{Cancelled, Cancelled}, mustAccept(t, l, record("acme", 5), record("acme", 9999)))
+		require.Equal(t, Totals{Accepted: 1201, Done: 1, Cancelled: 1199}, mustStatus(t, l, acme).Totals)
+		audit := mustExplain(t, l, key("acme", 1)).Audit
+		require.Empty(t, audit)
+	})
+}
+
+func TestOperatorsReplayAndResolve(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mail := record("acme", 1)
+		mail.Kind = "mail"
+		mustAccept(t, l, mail, record("acme", 1))
+		claimed := append(claimAll(t, l, "mail"), claimAll(t, l, "invoice")...)
+		require.Len(t, claimed, 2)
+		mustSettle(t, l, end(claimed[0], rules.Unclear), end(claimed[1], rules.Rejected))
+		problems, more, err := l.Problems(t.Context(), "", "", "", 10)
+		require.NoError(t, err)
+		require.False(t, more)
+		require.Len(t, problems, 2)
+		_, more, err = l.Problems(t.Context(), "", "", "", 1)
+		require.NoError(t, err)
+		require.True(t, more)
+		problems, _, err = l.Problems(t.Context(), "mail", "acme", rules.Unknown, 10)
+		require.NoError(t, err)
+		require.Len(t, problems, 1)
+		require.Equal(t, []any{mail.Key, rules.Unknown, "unknown", "said unclear"}, []any{problems[0].Key, problems[0].State, problems[0].Class, problems[0].Error})
+
+		var refused *RefusedError
+		require.ErrorAs(t, l.Replay(t.Context(), mail.Key, operator), &refused)
+		require.Equal(t, rules.RefusedNoCall, refused.Refusal)
+		require.ErrorIs(t, l.Replay(t.Context(), key("acme", 1), By{Who: "ann"}), ErrInvalid)
+		require.ErrorIs(t, l.Replay(t.Context(), key("acme", 9), operator), ErrNotFound)
+		require.NoError(t, l.Replay(t.Context(), key("acme", 1), operator))
+		b, err := l.Backlog(t.Context(), "invoice")
+		require.NoError(t, err)
+		require.Equal(t, []int64{1, 1, 0, 0, 0}, []int64{b.Due, b.Waiting, b.Calling, b.Failed, b.Unknown})
+		again := claimAll(t, l, "invoice")
+		require.Len(t, again, 1)
+		require.Equal(t, int64(3), again[0].Epoch, "a late answer of the first call is stale")
+		for range 2 {
+			s := mustSettle(t, l, end(claimed[1], rules.Done))
+			require.True(t, s[0].Stale, "it is kept and changes nothing")
+			require.Equal(t, rules.Sending, s[0].State)
+		}
+		x := mustExplain(t, l, key("acme", 1))
+		require.Len(t, x.Calls, 3, "the refusal, the late answer and the open call")
+		require.Equal(t, "r-n1", x.Calls[1].Receipt)
+		require.Equal(t, "replay", x.Audit[0].Action)
+		mustSettle(t, l, end(again[0], rules.Rejected))
+		require.Equal(t, rules.Failed, mustExplain(t, l, key("acme", 1)).Row.State)
+
+		require.NoError(t, l.Resolve(t.Context(), mail.Key, rules.Resolution{Done: true, Receipt: "found", Who: "kim", Why: "their list"}))
+		require.Equal(t, "found", mustExplain(t, l, mail.Key).Row.Receipt)
+		problems, _, err = l.Problems(t.Context(), "mail", "", "", 10)
+		require.NoError(t, err)
+		require.Empty(t, problems)
+		require.NoError(t, l.Sweep(t.Context()))
+		b, err = l.Backlog(t.Context(), "mail")
+		require.NoError(t, err)
+		require.Equal(t, Backlog{}, b)
+		groups, more, err := l.Groups(t.Context(), "", 1)
+		require.NoError(t, err)
+		require.True(t, more)
+		require.Equal(t, acme, groups[0].Group)
+		groups, more, err = l.Groups(t.Context(), "mail", 1)
+		require.NoError(t, err)
+		require.False(t, more)
+		require.Equal(t, int64(1), groups[0].Done)
+	})
+}
+
+// A commit whose answer is lost has taken leases, and the claim finds them.
+func TestALostAnswerOfAClaimLosesNoLease(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 3)...)
+		l.store = &deaf{store: l.store, times: 1}
+		claimed, err := l.Claim(t.Context(), "invoice", int(laneOf("acme")), 10)
+		require.NoError(t, err)
+		require.Len(t, claimed, 3)
+	})
+}
+
+// deaf loses the answers of commits.
+type deaf struct {
+	store
+	times int
+}
+
+type deafTransaction struct {
+	transaction
+	s *deaf
+}
+
+func (s *deaf) begin(ctx ctxt, w readRequest) (transaction, *readResult, error) {
+	tx, read, err := s.store.begin(ctx, w)
+	return &deafTransaction{tx, s}, read, err
+}
+
+func (tx *deafTransaction) commit(ctx ctxt, w *writeSet) error {
+	if err := tx.transaction.commit(ctx, w); err != nil || tx.s.times == 0 {
+		return err
+	}
+	tx.s.times--
+	return ErrUnavailable
+}
