@@ -62,5 +62,5 @@ func Example() {
 	// accept: enqueue
 	// begin: send attempt 1 for 8s
 	// settle: ack SUCCESS
-	// again: done
+	// again: settled
 }

@@ -261,7 +261,7 @@ func (m *model) person(l *Ledger, k payouts.Key) {
 		}
 	}
 	d := m.apply(l, k, ev)
-	require.Equal(m.t, d.Refused, got.Reason)
+	require.Equal(m.t, refusal(d.Refused, m.rows[k]), got.Reason)
 	require.Equal(m.t, m.rows[k].State, got.State)
 	if m.replayed[letter] = d.Refused == 0; m.replayed[letter] {
 		require.Equal(m.t, ReplayDone, got.Outcome)
