@@ -90,7 +90,7 @@ func TestChecksOfARole(t *testing.T) {
 		_, err := admin.ExecContext(t.Context(), sql)
 		require.NoError(t, err)
 	}
-	exec("CREATE ROLE " + role + " LOGIN")
+	exec("CREATE ROLE " + role + " LOGIN CONNECTION LIMIT 1000")
 	defer exec("DROP OWNED BY " + role + "; DROP ROLE " + role)
 	exec("GRANT USAGE ON SCHEMA " + name + " TO " + role)
 	exec("GRANT SELECT ON ALL TABLES IN SCHEMA " + name + " TO " + role)
@@ -101,6 +101,7 @@ func TestChecksOfARole(t *testing.T) {
 	require.Equal(t, operate.Warn, checks["notes rights"].Level)
 	require.Contains(t, checks["notes rights"].Text, "it can't accept or pay")
 	require.Contains(t, checks["postgres transactions"].Text, "of this user")
+	require.Regexp(t, `^\d+ of \d+ are open, of all clients; [1-9]\d* of 1000 are open, of this user$`, checks["postgres connections"].Text)
 	exec("GRANT INSERT ON notes TO " + role)
 	checks, _ = diagnose(t, as)
 	require.Equal(t, operate.OK, checks["notes rights"].Level, checks["notes rights"])
