@@ -1,13 +1,31 @@
 package sqldb
 
 import (
+	"context"
+	"database/sql"
+	"net"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
+
+// A server that goes away during a check is away.
+func TestACheckOfAServerThatWentAway(t *testing.T) {
+	t.Parallel()
+	read := func(err error) error {
+		_, err = one(nil, "version", func(context.Context, *sql.DB) (operate.Check, error) { return operate.Check{}, err }).Read(t.Context())
+		return err
+	}
+	require.ErrorIs(t, read(&pgconn.PgError{Code: "57P01", Message: "terminating connection"}), pipeline.ErrUnavailable)
+	require.ErrorIs(t, read(&net.OpError{Op: "read", Err: syscall.ECONNRESET}), pipeline.ErrUnavailable)
+	require.NotErrorIs(t, read(&pgconn.PgError{Code: "42501", Message: "permission denied"}), pipeline.ErrUnavailable)
+}
 
 // States into which a test can't bring a server that others share.
 func TestChecksOfReadings(t *testing.T) {

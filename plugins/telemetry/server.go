@@ -120,12 +120,12 @@ func (s *server) untilDrain(h http.Handler) http.Handler {
 // second owner is an error.
 func (s *server) own() map[string]http.Handler {
 	return map[string]http.Handler{
-		"GET /{$}":     http.HandlerFunc(s.index),
-		"GET /metrics": http.HandlerFunc(s.serveMetrics),
-		"GET /livez":   http.HandlerFunc(s.live),
-		"GET /readyz":  s.ready(func(*probe) bool { return true }),
+		"GET /{$}":             http.HandlerFunc(s.index),
+		"GET /metrics":         http.HandlerFunc(s.serveMetrics),
+		"GET /livez":           http.HandlerFunc(s.live),
+		"GET " + readinessPath: s.ready(func(*probe) bool { return true }),
 		// Not those of shared servers: without any instance, a load balancer refuses all users.
-		"GET /readyz/serving": s.ready(func(p *probe) bool { return p.Own }),
+		"GET " + readinessPath + "/serving": s.ready(func(p *probe) bool { return p.Own }),
 	}
 }
 
