@@ -203,6 +203,8 @@ func (s *server) gather() error {
 	s.metrics = promhttp.HandlerFor(reg, promhttp.HandlerOpts{
 		ErrorLog:      slog.NewLogLogger(s.plugin.log.Load().Handler(), slog.LevelWarn),
 		ErrorHandling: promhttp.ContinueOnError, // one broken collector must not hide all others
+		// For exemplars. Prometheus asks for this format, and other clients get the older one.
+		EnableOpenMetrics: true,
 	})
 	for _, check := range s.registry.HealthChecks() {
 		s.probes = append(s.probes, &probe{HealthCheck: check, interval: s.plugin.config.CheckInterval, timeout: s.plugin.config.CheckTimeout})
