@@ -15,9 +15,9 @@ func TestShowHasTheTrace(t *testing.T) {
 	t.Parallel()
 	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	for parent, want := range map[string][2]string{
-		"00-" + traceID + "-" + spanID + "-01":                   {"trace         " + traceID + ", span " + spanID + "\n", traceID},
-		"00-" + traceID + "-" + spanID + "-00":                   {"trace         " + traceID + ", span " + spanID + "\n", traceID},
-		"nonsense\n":                                             {`trace         "nonsense\n"` + "\n", ""},
+		"00-" + traceID + "-" + spanID + "-01":                  {"trace         " + traceID + ", span " + spanID + "\n", traceID},
+		"00-" + traceID + "-" + spanID + "-00":                  {"trace         " + traceID + ", span " + spanID + "\n", traceID},
+		"nonsense\n":                                            {`trace         "nonsense\n"` + "\n", ""},
 		"00-00000000000000000000000000000000-" + spanID + "-01": {`trace         00-00000000000000000000000000000000-` + spanID + "-01\n", ""},
 		"": {"", ""},
 	} {
