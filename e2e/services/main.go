@@ -5,10 +5,14 @@
 //	go run ./e2e/services up               start what does not run yet
 //	go run ./e2e/services status           which servers answer
 //	go run ./e2e/services env              export lines with the addresses of those that answer
+//	go run ./e2e/services env local        the same, and the settings of Millrace's profile local
 //	go run ./e2e/services restart redis    stop in order and start again
 //	go run ./e2e/services kill redis       kill -9; up starts it again
 //	go run ./e2e/services down             stop what up has started; data stays
 //	go run ./e2e/services wipe             down, and remove the data
+//
+// After eval "$(go run ./e2e/services env local)" the binary runs on the servers, whatever their ports are.
+// Tests are given the lines without settings, because a binary that a test starts would follow them.
 //
 // Exit codes: 0 done, 2 usage, 3 a server can't be had.
 package main
@@ -33,7 +37,8 @@ func main() {
 	os.Exit(code)
 }
 
-const usage = "usage: go run ./e2e/services up|down|status|env|restart|kill|wipe [kafka|redis|valkey|postgres|chromium]..."
+const usage = `usage: go run ./e2e/services up|down|status|env|restart|kill|wipe [kafka|redis|valkey|postgres|chromium]...
+   or: go run ./e2e/services env local [kafka|redis|valkey|postgres]...`
 
 func run(ctx context.Context, args []string, getenv func(string) string, out, errOut io.Writer) int {
 	fleet, err := fleetOf(getenv, errOut)
@@ -46,6 +51,10 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 		return 2
 	}
 	command, names := args[0], args[1:]
+	local := command == "env" && len(names) > 0 && names[0] == profileLocal
+	if local {
+		names = names[1:]
+	}
 	for _, name := range names {
 		if servers.EnvVar(name) == "" {
 			fmt.Fprintf(errOut, "unknown server %q\n%s\n", name, usage)
@@ -64,7 +73,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 	case "status":
 		return report(out, fleet.Status(ctx, names...))
 	case "env":
-		return printEnv(out, errOut, fleet.Status(ctx, names...))
+		return printEnv(out, errOut, fleet.Status(ctx, names...), local)
 	case "restart", "kill":
 		if len(names) == 0 {
 			fmt.Fprintf(errOut, "%s needs the name of a server\n%s\n", command, usage)
@@ -110,15 +119,33 @@ func report(out io.Writer, reports []servers.Report) int {
 	return code
 }
 
-func printEnv(out, errOut io.Writer, reports []servers.Report) int {
+// profileLocal is the profile of Millrace for the servers of this program.
+const profileLocal = "local"
+
+// printEnv prints a line for each server that answers, and with local also the settings of Millrace.
+func printEnv(out, errOut io.Writer, reports []servers.Report, local bool) int {
 	code := 0
+	set := func(variable, value string) { fmt.Fprintf(out, "export %s='%s'\n", variable, value) }
+	if local {
+		set("MILLRACE__PROFILE", profileLocal)
+	}
+	given := map[string]bool{} // by Redis, which Valkey would replace
 	for _, r := range reports {
 		if r.Err != nil {
 			fmt.Fprintln(errOut, r)
 			code = 3
 			continue
 		}
-		fmt.Fprintf(out, "export %s='%s'\n", servers.EnvVar(r.Name), r.Addr)
+		set(servers.EnvVar(r.Name), r.Addr)
+		if !local {
+			continue
+		}
+		for _, variable := range servers.Settings(r.Name) {
+			if !given[variable] {
+				set(variable, r.Addr)
+			}
+			given[variable] = true
+		}
 	}
 	return code
 }

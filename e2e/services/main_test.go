@@ -2,11 +2,16 @@ package main
 
 import (
 	"bytes"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
 )
 
 func TestRun(t *testing.T) {
@@ -17,7 +22,7 @@ func TestRun(t *testing.T) {
 		code = run(t.Context(), args, func(name string) string { return env[name] }, &o, &o)
 		return code, o.String()
 	}
-	for _, args := range [][]string{nil, {"start"}, {"up", "oracle"}, {"kill"}, {"restart"}} {
+	for _, args := range [][]string{nil, {"start"}, {"up", "oracle"}, {"up", "local"}, {"env", "local", "oracle"}, {"kill"}, {"restart"}} {
 		code, out := call(args...)
 		require.Equal(t, 2, code, args)
 		require.Contains(t, out, "usage: go run ./e2e/services", args)
@@ -50,6 +55,57 @@ func TestEnvOfAGivenServer(t *testing.T) {
 		require.Zero(t, run(t.Context(), []string{"env", "redis"}, os.Getenv, &out, &errOut), errOut.String())
 		require.Equal(t, "export MILLRACE_TEST_REDIS='"+addr+"'", strings.TrimSpace(out.String()))
 	})
+}
+
+// The settings are all addresses of the profile, with the ports of the servers.
+func TestEnvOfTheProfileLocal(t *testing.T) {
+	t.Parallel()
+	list := func(local bool, reports ...servers.Report) string {
+		var out, errOut bytes.Buffer
+		printEnv(&out, &errOut, reports, local)
+		return out.String()
+	}
+	kafka := servers.Report{Name: servers.Kafka, Addr: "127.0.0.1:19092"}
+	redis := servers.Report{Name: servers.Redis, Addr: "127.0.0.1:16379"}
+	valkey := servers.Report{Name: servers.Valkey, Addr: "127.0.0.1:16380"}
+	postgres := servers.Report{Name: servers.Postgres, Addr: "postgres://postgres@127.0.0.1:15432/millrace?sslmode=disable"}
+	require.NotContains(t, list(false, kafka, redis, valkey, postgres), "MILLRACE__", "a test must not follow them")
+
+	text, err := os.ReadFile("../../configs/profiles/local.yaml")
+	require.NoError(t, err)
+	var profile map[string]any
+	require.NoError(t, yaml.Unmarshal(text, &profile))
+	want := "export MILLRACE__PROFILE='local'\n"
+	got := list(true, kafka, redis, valkey, postgres)
+	for _, r := range []servers.Report{kafka, redis, postgres} {
+		for _, path := range pathsOf(profile, r.Addr, "MILLRACE") {
+			want += "export " + path + "='" + r.Addr + "'\n"
+		}
+	}
+	require.Equal(t, want, strings.Join(slices.DeleteFunc(strings.SplitAfter(got, "\n"), func(line string) bool {
+		return strings.Contains(line, "MILLRACE_TEST_")
+	}), ""))
+	require.Contains(t, got, "export MILLRACE_TEST_VALKEY='127.0.0.1:16380'\n")
+	require.Contains(t, list(true, valkey), "export MILLRACE__PLUGINS__REDIS__ADDRS='127.0.0.1:16380'\n")
+}
+
+// pathsOf returns the settings with a value, in the order of their names, as the variables have them.
+func pathsOf(settings any, value, path string) (found []string) {
+	switch s := settings.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(s)) {
+			found = append(found, pathsOf(s[key], value, path+"__"+strings.ToUpper(key))...)
+		}
+	case []any:
+		for _, one := range s {
+			found = append(found, pathsOf(one, value, path)...)
+		}
+	case string:
+		if s == value {
+			return []string{path}
+		}
+	}
+	return found
 }
 
 // TestComposeFile: every port that the program sets is one that the file reads.

@@ -46,7 +46,7 @@ func TestTheManualHasAPageForEachCommandThatTheHelpShows(t *testing.T) {
 	}
 	validate, err := os.ReadFile(filepath.Join(dir, "mill-validate.1"))
 	require.NoError(t, err)
-	for _, text := range []string{"\n.SH SYNOPSIS\n", "mill validate [flags]", `\-\-allow\-unset\-secrets`, "\n.SH SEE ALSO\nmill(1)\n"} {
+	for _, text := range []string{"\n.SH SYNOPSIS\n", "mill validate [flags]", "\n.SH OPTIONS\n", "\n.SH EXAMPLES\n", `\-\-allow\-unset\-secrets`, "\n.SH SEE ALSO\nmill(1)\n"} {
 		require.Contains(t, string(validate), text)
 	}
 }

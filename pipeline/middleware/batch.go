@@ -191,7 +191,7 @@ func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 	for _, d := range ds {
 		d.passed.SetContext(d.passed.ctx) // as the step timeout does
 	}
-	b.metrics.batchSeconds.Observe(time.Since(started).Seconds())
+	observe(b.metrics.batchSeconds, time.Since(started), span)
 	endCall(span, err)
 	return results, err
 }
@@ -325,7 +325,7 @@ func (b *batch) end(d *delivery) {
 		b.Activity.Ended(d.from.Origin)
 	}
 	endSpan(d.span, d.err)
-	b.metrics.end(d.received)
+	b.metrics.end(d.received, d.span)
 	if d.err == nil {
 		d.msg.Ack()
 	} else {

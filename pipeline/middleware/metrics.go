@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Outcomes of a message, the values of the label outcome.
@@ -94,7 +95,17 @@ func (m *routeMetrics) received() {
 	m.inFlight.Inc()
 }
 
-func (m *routeMetrics) end(started time.Time) {
+func (m *routeMetrics) end(started time.Time, span trace.Span) {
 	m.inFlight.Dec()
-	m.seconds.Observe(time.Since(started).Seconds())
+	observe(m.seconds, time.Since(started), span)
+}
+
+// observe adds a duration, with the ids of its span as an exemplar if that is sampled.
+func observe(to prometheus.Observer, took time.Duration, span trace.Span) {
+	at := span.SpanContext()
+	if with, ok := to.(prometheus.ExemplarObserver); ok && at.IsValid() && at.IsSampled() {
+		with.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": at.TraceID().String(), "span_id": at.SpanID().String()})
+		return
+	}
+	to.Observe(took.Seconds())
 }

@@ -160,7 +160,11 @@ func (w *route) stepActivity(msg *message.Message, next message.HandlerFunc) ([]
 // stepMetrics is the step metrics: it counts the message as in flight, and measures the time to its end.
 func (w *route) stepMetrics(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
 	w.metrics.received()
-	defer w.metrics.end(time.Now())
+	outer, started := msg.Context(), time.Now()
+	defer func() {
+		w.metrics.end(started, trace.SpanFromContext(msg.Context())) // which the step trace left there
+		msg.SetContext(outer)
+	}()
 	return next(msg)
 }
 

@@ -39,6 +39,9 @@ func (w *route) stepTrace(msg *message.Message, next message.HandlerFunc) (out [
 	outer, span := msg.Context(), w.startSpan(msg)
 	err = errUnsettled
 	defer func() {
+		if span.IsRecording() {
+			outer = trace.ContextWithSpan(outer, span) // for the exemplar of the step metrics
+		}
 		msg.SetContext(outer)
 		endSpan(span, err)
 	}()

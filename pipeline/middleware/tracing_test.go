@@ -117,6 +117,20 @@ func TestSpansSayWhatBecameOfAMessage(t *testing.T) {
 	}
 }
 
+// A dead letter names the trace of the message, and the span that sent it.
+func TestADeadLetterNamesItsTrace(t *testing.T) {
+	t.Parallel()
+	dead := pipelinetest.NewRecorder("dead")
+	failed := pipeline.Permanent(errors.New("boom"))
+	spans, _ := spansOf(t, pipeline.Endpoint{Kind: "toy", Name: "in"}, pipeline.Origin{Source: "in"}, pipeline.Route{
+		Policy: pipeline.Policy{DeadLetter: dead}, Handle: handler(func(context.Context, string) error { return failed }),
+	})
+	require.Len(t, dead.Messages(), 1)
+	at := trace.SpanContextFromContext(pipeline.ExtractTrace(context.Background(), dead.Messages()[0]))
+	require.Equal(t, spans["process toy.route"].SpanContext().TraceID(), at.TraceID())
+	require.Equal(t, spans["send dead"].SpanContext().SpanID(), at.SpanID())
+}
+
 // What a handler returns is sent in a producer span, which the record continues.
 func TestSpansOfWhatAHandlerReturns(t *testing.T) {
 	t.Parallel()

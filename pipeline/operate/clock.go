@@ -6,10 +6,13 @@ import (
 	"time"
 )
 
+const clockSamples = 5
+
+// What checks say about the offset of two clocks.
 const (
-	clockSamples = 5
-	clockWarn    = time.Second      // offset of two clocks; leases of a few seconds still hold
-	clockFail    = 10 * time.Second // leases and presences end too early or too late
+	ClockWarn   = time.Second      // a warning; leases of a few seconds still hold
+	ClockFail   = 10 * time.Second // a failure; leases and presences end too early or too late
+	ClockRemedy = "synchronize the clocks of both machines by NTP, because leases and due times compare them"
 )
 
 // Clock compares the clock of a server with that of this process, by the quickest of several answers.
@@ -36,12 +39,11 @@ func offsetCheck(offset, took time.Duration) Check {
 		return Check{Level: OK, Text: "no offset that exceeds the time of an answer"}
 	}
 	text := fmt.Sprintf("the server is %s %s", offset.Abs().Round(time.Millisecond), map[bool]string{true: "ahead", false: "behind"}[offset >= 0])
-	const remedy = "synchronize the clocks of both machines by NTP, because leases and due times compare them"
 	switch {
-	case off >= clockFail:
-		return Check{Level: Fail, Text: text, Remedy: remedy}
-	case off >= clockWarn:
-		return Check{Level: Warn, Text: text, Remedy: remedy}
+	case off >= ClockFail:
+		return Check{Level: Fail, Text: text, Remedy: ClockRemedy}
+	case off >= ClockWarn:
+		return Check{Level: Warn, Text: text, Remedy: ClockRemedy}
 	}
 	return Check{Level: OK, Text: text}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -59,7 +61,7 @@ type Diagnosis struct {
 func Examinations(reg *pipeline.Registry) []Examination {
 	var list []Examination
 	for _, offer := range pipeline.Offers[Examined](reg) {
-		for _, e := range offer.Examinations() {
+		for _, e := range examinationsOf(offer) {
 			if !slices.ContainsFunc(list, func(other Examination) bool { return other.Place == e.Place }) {
 				list = append(list, e)
 			}
@@ -68,8 +70,27 @@ func Examinations(reg *pipeline.Registry) []Examination {
 	return list
 }
 
+// examinationsOf returns what a plugin can examine. A panic of its method becomes a place that can't
+// be opened, so that the other plugins are examined all the same.
+func examinationsOf(offer Examined) (list []Examination) {
+	err := recovered(func() error {
+		list = offer.Examinations()
+		return nil
+	})
+	if err == nil {
+		return list
+	}
+	name := fmt.Sprintf("%T", offer)
+	if p, ok := offer.(interface{ Name() string }); ok {
+		name = p.Name()
+	}
+	return []Examination{{Place: name, Remedy: remedyPanic, Open: func(context.Context) ([]Examine, func(), error) {
+		return nil, nil, err
+	}}}
+}
+
 // Diagnose examines all places at once, and all that is examined at a place. What gives no answer
-// within limit fails and holds nothing else up. Diagnose does not wait for it, so it may go on in the
+// within limit fails and holds nothing else up, and so does what panics. Diagnose does not wait for it, so it may go on in the
 // background until it ends by itself. progress is called with the number of places that are done,
 // from several goroutines, and may be nil.
 func Diagnose(ctx context.Context, places []Examination, limit time.Duration, progress func(done int)) Diagnosis {
@@ -144,7 +165,9 @@ func (e Examination) examine(ctx context.Context, limit time.Duration) findings 
 	}, opened.close)
 	if err != nil {
 		failed := failedCheck(e.Place, err)
-		failed.Remedy, failed.Runbook = e.Remedy, e.Runbook
+		if failed.Remedy == "" {
+			failed.Remedy, failed.Runbook = e.Remedy, e.Runbook
+		}
 		return findings{[]Check{failed}, away(err)}
 	}
 	results := make([]findings, len(place.list))
@@ -169,12 +192,15 @@ func (e Examination) examine(ctx context.Context, limit time.Duration) findings 
 		})
 	}
 	waiting.Wait()
-	_, _ = within(ctx, limit, func(context.Context) (struct{}, error) {
+	_, err = within(ctx, limit, func(context.Context) (struct{}, error) {
 		reading.Wait()
 		place.close()
 		return struct{}{}, nil
 	}, nil)
 	var all findings
+	if _, panicked := errors.AsType[*panicError](err); panicked {
+		all.checks = append(all.checks, failedCheck(e.Place, fmt.Errorf("close: %w", err)))
+	}
 	for _, r := range results {
 		all.checks, all.away = append(all.checks, r.checks...), all.away || r.away
 	}
@@ -186,6 +212,47 @@ type noAnswerError struct{ limit time.Duration }
 
 func (e noAnswerError) Error() string { return fmt.Sprintf("no answer within %s", e.limit) }
 func (noAnswerError) Unwrap() error   { return pipeline.ErrUnavailable }
+
+// panicError says that a function of a plugin has panicked.
+type panicError struct {
+	value any
+	where string
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v, in %s", e.value, e.where) }
+
+const remedyPanic = "report it to the author of the plugin, because the check itself is wrong"
+
+// recovered calls do, and returns its error or its panic.
+func recovered(do func() error) (err error) {
+	defer catch(&err)
+	return do()
+}
+
+// catch is deferred by a function that returns a panic as its error.
+func catch(err *error) {
+	if v := recover(); v != nil { //nolint:revive // its callers defer it
+		*err = &panicError{v, panicked()}
+	}
+}
+
+// panicked returns the function that has panicked, with its file and line. It is called by catch.
+func panicked() string {
+	callers := make([]uintptr, 32)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(0, callers)])
+	for begun := false; ; {
+		f, more := frames.Next()
+		switch {
+		case f.Function == "runtime.gopanic":
+			begun = true
+		case begun && !strings.HasPrefix(f.Function, "runtime."):
+			return fmt.Sprintf("%s (%s:%d)", f.Function, filepath.Base(f.File), f.Line)
+		}
+		if !more {
+			return "an unknown function"
+		}
+	}
+}
 
 // grace is the part of a limit by which a result may be late. The reason of a client that gives up at
 // the limit, such as a refused connection, says more than that there was no answer.
@@ -203,12 +270,16 @@ func within[T any](ctx context.Context, limit time.Duration, do func(context.Con
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	go func() {
 		defer cancel()
-		value, err := do(bounded)
+		var value T
+		err := recovered(func() (err error) {
+			value, err = do(bounded)
+			return err
+		})
 		switch {
 		case decided.CompareAndSwap(false, true):
 			ended <- result{value, err}
 		case err == nil && late != nil:
-			late(value)
+			_ = recovered(func() error { late(value); return nil }) // nobody waits for it any more
 		}
 	}()
 	wait := time.NewTimer(limit + limit/grace)
@@ -232,5 +303,9 @@ func within[T any](ctx context.Context, limit time.Duration, do func(context.Con
 func away(err error) bool { return errors.Is(err, pipeline.ErrUnavailable) }
 
 func failedCheck(name string, err error) Check {
-	return Check{Name: name, Level: Fail, Text: strings.ReplaceAll(err.Error(), "\n", "; ")}
+	c := Check{Name: name, Level: Fail, Text: strings.ReplaceAll(err.Error(), "\n", "; ")}
+	if _, ok := errors.AsType[*panicError](err); ok {
+		c.Remedy = remedyPanic
+	}
+	return c
 }

@@ -61,6 +61,48 @@ func TestDiagnoseCountsAndNamesWhatIsFound(t *testing.T) {
 	require.Equal(t, "1 ok, 0 warnings, 1 failure", operate.Diagnosis{OK: 1, Failures: 1}.Summary())
 }
 
+// A check of one plugin must not end the command that asks all of them.
+func TestAPanicIsAFailureOfItsCheck(t *testing.T) {
+	t.Parallel()
+	var closed atomic.Int32
+	d := operate.Diagnose(t.Context(), []operate.Examination{
+		place("redis", &closed,
+			func(context.Context) ([]operate.Check, error) { return []operate.Check{}[:closed.Load()+1], nil },
+			says(operate.Check{Level: operate.OK, Text: "fine"})),
+		{Place: "kafka", Remedy: "start it", Open: func(context.Context) ([]operate.Examine, func(), error) {
+			panic("no\nbroker")
+		}},
+		{Place: "shop", Open: func(context.Context) ([]operate.Examine, func(), error) {
+			return []operate.Examine{{What: "door", Read: says(operate.Check{Level: operate.OK, Text: "open"})}}, func() { panic("stuck") }, nil
+		}},
+	}, operate.CheckLimit, nil)
+	require.Len(t, d.Checks, 5)
+	require.Equal(t, operate.Check{Name: "redis part 1", Level: operate.OK, Text: "fine"}, d.Checks[1])
+	require.Equal(t, operate.OK, d.Checks[4].Level)
+	for i, want := range map[int]string{
+		0: `^redis part 0: panic: runtime error: slice bounds out of range .*, in .*TestAPanic.*func\d \(examine_test.go:\d+\); report it`,
+		2: `^kafka: panic: no; broker, in .*TestAPanic.* \(examine_test.go:\d+\); report it`,
+		3: `^shop: close: panic: stuck, in .*TestAPanic.*; report it`,
+	} {
+		require.Equal(t, operate.Fail, d.Checks[i].Level)
+		require.Regexp(t, want, d.Checks[i].String())
+	}
+	require.Empty(t, d.Away, "the server is not the cause")
+	require.Equal(t, int32(1), closed.Load())
+
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, wrong{}, examined{"a"})
+	require.NoError(t, err)
+	d = operate.Diagnose(t.Context(), operate.Examinations(reg)[:1], operate.CheckLimit, nil)
+	require.Regexp(t, `^wrong: panic: no list, in .*wrong.*Examinations`, d.Checks[0].String())
+}
+
+// wrong is a plugin that can't even say what to examine.
+type wrong struct{}
+
+func (wrong) Name() string                          { return "wrong" }
+func (w wrong) Register(r *pipeline.Registry) error { r.Offer(w); return nil }
+func (wrong) Examinations() []operate.Examination   { panic("no list") }
+
 // What never returns, even after its context has ended, must not hide what others say.
 func TestDiagnoseDoesNotWaitForWhatHangs(t *testing.T) {
 	t.Parallel()

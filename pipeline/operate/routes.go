@@ -165,7 +165,7 @@ func measure(ctx context.Context, routes []pipeline.Route) (backlogs map[string]
 func measureKind(ctx context.Context, routes []pipeline.Route, note func(route string, b Backlog, err error)) {
 	isConnecting := func(r pipeline.Route) bool { _, ok := r.From.(Connecting); return ok }
 	if i := slices.IndexFunc(routes, isConnecting); i >= 0 {
-		connected, closeIt, err := routes[i].From.(Connecting).Connect(ctx)
+		connected, closeIt, err := connect(ctx, routes[i].From.(Connecting))
 		if err != nil {
 			note(routes[i].Name, Backlog{}, err)
 			return
@@ -178,7 +178,11 @@ func measureKind(ctx context.Context, routes []pipeline.Route, note func(route s
 		if !ok {
 			continue
 		}
-		b, err := source.Backlog(ctx)
+		var b Backlog
+		err := recovered(func() (err error) {
+			b, err = source.Backlog(ctx)
+			return err
+		})
 		note(r.Name, b, err)
 		if errors.Is(err, pipeline.ErrUnavailable) {
 			return
@@ -186,11 +190,21 @@ func measureKind(ctx context.Context, routes []pipeline.Route, note func(route s
 	}
 }
 
+func connect(ctx context.Context, to Connecting) (connected context.Context, closeIt func(), err error) {
+	defer catch(&err)
+	return to.Connect(ctx)
+}
+
 // countDead adds up what all plugins with dead letters have.
 func countDead(ctx context.Context, reg *pipeline.Registry) (counts map[string]int64, known bool, err error) {
 	counts = map[string]int64{}
 	for _, d := range pipeline.Offers[DeadLetters](reg) {
-		byRoute, ok, wrong := d.WaitingByRoute(ctx)
+		var byRoute map[string]int64
+		var ok bool
+		wrong := recovered(func() (err error) {
+			byRoute, ok, err = d.WaitingByRoute(ctx)
+			return err
+		})
 		known, err = known || ok, errors.Join(err, wrong)
 		for route, n := range byRoute {
 			counts[route] += n

@@ -210,6 +210,43 @@ func TestRoutesWithoutOneServer(t *testing.T) {
 	require.Contains(t, value.Checks[0].String(), "no broker at k:9092 answered")
 }
 
+// What panics while it is read is not known, and the numbers of the others are shown.
+func TestRoutesWhoseReadingPanics(t *testing.T) {
+	t.Parallel()
+	m := newMill(time.Now())
+	m.grain.calls = nil
+	a, err := read(t, m, nil)
+	require.NoError(t, err)
+	value := a.Value.(operate.RoutesStatus)
+	require.Nil(t, value.Routes[0].Waiting)
+	require.EqualValues(t, 5, *value.Routes[0].Retries)
+	require.EqualValues(t, 4, *value.Routes[1].InFlight)
+	require.Len(t, value.Checks, 1)
+	require.Contains(t, value.Checks[0].String(), "route grind: panic: runtime error: invalid memory address")
+
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, sources{unconnected{m.again}}, forgetful{})
+	require.NoError(t, err)
+	a, err = operate.Routes().Read(t.Context(), reg, nil)
+	require.NoError(t, err)
+	require.Len(t, a.Checks, 2)
+	require.Contains(t, a.Checks[0].String(), "route of.grain-retry: panic: no wire")
+	require.Contains(t, a.Checks[1].String(), "dead letters: panic: forgot")
+}
+
+// unconnected panics when it connects, and forgetful when it counts.
+type (
+	unconnected struct{ measured }
+	forgetful   struct{}
+)
+
+func (unconnected) Connect(context.Context) (context.Context, func(), error) { panic("no wire") }
+
+func (forgetful) Name() string                          { return "forgetful" }
+func (f forgetful) Register(r *pipeline.Registry) error { r.Offer(f); return nil }
+func (forgetful) WaitingByRoute(context.Context) (map[string]int64, bool, error) {
+	panic("forgot")
+}
+
 func TestCheckInOneLine(t *testing.T) {
 	t.Parallel()
 	c := operate.Check{Name: "orders", Level: operate.Warn, Text: "has one replica", Remedy: "add two", Runbook: "topics"}

@@ -61,6 +61,18 @@ func TestASecretFileIsReadAgain(t *testing.T) {
 		require.NoError(t, os.Chtimes(file, day.Add(-time.Hour), day.Add(-time.Hour)))
 		require.Equal(t, "two", value())
 	})
+	t.Run("of another size and the same old time", func(t *testing.T) { // as a copy that keeps times
+		t.Parallel()
+		file := filepath.Join(t.TempDir(), "password")
+		day := time.Now().Add(-24 * time.Hour)
+		write(t, file, "one")
+		require.NoError(t, os.Chtimes(file, day, day))
+		value, _ := follow(t, file, nil)
+		require.Equal(t, "one", value())
+		write(t, file, "three")
+		require.NoError(t, os.Chtimes(file, day, day))
+		require.Equal(t, "three", value())
+	})
 	t.Run("replaced by a rename", func(t *testing.T) {
 		t.Parallel()
 		file := filepath.Join(t.TempDir(), "password")

@@ -10,10 +10,11 @@ import (
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 const (
-	// countInterval is the time between two counts of the waiting dead letters, countTimeout the
+	// countInterval is the time between two counts of the waiting dead letters and measurements of their tables, countTimeout the
 	// limit of one.
 	countInterval = 15 * time.Second
 	countTimeout  = 10 * time.Second
@@ -30,6 +31,7 @@ type metrics struct {
 	failures    *prometheus.CounterVec
 	failing     *prometheus.GaugeVec
 	stored      *prometheus.GaugeVec
+	database    *portable.Metrics
 }
 
 func newMetrics() *metrics {
@@ -54,11 +56,12 @@ func newMetrics() *metrics {
 			Name: "millrace_deadletter_stored",
 			Help: "Dead letters in the store that wait for a person. All instances export the same value; aggregate with max().",
 		}, []string{"class", "state"}),
+		database: portable.NewMetrics("millrace_deadletter", "the dead letters"),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.published, m.unpublished, m.failures, m.failing, m.stored}
+	return []prometheus.Collector{m.published, m.unpublished, m.failures, m.failing, m.stored, m.database}
 }
 
 // setStored sets the metric of waiting dead letters. The tallies begin with the largest.
@@ -88,11 +91,13 @@ func (p *Plugin) countStored(ctx context.Context, s *store.Store) {
 	loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		bounded, cancel := context.WithTimeout(ctx, countTimeout)
 		tallies, err := s.Tallies(bounded)
-		cancel()
 		if err == nil {
 			p.metrics.setStored(tallies)
-		} else if ctx.Err() == nil && !failing {
-			p.log.WarnContext(ctx, "waiting dead letters can't be counted", slog.String(logs.Component, "store"), logs.Err(err))
+			err = s.Measure(bounded, p.metrics.database)
+		}
+		cancel()
+		if err != nil && ctx.Err() == nil && !failing {
+			p.log.WarnContext(ctx, "waiting dead letters can't be counted, or their tables not measured", slog.String(logs.Component, "store"), logs.Err(err))
 		}
 		failing = err != nil
 		return countInterval

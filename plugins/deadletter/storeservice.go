@@ -64,6 +64,7 @@ func (s *storeService) Start(ctx context.Context) error {
 	if !s.count {
 		return nil
 	}
+	s.open.Show(p.metrics.database)
 	return s.loops.Start(ctx, func(ctx context.Context) { p.countStored(ctx, s.open) })
 }
 
@@ -91,6 +92,7 @@ func (s *storeService) Stop(ctx context.Context) error {
 	if s.open == nil {
 		return err
 	}
+	s.open.Hide(s.plugin.metrics.database)
 	return errors.Join(err, s.open.Close())
 }
 

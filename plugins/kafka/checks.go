@@ -55,6 +55,7 @@ func (p *Plugin) Examinations() []operate.Examination {
 			}
 			return []operate.Examine{
 				read("brokers", readBrokers), read("topics", p.readTopics), read("retention", p.readRetention), read("groups", p.readGroups),
+				read("clock", p.readClock),
 			}, nil, nil
 		},
 	}}

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,7 +43,8 @@ func TestChecksOfTopicsAndGroups(t *testing.T) {
 
 		checks, d := diagnose(t, brokers, prefix, as)
 		require.Empty(t, d.Away)
-		require.Len(t, checks, 4)
+		require.Len(t, checks, 5)
+		require.Contains(t, checks["kafka clock"][0].Text, "no topic of a route has message.timestamp.type LogAppendTime")
 		require.Equal(t, operate.OK, checks["kafka brokers"][0].Level, checks)
 		require.Equal(t, []operate.Check{{Name: "kafka topics", Level: operate.OK, Text: "0 are in order, and 4 are created on first use"}}, checks["kafka topics"])
 		require.Contains(t, checks["kafka groups"][0].Text, "no instance reads as "+prefix)
@@ -115,6 +117,46 @@ func TestChecksOfRetention(t *testing.T) {
 	})
 }
 
+// A broker tells its clock by the records that it stamps.
+func TestChecksOfTheClock(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		admin := start(t, brokers)
+		prefix := "kafka-test-" + watermill.NewShortUUID() + "-"
+		orders := prefix + "orders"
+		t.Cleanup(func() { deleteTopics(t, admin, orders) })
+		require.NoError(t, admin.ensureTopics(t.Context(), orders))
+		live, err := admin.connected()
+		require.NoError(t, err)
+		cluster, err := sarama.NewClusterAdminFromClient(live.client)
+		require.NoError(t, err)
+		stamp := logAppendTime
+		require.NoError(t, cluster.AlterConfig(sarama.TopicResource, orders, map[string]*string{configTimestampType: &stamp}, false))
+		expect := func(level operate.Level, text string) {
+			t.Helper()
+			require.Eventually(t, func() bool { // a broker may learn of the setting later than another one
+				checks, _ := diagnose(t, brokers, prefix, func(*Config) {})
+				return strings.Contains(checks["kafka clock"][0].Text, text) && checks["kafka clock"][0].Level == level
+			}, 2*time.Minute, 10*time.Millisecond)
+		}
+		expect(operate.OK, "the 1 topics with message.timestamp.type LogAppendTime have no record")
+		conf, err := producerConfig(admin.Config(), nil)
+		require.NoError(t, err)
+		producer, err := sarama.NewSyncProducer(brokers, conf)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, producer.Close()) }()
+		for range 2 {
+			_, _, err = producer.SendMessage(&sarama.ProducerMessage{Topic: orders, Value: sarama.StringEncoder("now"), Timestamp: time.Now().Add(time.Hour)})
+			require.NoError(t, err)
+		}
+		if strings.HasSuffix(t.Name(), "/kfake") { // it keeps the time of the producer, as if its clock were an hour ahead
+			expect(operate.Fail, "because it has stamped a record of "+orders)
+			return
+		}
+		expect(operate.OK, "no broker is ahead by the newest record that one has stamped, in "+orders)
+	})
+}
+
 func TestChecksOfAbsentBrokers(t *testing.T) {
 	t.Parallel()
 	checks, d := diagnose(t, []string{"127.0.0.1:1"}, "none-", func(*Config) {})
@@ -137,6 +179,9 @@ func TestChecksOfReadings(t *testing.T) {
 		}
 		return groupChecks([]*sarama.GroupDescription{g})
 	}
+	clock := func(topics int, ahead time.Duration) []operate.Check {
+		return []operate.Check{clockCheck(topics, stampedRecord{"orders", now.Add(ahead)}, now)}
+	}
 	topic := func(replicas int, problems ...string) []operate.Check {
 		t := &topicStatus{neededTopic: neededTopic{Name: "orders"}, Exists: true, Replication: replicas, Problems: problems}
 		return topicChecks([]*topicStatus{t}, 1)
@@ -146,6 +191,12 @@ func TestChecksOfReadings(t *testing.T) {
 		level  operate.Level
 		text   string
 	}{
+		"a clock not known":    {clock(0, 0), operate.OK, "not known"},
+		"a clock of no record": {[]operate.Check{clockCheck(2, stampedRecord{}, now)}, operate.OK, "the 2 topics"},
+		"an old stamp":         {clock(1, -time.Hour), operate.OK, "in orders 1h0m0s ago"},
+		"a stamp of now":       {clock(1, time.Millisecond), operate.OK, "in orders 0s ago"},
+		"a clock ahead":        {clock(1, 2*time.Second), operate.Warn, "a broker is at least 2s ahead, because it has stamped a record of orders"},
+		"a clock far ahead":    {clock(1, time.Minute), operate.Fail, "a broker is at least 1m0s ahead"},
 		"brokers answer":       {brokersCheck([]brokerState{{addr: "a"}, {addr: "b"}}), operate.OK, "2 of 2 answer"},
 		"a broker is away":     {brokersCheck([]brokerState{{addr: "a", err: errors.New("refused")}, {addr: "b"}}), operate.Fail, "a does not answer: refused"},
 		"a broker is old":      {brokersCheck([]brokerState{{addr: "a", old: true}}), operate.Fail, "a is older than Kafka 2.8"},

@@ -4,12 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/migration"
@@ -21,6 +19,10 @@ const (
 	remedyAway  = "start the database, or correct the DSN in the settings"
 	runbookAway = "configs/RUNBOOK.md, MillraceLedgerSilent"
 	rolesPage   = "handlers/promotion/ledger/README.md#roles-in-postgresql"
+
+	// unprepared is an argument of a query. Behind a pooler of transactions a prepared statement may be in
+	// another session, which would hide what the checks say.
+	unprepared = pgx.QueryExecModeSimpleProtocol
 )
 
 // Examinations implements operate.Examined: the tables, and PostgreSQL itself. Stores in one database
@@ -51,7 +53,7 @@ func (s Schema) Examinations() []operate.Examination {
 			one(db, "connections", readConnections), one(db, "transactions", readTransactions),
 			one(db, "clock", func(ctx context.Context, db *sql.DB) (operate.Check, error) {
 				return operate.Clock(ctx, func(ctx context.Context) (now time.Time, err error) {
-					err = db.QueryRowContext(ctx, "SELECT clock_timestamp()").Scan(&now)
+					err = db.QueryRowContext(ctx, "SELECT clock_timestamp()", unprepared).Scan(&now)
 					return now, err
 				})
 			}),
@@ -112,7 +114,7 @@ const oldestPostgres = 13
 func readVersion(ctx context.Context, db *sql.DB) (operate.Check, error) {
 	var number int
 	var text string
-	err := db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int, current_setting('server_version')").Scan(&number, &text)
+	err := db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int, current_setting('server_version')", unprepared).Scan(&number, &text)
 	return versionCheck(number, text), err
 }
 
@@ -121,48 +123,6 @@ func versionCheck(number int, text string) operate.Check {
 		return operate.Check{Level: operate.Fail, Text: "PostgreSQL " + text, Remedy: fmt.Sprintf("upgrade to PostgreSQL %d or newer", oldestPostgres)}
 	}
 	return operate.Check{Level: operate.OK, Text: "PostgreSQL " + text}
-}
-
-// readPooler compares the process that the connection was promised at its start with the one that
-// answers. A pooler promises a number of its own.
-func readPooler(ctx context.Context, db *sql.DB) (check operate.Check, err error) {
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return check, err
-	}
-	defer func() { _ = conn.Close() }()
-	var serves []uint32
-	var promised uint32
-	err = conn.Raw(func(driver any) error {
-		c, ok := driver.(*stdlib.Conn)
-		if !ok {
-			return fmt.Errorf("unexpected connection %T", driver)
-		}
-		promised = c.Conn().PgConn().PID()
-		for range 3 { // transactions
-			var pid uint32
-			if err := c.Conn().QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-				return err
-			}
-			serves = append(serves, pid)
-		}
-		return nil
-	})
-	return poolerCheck(promised, serves), err
-}
-
-func poolerCheck(promised uint32, serves []uint32) operate.Check {
-	const remedy = "set its pool_mode to session, or name PostgreSQL itself in the DSN, because prepared statements and settings belong to a session"
-	different := func(from uint32) bool {
-		return slices.ContainsFunc(serves, func(pid uint32) bool { return pid != from })
-	}
-	switch {
-	case len(serves) > 0 && different(serves[0]):
-		return operate.Check{Level: operate.Fail, Text: "a pooler gives each transaction another session", Remedy: remedy}
-	case different(promised):
-		return operate.Check{Level: operate.Warn, Text: "a pooler such as PgBouncer is in between, whose mode can't be seen from here", Remedy: remedy}
-	}
-	return operate.Check{Level: operate.OK, Text: "no pooler is in between"}
 }
 
 // durability is what decides which commits a crash or a failover loses.
@@ -174,7 +134,7 @@ type durability struct {
 func readDurability(ctx context.Context, db *sql.DB) (operate.Check, error) {
 	var d durability
 	err := db.QueryRowContext(ctx, `SELECT current_setting('fsync'), current_setting('synchronous_commit'),
-		current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication)`).Scan(&d.fsync, &d.commit, &d.names, &d.standbys)
+		current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication)`, unprepared).Scan(&d.fsync, &d.commit, &d.names, &d.standbys)
 	return d.check(), err
 }
 
@@ -209,22 +169,49 @@ const (
 	connectionsFail = 95
 )
 
-func readConnections(ctx context.Context, db *sql.DB) (operate.Check, error) {
-	var used, limit int
-	err := db.QueryRowContext(ctx, `SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database),
-		current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int`).Scan(&used, &limit)
-	return connectionsCheck(used, limit), err
+// connectionLimit is how many connections are open of how many.
+type connectionLimit struct {
+	used, limit int // limit -1: none
+	of, remedy  string
 }
 
-func connectionsCheck(used, limit int) operate.Check {
-	c := operate.Check{Level: operate.OK, Text: fmt.Sprintf("%d of %d are open, of all clients", used, limit)}
-	const remedy = "raise max_connections, or run fewer instances"
-	switch percent := used * 100 / max(limit, 1); {
-	case percent >= connectionsFail:
-		c.Level, c.Remedy = operate.Fail, remedy
-	case percent >= connectionsWarn:
-		c.Level, c.Remedy = operate.Warn, remedy
+func readConnections(ctx context.Context, db *sql.DB) (operate.Check, error) {
+	list := []connectionLimit{
+		{of: "of all clients", remedy: "raise max_connections, or run fewer instances"},
+		{of: "of this database", remedy: "raise the limit by ALTER DATABASE … CONNECTION LIMIT, or run fewer instances"},
+		{of: "of this user", remedy: "raise the limit by ALTER ROLE … CONNECTION LIMIT, or run fewer instances"},
 	}
+	all, database, user := &list[0], &list[1], &list[2]
+	err := db.QueryRowContext(ctx, `SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database),
+			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+				- coalesce(current_setting('reserved_connections', true)::int, 0),
+			(SELECT count(*) FROM pg_stat_activity WHERE datname = d.datname), d.datconnlimit,
+			(SELECT count(*) FROM pg_stat_activity WHERE usename = r.rolname), r.rolconnlimit
+		FROM pg_database d, pg_roles r WHERE d.datname = current_database() AND r.rolname = current_user`, unprepared).
+		Scan(&all.used, &all.limit, &database.used, &database.limit, &user.used, &user.limit)
+	return connectionsCheck(list...), err
+}
+
+// connectionsCheck judges by the limit that is nearest.
+func connectionsCheck(list ...connectionLimit) operate.Check {
+	c := operate.Check{Level: operate.OK}
+	var texts []string
+	nearest := 0
+	for _, l := range list {
+		if l.limit < 0 {
+			continue
+		}
+		texts = append(texts, fmt.Sprintf("%d of %d are open, %s", l.used, l.limit, l.of))
+		percent := l.used * 100 / max(l.limit, 1)
+		if percent < connectionsWarn || percent <= nearest {
+			continue
+		}
+		nearest, c.Level, c.Remedy = percent, operate.Warn, l.remedy
+		if percent >= connectionsFail {
+			c.Level = operate.Fail
+		}
+	}
+	c.Text = strings.Join(texts, "; ")
 	return c
 }
 
@@ -236,7 +223,7 @@ func readTransactions(ctx context.Context, db *sql.DB) (operate.Check, error) {
 	var seconds float64
 	var all bool
 	err := db.QueryRowContext(ctx, `SELECT coalesce(extract(epoch FROM max(clock_timestamp() - xact_start)), 0)::float8,
-		pg_has_role(current_user, 'pg_read_all_stats', 'MEMBER') FROM pg_stat_activity WHERE pid <> pg_backend_pid()`).Scan(&seconds, &all)
+		pg_has_role(current_user, 'pg_read_all_stats', 'MEMBER') FROM pg_stat_activity WHERE pid <> pg_backend_pid()`, unprepared).Scan(&seconds, &all)
 	return transactionsCheck(time.Duration(seconds*float64(time.Second)), all), err
 }
 
@@ -266,7 +253,7 @@ type rights struct {
 
 func readRights(ctx context.Context, db *sql.DB) (operate.Check, error) {
 	var r rights
-	err := db.QueryRowContext(ctx, "SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user").Scan(&r.user, &r.super)
+	err := db.QueryRowContext(ctx, "SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user", unprepared).Scan(&r.user, &r.super)
 	if err != nil {
 		return operate.Check{}, err
 	}
@@ -283,7 +270,7 @@ func readRights(ctx context.Context, db *sql.DB) (operate.Check, error) {
 		}
 		return err
 	}, `SELECT relname, has_table_privilege(oid, 'SELECT'), has_table_privilege(oid, 'INSERT') FROM pg_class
-		WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p') ORDER BY relname`)
+		WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p') ORDER BY relname`, unprepared)
 	return r.check(), err
 }
 
@@ -324,7 +311,7 @@ func readTables(ctx context.Context, db *sql.DB) (operate.Check, error) {
 		list = append(list, t)
 		return err
 	}, `SELECT relname, pg_total_relation_size(relid), n_live_tup, n_dead_tup FROM pg_stat_user_tables
-		WHERE schemaname = current_schema() ORDER BY 2 DESC, 1`)
+		WHERE schemaname = current_schema() ORDER BY 2 DESC, 1`, unprepared)
 	return tablesCheck(list), err
 }
 
@@ -335,7 +322,7 @@ func tablesCheck(list []tableSize) operate.Check {
 	var largest []string
 	for i, t := range list {
 		if sum += t.bytes; i < largestTables {
-			largest = append(largest, fmt.Sprintf("%s %d MiB", t.name, t.bytes>>20))
+			largest = append(largest, fmt.Sprintf("%s %d MiB (%d live and %d dead rows)", t.name, t.bytes>>20, t.live, t.dead))
 		}
 	}
 	text := fmt.Sprintf("%d tables with %d MiB, with indexes", len(list), sum>>20)

@@ -2,6 +2,7 @@ package sqldb_test
 
 import (
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +51,15 @@ func TestChecksOfTheTables(t *testing.T) {
 		require.Equal(t, operate.Warn, checks["notes migrations"].Level)
 		require.Contains(t, checks["notes migrations"].Text, "versions up to 1")
 		if portable.DialectOf(dsn) == portable.Postgres {
-			require.Regexp(t, `^2 tables with 0 MiB, with indexes; the largest are `, checks["notes tables"].Text)
+			_, err := connect(t, dsn).ExecContext(t.Context(), "CREATE TABLE large AS SELECT md5(n::text) AS text FROM generate_series(1, 60000) n; ANALYZE large")
+			require.NoError(t, err)
+			_, err = connect(t, sqldbtest.Schema(t)).ExecContext(t.Context(), "CREATE TABLE of_others ()")
+			require.NoError(t, err)
+			want := regexp.MustCompile(`^3 tables with [1-9] MiB, with indexes; the largest are large [1-9] MiB \(60000 live and 0 dead rows\), `)
+			require.Eventually(t, func() bool { // a session tells its statistics a little later
+				checks, _ = diagnose(t, older)
+				return want.MatchString(checks["notes tables"].Text)
+			}, 2*time.Minute, 10*time.Millisecond)
 			require.Equal(t, operate.Warn, checks["notes rights"].Level, "the tests connect as a superuser")
 			require.Contains(t, checks["notes rights"].Text, "as a superuser")
 		}
@@ -65,7 +74,7 @@ func TestChecksOfPostgres(t *testing.T) {
 	require.Equal(t, operate.OK, checks["postgres version"].Level)
 	require.Equal(t, operate.OK, checks["postgres pooler"].Level, checks["postgres pooler"])
 	require.Equal(t, operate.OK, checks["postgres clock"].Level, checks["postgres clock"])
-	require.Regexp(t, `^\d+ of \d+ are open`, checks["postgres connections"].Text)
+	require.Regexp(t, `^[1-9]\d* of \d+ are open`, checks["postgres connections"].Text)
 	require.Contains(t, checks["postgres transactions"].Text, "of all users")
 
 	// The settings of a session are those of the DSN, as with ALTER ROLE.
@@ -90,7 +99,7 @@ func TestChecksOfARole(t *testing.T) {
 		_, err := admin.ExecContext(t.Context(), sql)
 		require.NoError(t, err)
 	}
-	exec("CREATE ROLE " + role + " LOGIN")
+	exec("CREATE ROLE " + role + " LOGIN CONNECTION LIMIT 1000")
 	defer exec("DROP OWNED BY " + role + "; DROP ROLE " + role)
 	exec("GRANT USAGE ON SCHEMA " + name + " TO " + role)
 	exec("GRANT SELECT ON ALL TABLES IN SCHEMA " + name + " TO " + role)
@@ -101,6 +110,7 @@ func TestChecksOfARole(t *testing.T) {
 	require.Equal(t, operate.Warn, checks["notes rights"].Level)
 	require.Contains(t, checks["notes rights"].Text, "it can't accept or pay")
 	require.Contains(t, checks["postgres transactions"].Text, "of this user")
+	require.Regexp(t, `^\d+ of \d+ are open, of all clients; [1-9]\d* of 1000 are open, of this user$`, checks["postgres connections"].Text)
 	exec("GRANT INSERT ON notes TO " + role)
 	checks, _ = diagnose(t, as)
 	require.Equal(t, operate.OK, checks["notes rights"].Level, checks["notes rights"])

@@ -120,12 +120,12 @@ func (s *server) untilDrain(h http.Handler) http.Handler {
 // second owner is an error.
 func (s *server) own() map[string]http.Handler {
 	return map[string]http.Handler{
-		"GET /{$}":     http.HandlerFunc(s.index),
-		"GET /metrics": http.HandlerFunc(s.serveMetrics),
-		"GET /livez":   http.HandlerFunc(s.live),
-		"GET /readyz":  s.ready(func(*probe) bool { return true }),
+		"GET /{$}":             http.HandlerFunc(s.index),
+		"GET /metrics":         http.HandlerFunc(s.serveMetrics),
+		"GET /livez":           http.HandlerFunc(s.live),
+		"GET " + readinessPath: s.ready(func(*probe) bool { return true }),
 		// Not those of shared servers: without any instance, a load balancer refuses all users.
-		"GET /readyz/serving": s.ready(func(p *probe) bool { return p.Own }),
+		"GET " + readinessPath + "/serving": s.ready(func(p *probe) bool { return p.Own }),
 	}
 }
 
@@ -203,6 +203,8 @@ func (s *server) gather() error {
 	s.metrics = promhttp.HandlerFor(reg, promhttp.HandlerOpts{
 		ErrorLog:      slog.NewLogLogger(s.plugin.log.Load().Handler(), slog.LevelWarn),
 		ErrorHandling: promhttp.ContinueOnError, // one broken collector must not hide all others
+		// For exemplars. Prometheus asks for this format, and other clients get the older one.
+		EnableOpenMetrics: true,
 	})
 	for _, check := range s.registry.HealthChecks() {
 		s.probes = append(s.probes, &probe{HealthCheck: check, interval: s.plugin.config.CheckInterval, timeout: s.plugin.config.CheckTimeout})

@@ -376,3 +376,25 @@ func TestValidate(t *testing.T) {
 	c.CheckTimeout = 4 * time.Second
 	require.ErrorContains(t, c.Validate(), "check_timeout: must be at most 3 times check_interval (1s), because an older result counts as failed, got 4s")
 }
+
+// Prometheus asks for OpenMetrics, which is the format with exemplars.
+func TestExemplarsAreServedToWhoAsks(t *testing.T) {
+	t.Parallel()
+	f := newFeature()
+	adder, ok := f.counter.(prometheus.ExemplarAdder)
+	require.True(t, ok)
+	adder.AddWithExemplar(1, prometheus.Labels{"trace_id": "0af7651916cd43dd8448eb211c80319c"})
+	base := serve(t, f)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/metrics", http.NoBody)
+	require.NoError(t, err)
+	r.Close = true
+	r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5")
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Contains(t, string(body), `feature_total 1.0 # {trace_id="0af7651916cd43dd8448eb211c80319c"} 1.0`)
+	_, plain := get(t, base+"/metrics")
+	require.Contains(t, plain, "feature_total 1\n")
+}

@@ -152,7 +152,7 @@ func TestCollectorAway(t *testing.T) {
 	_, metrics := get(t, "http://"+p.Addr()+"/metrics")
 	require.Contains(t, metrics, "millrace_telemetry_export_failures_total 2")
 	require.Equal(t, 1, strings.Count(logged.String(), "spans are dropped"), logged.String())
-	require.Contains(t, logged.String(), c.URL)
+	require.Contains(t, logged.String(), "endpoint="+c.URL+"/v1/traces ")
 
 	c.answer(http.StatusOK)
 	export()

@@ -44,6 +44,21 @@ func EnvVar(name string) string {
 	}
 }
 
+// Settings returns the variables that carry the address of a server to Millrace, in place of the profile
+// local: its settings of external servers, in the order of their paths.
+func Settings(name string) []string {
+	switch name {
+	case Kafka:
+		return []string{"MILLRACE__PLUGINS__KAFKA__BROKERS"}
+	case Redis, Valkey:
+		return []string{"MILLRACE__PLUGINS__REDIS__ADDRS"}
+	case Postgres:
+		return []string{"MILLRACE__PLUGINS__DEADLETTER__STORE__DSN", "MILLRACE__PLUGINS__PROMOTION__LEDGER__DSN"}
+	default:
+		return nil
+	}
+}
+
 // Options says where servers live. Dir is required.
 type Options struct {
 	// Dir holds state files, data and logs; it is created.

@@ -11,15 +11,22 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 // Shown is the output of show --json.
 type Shown struct {
 	store.DeadLetter
+	// TraceID and SpanID are those of the trace context that the dead letter was written in, as log lines
+	// name them. Empty: there was none.
+	TraceID string `json:"trace_id,omitempty"`
+	SpanID  string `json:"span_id,omitempty"`
 	// Text is a payload in UTF-8. Bytes is any other payload, in base64.
 	Text    *string        `json:"payload,omitempty"`
 	Bytes   []byte         `json:"payload_base64,omitempty"`
@@ -62,13 +69,20 @@ func (e Env) showCommand(h *app.Host) *cobra.Command {
 	return cmd
 }
 
-func (s *session) showOne(ctx context.Context, d store.DeadLetter, actions []store.Action) error {
+// newShown returns what is known without a look at the present.
+func newShown(d store.DeadLetter, actions []store.Action) Shown {
 	shown := Shown{DeadLetter: d, Actions: actions}
+	shown.TraceID, shown.SpanID = traceOf(d.TraceParent)
 	if text := string(d.Payload); utf8.ValidString(text) {
 		shown.Text = &text
 	} else {
 		shown.Bytes = d.Payload
 	}
+	return shown
+}
+
+func (s *session) showOne(ctx context.Context, d store.DeadLetter, actions []store.Action) error {
+	shown := newShown(d, actions)
 	if err := s.replayer.StartPreviews(ctx, []store.Target{d.Target()}); err != nil {
 		return err
 	}
@@ -78,6 +92,26 @@ func (s *session) showOne(ctx context.Context, d store.DeadLetter, actions []sto
 		shown.Now = &status
 	}
 	return s.show(shown, shown.write)
+}
+
+// traceOf returns the ids in a trace context, and nothing for one that is not valid: any producer may
+// write the header.
+func traceOf(parent string) (traceID, spanID string) {
+	m := message.NewMessage("", nil)
+	m.Metadata.Set(pipeline.MetaTraceParent, parent)
+	at := trace.SpanContextFromContext(pipeline.ExtractTrace(context.Background(), m))
+	if !at.IsValid() {
+		return "", ""
+	}
+	return at.TraceID().String(), at.SpanID().String()
+}
+
+// trace is the place in a trace in one line.
+func (s *Shown) trace() string {
+	if s.TraceID == "" {
+		return quoted(s.TraceParent)
+	}
+	return s.TraceID + ", span " + s.SpanID
 }
 
 // now is the status in one line. It has the effect of a replay only for a dead letter that waits.
@@ -116,7 +150,7 @@ func (s *Shown) write(out io.Writer) error {
 	row("attempts", fmt.Sprint(d.Attempts))
 	row("failed first", d.FirstFailed.Format(time.RFC3339Nano))
 	row("failed last", d.Failed.Format(time.RFC3339Nano))
-	row("trace", quoted(d.TraceParent))
+	row("trace", s.trace())
 	row("message id", quoted(d.UUID))
 	row("key", quoted(d.Key))
 	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {

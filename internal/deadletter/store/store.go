@@ -57,6 +57,20 @@ func Connect(ctx context.Context, drivers portable.Databases, dsn setting.Secret
 // Close closes the connections.
 func (s *Store) Close() error { return s.db.Close() }
 
+// Show lets metrics collect the state of the store's database, until they Hide it or show another one.
+func (s *Store) Show(in *portable.Metrics) { in.Show(s.db.DB) }
+
+// Hide ends Show.
+func (s *Store) Hide(in *portable.Metrics) { in.Hide(s.db.DB) }
+
+// Measure reads the sizes of the tables.
+func (s *Store) Measure(ctx context.Context, to *portable.Metrics) error {
+	if err := to.Measure(ctx, s.db, "dead_letters", "dead_letter_actions", "dead_letter_prunes"); err != nil {
+		return s.wrap("measure the tables", err)
+	}
+	return nil
+}
+
 // querier is a database or a transaction on it.
 type querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)

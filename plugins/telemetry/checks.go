@@ -1,0 +1,110 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"syscall"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+const (
+	readinessPath  = "/readyz"
+	readinessBytes = 1 << 20 // of an answer
+	instancePlace  = "instance"
+)
+
+// Examinations implements operate.Examined: the readiness of an instance that runs on this machine with
+// these settings. It is no failure that none runs.
+func (p *Plugin) Examinations() []operate.Examination {
+	return []operate.Examination{{Place: instancePlace, Open: func(context.Context) ([]operate.Examine, func(), error) {
+		return []operate.Examine{{What: "readiness", Read: func(ctx context.Context) ([]operate.Check, error) {
+			address, ok := localAddress(p.config.Listen)
+			if !ok {
+				return []operate.Check{{Level: operate.OK, Text: fmt.Sprintf("not asked, because plugins.telemetry.listen is %q, which names no port", p.config.Listen)}}, nil
+			}
+			return readinessOf(ctx, address), nil
+		}}}, nil, nil
+	}}}
+}
+
+// localAddress returns where a server that listens on this machine is reached.
+func localAddress(listen string) (address string, ok bool) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil || port == "" || port == "0" {
+		return "", false
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port), true
+}
+
+func readinessOf(ctx context.Context, address string) []operate.Check {
+	readiness, err := askReadiness(ctx, "http://"+address+readinessPath)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return []operate.Check{{Level: operate.OK, Text: "none runs at " + address}}
+	case err != nil:
+		return []operate.Check{{
+			Level: operate.Warn, Text: fmt.Sprintf("%s does not tell its readiness: %s", address, err),
+			Remedy: "look what listens there, or choose another plugins.telemetry.listen",
+		}}
+	}
+	return readinessChecks(address, readiness)
+}
+
+// askReadiness asks this machine, so no proxy is used.
+func askReadiness(ctx context.Context, url string) (r Readiness, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return r, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusServiceUnavailable {
+		return r, fmt.Errorf("%s answered %s", readinessPath, answer.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, readinessBytes)).Decode(&r); err != nil {
+		return r, fmt.Errorf("the answer of %s is no readiness: %w", readinessPath, err)
+	}
+	if r.Phase == "" {
+		return r, fmt.Errorf("the answer of %s is no readiness: it has no phase", readinessPath)
+	}
+	return r, nil
+}
+
+// readinessChecks has a line per check that fails.
+func readinessChecks(address string, r Readiness) (checks []operate.Check) {
+	if r.Phase != string(running) { // then no check runs
+		return []operate.Check{{
+			Level: operate.Warn, Text: fmt.Sprintf("%s is %s", address, r.Phase),
+			Remedy: "ask again, because it serves only while it is running",
+		}}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Checks)) {
+		if result := r.Checks[name]; !result.OK {
+			checks = append(checks, operate.Check{
+				Name: instancePlace + " " + name, Level: operate.Fail, Text: fmt.Sprintf("%s says: %s", address, result.Error),
+				Remedy: "repair what it names; " + readinessPath + "?verbose has the details", Runbook: "docs/operating.md#probes",
+			})
+		}
+	}
+	if len(checks) == 0 {
+		checks = []operate.Check{{Level: operate.OK, Text: fmt.Sprintf("%s is ready, and its %d checks pass", address, len(r.Checks))}}
+	}
+	return checks
+}
+
+var _ operate.Examined = (*Plugin)(nil)
