@@ -72,6 +72,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	c.transport = &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            c.dialer.dial,
 		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    cfg.ConnectTimeout,
