@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -29,9 +30,8 @@ func TestCredentialsOfKafkaAreRotatedUnderLoad(t *testing.T) {
 	tier.Rest(t, tier.Kafka)
 	tier.Address(t, servers.Kafka) // so the program is here
 	cert, _ := pipelinetest.Certificate(t)
-	addr, admin := startGuardedKafka(t, cert, time.Second)
-	allow(t, admin, strings.Fields("--add --allow-principal User:millrace --resource-pattern-type prefixed --topic load- --operation Read --operation Write --operation Describe"))
-	allow(t, admin, strings.Fields("--add --allow-principal User:millrace --resource-pattern-type prefixed --group load- --operation Read"))
+	addr, admin, _ := startGuardedKafka(t, &servers.Guard{Keystore: cert, Reauth: time.Second})
+	allowLoad(t, admin)
 
 	for mechanism, rotate := range map[string]func(t *testing.T, n int) string{
 		"SCRAM-SHA-512": func(t *testing.T, n int) string {
@@ -58,7 +58,6 @@ func TestCredentialsOfKafkaAreRotatedUnderLoad(t *testing.T) {
 
 			var mu sync.Mutex
 			current, sent := rotate(t, 0), map[string]int{} // by credential, how often a connection got it
-			handled := map[string]bool{}
 			credential := setting.NewProvidedSecret(current, func(context.Context) (string, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -74,57 +73,122 @@ func TestCredentialsOfKafkaAreRotatedUnderLoad(t *testing.T) {
 			} else {
 				c.SASL.User, c.SASL.Password = "millrace", credential
 			}
-			pipelinetest.Start(t, p, onePlugin{pipeline.Route{
-				Name: "load", From: p.Source(topic, topic), Policy: pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead")},
-				Handle: func(m *message.Message) ([]*message.Message, error) {
-					mu.Lock()
-					defer mu.Unlock()
-					handled[string(m.Payload)] = true
-					return nil, nil
-				},
-			}})
-			ctx, stop := context.WithCancel(t.Context())
-			published := make(chan int, 1)
-			go func() {
-				n := 0
-				for ; ctx.Err() == nil; n++ {
-					for p.Sink(topic).Publish(t.Context(), message.NewMessage(watermill.NewULID(), []byte(fmt.Sprint(n)))) != nil {
-						if t.Context().Err() != nil {
-							return
-						}
-					}
-				}
-				published <- n
-			}()
-			reaches := func(what string, ok func() bool) {
-				t.Helper()
-				require.Eventually(t, func() bool {
-					mu.Lock()
-					defer mu.Unlock()
-					return ok()
-				}, 2*time.Minute, 10*time.Millisecond, what)
-			}
-			more := func() {
-				t.Helper()
-				mu.Lock()
-				before := len(handled)
-				mu.Unlock()
-				reaches("records are handled", func() bool { return len(handled) > before+100 })
-			}
+			l := startLoad(t, p, p.Source(topic, topic), p.Sink(topic))
 			for n := 1; n <= 3; n++ {
-				more()
+				l.more()
 				next := rotate(t, n)
 				mu.Lock()
 				current = next
 				mu.Unlock()
-				reaches("publisher and reader log in again", func() bool { return sent[next] >= 2 })
+				l.reaches("publisher and reader log in again", func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return sent[next] >= 2
+				})
 			}
-			more()
-			stop()
-			n := <-published
-			reaches("each published record is handled", func() bool { return len(handled) == n })
+			l.stop()
 		})
 	}
+}
+
+// Kafka reads the passwords of PLAIN when it starts. So the broker starts again with another one while
+// records are published and handled, and clients are refused until their file has it.
+func TestAPlainPasswordOfKafkaIsRotatedUnderLoad(t *testing.T) {
+	t.Parallel()
+	tier.Rest(t, tier.Kafka)
+	tier.Address(t, servers.Kafka) // so the program is here
+	cert, _ := pipelinetest.Certificate(t)
+	guard := &servers.Guard{Keystore: cert}
+	addr, admin, restart := startGuardedKafka(t, guard)
+	allowLoad(t, admin)
+	_, err := admin.CreateTopic(t.Context(), 2, 1, nil, "load-plain")
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "password")
+	pipelinetest.Replace(t, file, []byte(guard.Password))
+	p := kafka.New()
+	c := p.Settings().(*kafka.Config)
+	c.Brokers, c.CreateTopics, c.TLS = []string{addr}, false, setting.TLS{Enabled: true, CAFile: cert}
+	c.SASL.Mechanism, c.SASL.User = "PLAIN", "millrace"
+	require.NoError(t, c.SASL.Password.UnmarshalText([]byte("file:"+file)))
+	l := startLoad(t, p, p.Source("load-plain", "load-plain"), p.Sink("load-plain"))
+	for _, password := range []string{"another1", "another2"} {
+		l.more()
+		guard.Password = password
+		restart()
+		pipelinetest.Replace(t, file, []byte(password))
+	}
+	l.stop()
+}
+
+// allowLoad gives the user the rights of these tests.
+func allowLoad(t *testing.T, admin *kadm.Client) {
+	t.Helper()
+	allow(t, admin, strings.Fields("--add --allow-principal User:millrace --resource-pattern-type prefixed --topic load- --operation Read --operation Write --operation Describe"))
+	allow(t, admin, strings.Fields("--add --allow-principal User:millrace --resource-pattern-type prefixed --group load- --operation Read"))
+}
+
+// load publishes messages all the time, and handles them.
+type load struct {
+	t         *testing.T
+	end       context.CancelFunc
+	published chan int
+
+	mu      sync.Mutex
+	handled map[string]bool
+}
+
+func startLoad(t *testing.T, p pipeline.Plugin, from pipeline.Source, to pipeline.Sink) *load {
+	t.Helper()
+	ctx, end := context.WithCancel(t.Context())
+	l := &load{t: t, end: end, published: make(chan int, 1), handled: map[string]bool{}}
+	pipelinetest.Start(t, p, onePlugin{pipeline.Route{
+		Name: "load", From: from, Policy: pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead")},
+		Handle: func(m *message.Message) ([]*message.Message, error) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.handled[string(m.Payload)] = true
+			return nil, nil
+		},
+	}})
+	go func() {
+		n := 0
+		for ; ctx.Err() == nil; n++ {
+			for to.Publish(t.Context(), message.NewMessage(watermill.NewULID(), []byte(fmt.Sprint(n)))) != nil {
+				if t.Context().Err() != nil {
+					return
+				}
+			}
+		}
+		l.published <- n
+	}()
+	return l
+}
+
+func (l *load) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.handled)
+}
+
+func (l *load) reaches(what string, ok func() bool) {
+	l.t.Helper()
+	require.Eventually(l.t, ok, 2*time.Minute, 10*time.Millisecond, what)
+}
+
+// more waits until further messages are handled.
+func (l *load) more() {
+	l.t.Helper()
+	before := l.count()
+	l.reaches("messages are handled", func() bool { return l.count() > before+100 })
+}
+
+// stop ends the publishing when it works, and waits until all that was published is handled.
+func (l *load) stop() {
+	l.t.Helper()
+	l.more()
+	l.end()
+	n := <-l.published
+	l.reaches("each published message is handled", func() bool { return l.count() == n })
 }
 
 // onePlugin is a plugin of one route.

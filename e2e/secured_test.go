@@ -145,7 +145,7 @@ func guardedRedis(t *testing.T, cert string, pair tls.Certificate, more ...strin
 // rights of the kafka README and returns the listener's address.
 func guardedKafka(t *testing.T, cert string) string {
 	t.Helper()
-	addr, admin := startGuardedKafka(t, cert, 0)
+	addr, admin, _ := startGuardedKafka(t, &servers.Guard{Keystore: cert})
 	text, err := os.ReadFile("../plugins/kafka/README.md")
 	require.NoError(t, err)
 	commands := regexp.MustCompile(`(?m)^kafka-acls.sh (.*)$`).FindAllSubmatch(text, -1)
@@ -157,8 +157,8 @@ func guardedKafka(t *testing.T, cert string) string {
 }
 
 // startGuardedKafka starts that Kafka, whose user has no rights yet, and returns the listener's address
-// and a client of the listener without limits.
-func startGuardedKafka(t *testing.T, cert string, reauth time.Duration) (addr string, admin *kadm.Client) {
+// and a client of the listener without limits. restart starts it again, with what guard says then.
+func startGuardedKafka(t *testing.T, guard *servers.Guard) (addr string, admin *kadm.Client, restart func()) {
 	t.Helper()
 	ports := map[string]int{}
 	for _, name := range []string{servers.Kafka, "controller", "guard"} {
@@ -168,10 +168,8 @@ func startGuardedKafka(t *testing.T, cert string, reauth time.Duration) (addr st
 		require.NoError(t, err)
 		ports[name] = int(at.Port())
 	}
-	f, err := servers.New(servers.Options{
-		Dir: t.TempDir(), Cache: fleetCache(), Ports: ports, EndWithProcess: true,
-		Guard: &servers.Guard{Port: ports["guard"], Keystore: cert, User: "millrace", Password: theirPassword, Reauth: reauth},
-	})
+	guard.Port, guard.User, guard.Password = ports["guard"], "millrace", theirPassword
+	f, err := servers.New(servers.Options{Dir: t.TempDir(), Cache: fleetCache(), Ports: ports, EndWithProcess: true, Guard: guard})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -184,7 +182,11 @@ func startGuardedKafka(t *testing.T, cert string, reauth time.Duration) (addr st
 	client, err := kgo.NewClient(kgo.SeedBrokers(f.Addr(servers.Kafka)))
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	return fmt.Sprintf("127.0.0.1:%d", ports["guard"]), kadm.NewClient(client)
+	return fmt.Sprintf("127.0.0.1:%d", ports["guard"]), kadm.NewClient(client), func() {
+		for _, r := range f.Restart(t.Context(), servers.Kafka) {
+			require.NoError(t, r.Err)
+		}
+	}
 }
 
 // allow does what kafka-acls.sh does with these arguments.

@@ -36,6 +36,7 @@ func rooms() []room {
 	list := []room{
 		{folder: "pipeline/app", ours: []string{"pipeline/", "configs"}, testsToo: []string{"plugins/"}},
 		{folder: "pipeline/middleware", ours: []string{"pipeline", "pipeline/logs", "pipeline/loop", "pipeline/setting"}, testsToo: []string{"pipeline/"}, others: contract},
+		{folder: "pipeline/httpclient", ours: []string{"pipeline/logs", "pipeline/setting"}, testsToo: []string{"pipeline/"}, others: append([]string{"golang.org/x/oauth2"}, contract...)},
 		{folder: "pipeline/pipelinetest", ours: []string{"pipeline/"}, others: append([]string{"github.com/stretchr/testify"}, contract...)},
 		{folder: "pipeline", testsToo: []string{"pipeline/"}, others: contract},
 		{folder: "configs", testsToo: []string{"wire", "pipeline/", "plugins/", "handlers/"}},

@@ -68,10 +68,13 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	options := p.config.rooms()
 	options.Log = log
 	rooms := room.New(server, options)
-	events := eventservice.New(eventservice.Options{
+	events, err := eventservice.New(eventservice.Options{
 		Config: p.config.EventService, Rooms: rooms, Log: log,
 		Confirm: p.config.UnknownEvents == unknownConfirm, Fetch: p.config.has(roleDispatcher),
 	})
+	if err != nil {
+		return err
+	}
 	r.Service("waitingroom.eventservice", events)
 	series := labels.New()
 	r.Collect(append(events.Collectors(), series.Collectors()...)...)

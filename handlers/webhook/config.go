@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -13,7 +14,8 @@ type Config struct {
 	// Topic is the Kafka topic to read. Topic-retry and Topic-dead belong to it.
 	Topic string `yaml:"topic"`
 	// URL is the address that gets the records.
-	URL string `yaml:"url"`
+	URL               string `yaml:"url"`
+	httpclient.Config `yaml:",inline"`
 	// Secret is the key of the signature.
 	Secret setting.Secret `yaml:"secret"`
 	// Timeout bounds one request.
@@ -40,6 +42,7 @@ func (c *Config) Validate() error {
 	var p setting.Problems
 	u, err := url.Parse(c.URL)
 	p.Check(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "url", "must be an http or https address, got %q", c.URL)
+	p = append(p, c.Config.Validate(c.URL, false))
 	p.Check(c.Topic != "", "topic", "must be set")
 	p.Check(!c.Secret.IsZero(), "secret", "must be set: the receiver checks the signature with it")
 	p.Positive("timeout", c.Timeout)

@@ -37,9 +37,7 @@ type Plugin struct {
 
 // New returns the plugin with default settings. It opens nothing.
 func New(topics pipeline.Topics, dead pipeline.DeadLetters) *Plugin {
-	// A Transport of its own: whoever closes the idle connections of the default one can break a request.
-	client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return &Plugin{config: defaultConfig(), topics: topics, dead: dead, client: client}
+	return &Plugin{config: defaultConfig(), topics: topics, dead: dead}
 }
 
 // Name is the plugin's name and the key of its settings.
@@ -55,6 +53,11 @@ func (p *Plugin) Settings() any { return &p.config }
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	c := p.config
 	p.secret = c.Secret.Live("plugins.webhook.secret", r.Env().Logger, nil)
+	transport, err := httpclient.NewTransport(c.Config, nil, "plugins.webhook", r.Env().Logger)
+	if err != nil {
+		return err
+	}
+	p.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	r.Route(pipeline.Route{
 		Name: "webhook", From: p.topics.Source(c.Topic, "millrace-webhook"), Handle: p.post,
 		Policy: pipeline.Policy{
@@ -95,7 +98,8 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	switch code := resp.StatusCode; {
 	case code >= 200 && code < 300:
 		return nil, nil
-	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
+	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests,
+		code == http.StatusUnauthorized && p.config.OAuth2.Enabled(): // the token is wrong, not the record
 		err := fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status)
 		if wait, ok := httpclient.RetryAfter(resp.Header, time.Now()); ok {
 			failed, _ := strconv.Atoi(m.Metadata.Get(pipeline.MetaAttempt))

@@ -5,12 +5,14 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
@@ -26,12 +29,15 @@ import (
 const secret = "a secret of the test"
 
 // start runs the plugin with url as its receiver.
-func start(t *testing.T, url string) (in *pipelinetest.Feed, dead *pipelinetest.Recorder) {
+func start(t *testing.T, url string, change ...func(*webhook.Config)) (in *pipelinetest.Feed, dead *pipelinetest.Recorder) {
 	t.Helper()
 	var topics pipelinetest.Topics
 	p := webhook.New(&topics, &topics)
 	config := p.Settings().(*webhook.Config)
 	config.URL, config.Secret, config.MaxRetries = url, setting.NewSecret(secret), 3
+	for _, c := range change {
+		c(config)
+	}
 	require.NoError(t, config.Validate())
 	pipelinetest.Start(t, p)
 	return topics.Feed("webhook"), topics.Published("webhook-dead")
@@ -256,4 +262,67 @@ func Example() {
 	// Output:
 	// order-1 {"id":1}
 	// <nil>
+}
+
+// The receiver is reached through the proxy of the environment.
+func TestTheProxyOfTheEnvironmentIsUsed(t *testing.T) {
+	t.Parallel()
+	got := make(chan struct{}, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))
+	defer receiver.Close()
+	pipelinetest.BehindProxy(t, map[string]string{"hooks.invalid:80": receiver.Listener.Addr().String()}, func() error {
+		in, dead := start(t, "http://hooks.invalid/", func(c *webhook.Config) { c.MaxRetries, c.Retry.First = 1, 0 })
+		in.Send(message.NewMessage("order-1", []byte("{}")))
+		failed := make(chan error, 1)
+		go func() {
+			if _, err := dead.Wait(t.Context(), 1); err == nil {
+				failed <- errors.New("the record is a dead letter")
+			}
+		}()
+		select {
+		case <-got:
+			return nil
+		case err := <-failed:
+			return err
+		case <-time.After(2 * time.Minute):
+			require.FailNow(t, "neither posted nor a dead letter")
+			return nil
+		}
+	})
+}
+
+// A token that can't be fetched, or that the receiver refuses, says nothing about the record: it waits and
+// is posted later.
+func TestARecordWaitsForAToken(t *testing.T) {
+	t.Parallel()
+	var fetches, posts atomic.Int64
+	got := make(chan string, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/token" && fetches.Add(1) <= 2: // both ways to send the secret
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case r.URL.Path == "/token":
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"access_token":"of the endpoint","token_type":"Bearer","expires_in":600}`)
+		case posts.Add(1) == 1:
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			body, _ := io.ReadAll(r.Body)
+			got <- r.Header.Get("Authorization") + " " + string(body)
+		}
+	}))
+	defer receiver.Close()
+	in, dead := start(t, receiver.URL, func(c *webhook.Config) {
+		c.MaxRetries = 10_000_000 // topics in memory keep nothing back
+		c.OAuth2 = httpclient.OAuth2{TokenURL: receiver.URL + "/token", ClientID: "shop", ClientSecret: setting.NewSecret("s3cret")}
+	})
+	in.Send(message.NewMessage("order-1", []byte(`{"id":1}`)))
+	select {
+	case posted := <-got:
+		require.Equal(t, `Bearer of the endpoint {"id":1}`, posted)
+	case <-time.After(2 * time.Minute):
+		require.FailNow(t, "the receiver got no request")
+	}
+	require.Empty(t, dead.Messages())
+	require.EqualValues(t, 2, posts.Load())
 }

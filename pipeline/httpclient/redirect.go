@@ -1,5 +1,5 @@
-// Package httpclient has what clients of HTTP APIs share: how long an answer asks them to wait, and that
-// they follow no redirect.
+// Package httpclient has what clients of HTTP APIs share: their certificates, tokens and proxy, how long an
+// answer asks them to wait, and that they follow no redirect.
 package httpclient
 
 import (

@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -19,10 +16,6 @@ import (
 const (
 	maxSecretBytes = 64 << 10
 	secretWarning  = time.Minute // between two warnings about one secret
-
-	// A file that was changed less than this before it was read is read again, because a second change
-	// may have left its time and its size as they were.
-	fileSettled = 2 * time.Second
 )
 
 // Live is the current value of a Secret, for a service that runs for longer than a credential is valid.
@@ -36,19 +29,33 @@ type Live struct {
 	log    *slog.Logger
 	warn   *logs.Throttle
 
+	file *followed[string] // nil: not of a file
+
 	mu    sync.Mutex
-	value string
-	seen  fs.FileInfo // of the file that value is from; nil: read it again
+	value string // unless it is of a file
 }
 
 // Live returns the current value of s. The name says in warnings what the secret is for, such as the
 // path of its setting. accept refuses a new value by its error, which must not contain the value; nil
 // accepts every value. A nil log discards.
 func (s Secret) Live(name string, log *slog.Logger, accept func(string) error) *Live {
-	return &Live{
+	l := &Live{
 		name: name, source: s.source, accept: accept, value: s.value,
 		log: cmp.Or(log, slog.New(slog.DiscardHandler)), warn: logs.NewThrottle(secretWarning),
 	}
+	if s.source != nil && s.source.provide == nil {
+		l.file = &followed[string]{
+			paths: []string{s.source.file}, limit: maxSecretBytes, value: s.value,
+			parse: func(contents [][]byte, last string) (string, error) {
+				value, err := secretOf(s.source.file, contents[0])
+				if err != nil {
+					return "", err
+				}
+				return value, l.check(value, last)
+			},
+		}
+	}
+	return l
 }
 
 // Value returns the current value. Call it for each new connection or request instead of keeping the
@@ -60,28 +67,14 @@ func (l *Live) Value(ctx context.Context) string {
 	case l.source.provide != nil:
 		return l.provided(ctx)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if info, err := os.Stat(l.source.file); err == nil && unchanged(info, l.seen) {
-		return l.value
-	}
-	value, info, err := readSecret(l.source.file)
-	if err == nil {
-		err = l.check(value)
-	}
-	if err != nil {
-		l.seen = nil
+	value, changed, err := l.file.look()
+	switch {
+	case err != nil:
 		l.keep(err, slog.String("file", l.source.file))
-		return l.value
-	}
-	if value != l.value {
+	case changed:
 		l.log.InfoContext(ctx, "secret was read again and has changed", slog.String("secret", l.name), slog.String("file", l.source.file))
 	}
-	l.value, l.seen = value, info
-	if time.Since(info.ModTime()) < fileSettled {
-		l.seen = nil
-	}
-	return l.value
+	return value
 }
 
 // provided calls the function without the lock, because it may wait for a server.
@@ -93,7 +86,7 @@ func (l *Live) provided(ctx context.Context) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil {
-		err = l.check(value)
+		err = l.check(value, l.value)
 	}
 	if err != nil {
 		l.keep(err)
@@ -103,8 +96,8 @@ func (l *Live) provided(ctx context.Context) string {
 	return value
 }
 
-func (l *Live) check(value string) error {
-	if l.accept == nil || value == l.value {
+func (l *Live) check(value, last string) error {
+	if l.accept == nil || value == last {
 		return nil
 	}
 	return l.accept(value)
@@ -114,31 +107,19 @@ func (l *Live) keep(err error, more ...slog.Attr) {
 	l.warn.Warn(l.log, "secret can't be read again, so its last value stays in use", append(more, slog.String("secret", l.name), logs.Err(err))...)
 }
 
-// unchanged reports whether two looks at a path have found the same file with the same content. A
-// replaced file, also behind a symbolic link, is another one.
-func unchanged(now, before fs.FileInfo) bool {
-	return before != nil && os.SameFile(now, before) && now.ModTime().Equal(before.ModTime()) && now.Size() == before.Size()
+// readSecret returns the content of a file without the newlines at its end.
+func readSecret(path string) (string, error) {
+	content, _, err := readFile(path, maxSecretBytes)
+	if err != nil {
+		return "", err
+	}
+	return secretOf(path, content)
 }
 
-// readSecret returns the content of a file without the newlines at its end, and what was read.
-func readSecret(path string) (value string, info fs.FileInfo, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", nil, err
+func secretOf(path string, content []byte) (string, error) {
+	value := strings.TrimRight(string(content), "\r\n")
+	if value == "" {
+		return "", fmt.Errorf("file %s is empty: it must contain the secret", path)
 	}
-	defer f.Close()
-	if info, err = f.Stat(); err != nil { // before the content: a later change is noticed
-		return "", nil, err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
-	value = strings.TrimRight(string(b), "\r\n")
-	switch {
-	case err != nil:
-		return "", nil, err
-	case value == "":
-		return "", nil, fmt.Errorf("file %s is empty: it must contain the secret", path)
-	case len(b) > maxSecretBytes:
-		return "", nil, fmt.Errorf("file %s is larger than %d bytes, which no secret is", path, maxSecretBytes)
-	}
-	return value, info, nil
+	return value, nil
 }

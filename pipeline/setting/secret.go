@@ -68,7 +68,7 @@ func (s *Secret) UnmarshalText(text []byte) error {
 		*s = Secret{value: v}
 	case strings.HasPrefix(raw, "file:"):
 		file := strings.TrimPrefix(raw, "file:")
-		value, _, err := readSecret(file)
+		value, err := readSecret(file)
 		if err != nil {
 			return fmt.Errorf("%s%w", noFile, err)
 		}

@@ -3,6 +3,7 @@ package kafka
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -41,12 +42,15 @@ func clientConfig(c Config, log *slog.Logger) (*sarama.Config, error) {
 	// Otherwise a metadata request creates the topic with the broker's own number of partitions.
 	s.Metadata.AllowAutoTopicCreation = false
 	s.ChannelBufferSize = channelBuffer
-	tlsConfig, err := c.TLS.Load()
+	certificates, err := c.TLS.Live("plugins.kafka.tls", log)
 	if err != nil {
 		return nil, setting.FieldErrorsUnder("tls", err)
 	}
-	s.Net.TLS.Enable, s.Net.TLS.Config = tlsConfig != nil, tlsConfig
 	c.SASL.apply(s, log)
+	// sarama would keep the certificates of the start, so the dialer encrypts its connections.
+	s.Net.Proxy.Enable, s.Net.Proxy.Dialer = true, &loginDialer{
+		&net.Dialer{Timeout: c.DialTimeout}, certificates, c.RequestTimeout, c.SASL.Mechanism == sarama.SASLTypePlaintext,
+	}
 	return s, nil
 }
 

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"log/slog"
 	"net"
@@ -40,8 +39,6 @@ func (a SASL) apply(s *sarama.Config, log *slog.Logger) {
 		// PLAIN is a client, too, and its connections name the mechanism in the handshake.
 		s.Net.SASL.Mechanism = sarama.SASLTypeSCRAMSHA256
 		client = func() sarama.SCRAMClient { return &plainClient{user: a.User, password: password} }
-		s.Net.Proxy.Dialer = &plainDialer{&net.Dialer{Timeout: s.Net.DialTimeout}, s.Net.TLS.Config, s.Net.ReadTimeout}
-		s.Net.Proxy.Enable, s.Net.TLS.Enable, s.Net.TLS.Config = true, false, nil
 	}
 	s.Net.SASL.SCRAMClientGeneratorFunc = client
 }
@@ -51,12 +48,10 @@ type netDialer interface {
 	Dial(network, address string) (net.Conn, error)
 }
 
-// dialWith lets the connections of s be opened by d.
+// dialWith lets the connections of s, which is made by clientConfig, be opened by d.
 func dialWith(s *sarama.Config, d netDialer) {
-	if plain, ok := s.Net.Proxy.Dialer.(*plainDialer); ok {
-		d = &plainDialer{d, plain.tls, plain.handshake}
-	}
-	s.Net.Proxy.Enable, s.Net.Proxy.Dialer = true, d
+	login := *s.Net.Proxy.Dialer.(*loginDialer)
+	login.netDialer, s.Net.Proxy.Dialer = d, &login
 }
 
 // tokenProvider gives sarama the current token of OAUTHBEARER.
@@ -113,36 +108,30 @@ func (c *plainClient) Step(string) (string, error) {
 
 func (c *plainClient) Done() bool { return c.done }
 
-// plainDialer opens connections of PLAIN. They are encrypted here, because the handshake is changed
-// before it is encrypted.
-type plainDialer struct {
+// loginDialer opens connections that are ready for a login. Each is encrypted with the certificates of
+// that moment.
+type loginDialer struct {
 	netDialer
-	tls       *tls.Config   // nil: not encrypted
-	handshake time.Duration // bounds that of TLS
+	certificates *setting.LiveTLS
+	handshake    time.Duration // bounds that of TLS
+	plain        bool          // PLAIN is named in the handshake of SASL, before it is encrypted
 }
 
 // Dial implements proxy.Dialer.
-func (d *plainDialer) Dial(network, address string) (net.Conn, error) {
+func (d *loginDialer) Dial(network, address string) (net.Conn, error) {
 	conn, err := d.netDialer.Dial(network, address)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case d.tls == nil:
-		return plainConn{conn}, nil
-	}
-	config := d.tls
-	if config.ServerName == "" {
-		config = config.Clone()
-		config.ServerName, _, _ = net.SplitHostPort(address) // it was dialed
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), d.handshake)
 	defer cancel()
-	secure := tls.Client(conn, config)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = conn.Close()
+	if conn, err = d.certificates.Client(ctx, conn, address); err != nil {
 		return nil, err
 	}
-	return plainConn{secure}, nil
+	if d.plain {
+		return plainConn{conn}, nil
+	}
+	return conn, nil
 }
 
 // plainConn names PLAIN in each SaslHandshake request. sarama writes a request in one piece.

@@ -113,9 +113,9 @@ func connect(ctx context.Context, config Config, conf *sarama.Config) (sarama.Cl
 		left := max(time.Until(deadline), 100*time.Millisecond)
 		probe.Net.DialTimeout = min(probe.Net.DialTimeout, left)
 		probe.Net.ReadTimeout = min(probe.Net.ReadTimeout, left)
-		if plain, ok := probe.Net.Proxy.Dialer.(*plainDialer); ok {
-			probe.Net.Proxy.Dialer = &plainDialer{&net.Dialer{Timeout: probe.Net.DialTimeout}, plain.tls, probe.Net.ReadTimeout}
-		}
+		login := *probe.Net.Proxy.Dialer.(*loginDialer)
+		login.netDialer, login.handshake = &net.Dialer{Timeout: probe.Net.DialTimeout}, probe.Net.ReadTimeout
+		probe.Net.Proxy.Dialer = &login
 	}
 	first, err := sarama.NewClient(config.Brokers, &probe) // reads the cluster's metadata at once
 	if err != nil {

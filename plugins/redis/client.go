@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +12,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // silence disables the library's own log: it writes to stderr past our logger, and its errors
@@ -18,9 +21,9 @@ import (
 var silence = sync.OnceFunc(logging.Disable) //nolint:gochecknoglobals // the library has one logger per process
 
 // NewClient returns a client for c. It opens no connection; the caller closes it. Each new connection
-// sends the current password (setting.Live), while open connections stay authenticated; log has the
-// warning about a file that can't be read, and nil discards it. The password of a Sentinel is that of
-// the start.
+// has the password and the certificates of that moment (setting.Live), while open connections stay
+// authenticated; log has the warning about a file that can't be read, and nil discards it. The password
+// of a Sentinel is that of the start.
 //
 // The client speaks RESP2. RESP3 has push messages, which cost a check before each command, and a
 // handshake that Valkey, proxies and older servers refuse. The client honours the deadlines of
@@ -29,7 +32,7 @@ func NewClient(c ClientConfig, log *slog.Logger) (goredis.UniversalClient, error
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("redis client: %w", err)
 	}
-	tlsConfig, err := c.TLS.Load()
+	certificates, err := c.TLS.Live("tls of redis at "+c.address(), log)
 	if err != nil {
 		return nil, fmt.Errorf("redis client: %w", err)
 	}
@@ -42,7 +45,6 @@ func NewClient(c ClientConfig, log *slog.Logger) (goredis.UniversalClient, error
 		SentinelUsername:      c.SentinelUsername,
 		SentinelPassword:      c.SentinelPassword.Reveal(),
 		DB:                    c.DB,
-		TLSConfig:             tlsConfig,
 		Protocol:              2,
 		PoolSize:              c.PoolSize,
 		DialTimeout:           c.DialTimeout,
@@ -59,12 +61,30 @@ func NewClient(c ClientConfig, log *slog.Logger) (goredis.UniversalClient, error
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
+	if c.TLS.Enabled {
+		options.Dialer = dialEncrypted(c.DialTimeout, certificates)
+	}
 	if !c.Cluster {
 		return goredis.NewUniversalClient(options), nil
 	}
 	cluster := options.Cluster()
 	cluster.ClusterStateReloadInterval = clusterReload
 	return goredis.NewClusterClient(cluster), nil
+}
+
+// dialEncrypted opens a connection with the certificates of that moment. The library would keep those of
+// the start. Its own keep-alive is five minutes, too.
+func dialEncrypted(timeout time.Duration, certificates *setting.LiveTLS) func(ctx context.Context, network, address string) (net.Conn, error) {
+	d := net.Dialer{KeepAlive: 5 * time.Minute}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		conn, err := d.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return certificates.Client(ctx, conn, address)
+	}
 }
 
 // clusterReload is the interval at which a client in use reads the slots of the nodes. After the

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -22,7 +22,8 @@ import (
 type Config struct {
 	// Listen is the address of the server, host:port; port 0 takes a free one.
 	Listen string `yaml:"listen"`
-	TLS    TLS    `yaml:"tls"`
+	// TLS is the certificate of the server. Without it the server speaks HTTP without encryption.
+	TLS setting.ServerTLS `yaml:"tls"`
 	// AllowedOrigins are other origins. Their pages may use the handlers that permit it.
 	AllowedOrigins []string `yaml:"allowed_origins"`
 	// TrustedProxies are the networks whose X-Forwarded-For and user header are used.
@@ -47,12 +48,6 @@ type Config struct {
 	DrainWindow time.Duration `yaml:"drain_window"`
 }
 
-// TLS is the certificate of the server. Without it the server speaks HTTP without encryption.
-type TLS struct {
-	CertFile string `yaml:"cert_file"` // PEM, with the chain
-	KeyFile  string `yaml:"key_file"`  // PEM
-}
-
 // Auth says how the server finds out the user of a request.
 type Auth struct {
 	// Header is the header in which a trusted proxy names the user.
@@ -60,6 +55,8 @@ type Auth struct {
 	// JWKSFile or JWKSURL have the public keys of the site's sign-in.
 	JWKSFile string `yaml:"jwks_file"`
 	JWKSURL  string `yaml:"jwks_url"`
+	// JWKSClient says how the keys of JWKSURL are fetched.
+	JWKSClient httpclient.Config `yaml:"jwks_client"`
 	// Issuer and Audience are those of the tokens of the sign-in.
 	Issuer   string `yaml:"issuer"`
 	Audience string `yaml:"audience"`
@@ -75,9 +72,7 @@ func (c *Config) Validate() error {
 	var p setting.Problems
 	_, port, err := net.SplitHostPort(c.Listen)
 	p.Check(err == nil && port != "", "listen", "must be host:port, got %q", c.Listen)
-	if _, err := c.TLS.load(); err != nil {
-		p = append(p, err)
-	}
+	p.Under("tls", c.TLS.Validate())
 	for i, origin := range c.AllowedOrigins {
 		u, err := url.Parse(origin)
 		p.Check(err == nil && u.Host != "" && origin == u.Scheme+"://"+strings.ToLower(u.Host), fmt.Sprintf("allowed_origins[%d]", i),
@@ -118,6 +113,7 @@ func (a *Auth) validate(proxies bool) error {
 		u, err := url.Parse(a.JWKSURL)
 		p.Check(err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && setting.Loopback(u.Host)), "jwks_url",
 			"must be an https address, got %q", a.JWKSURL)
+		p.Under("jwks_client", a.JWKSClient.Validate(a.JWKSURL, false))
 	}
 	return p.Err()
 }
@@ -129,20 +125,6 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 	wrong.Check(len(where.NeededBy) == 0 || drain < where.StopTimeout/2, "drain_window",
 		"must be, with drain_delay, less than half of stop_timeout (%s), got %s", where.StopTimeout, drain)
 	return wrong.Err()
-}
-
-func (t TLS) load() (*tls.Config, error) {
-	if t.CertFile == "" && t.KeyFile == "" {
-		return nil, nil
-	}
-	if t.CertFile == "" || t.KeyFile == "" {
-		return nil, &setting.FieldError{Path: "tls.cert_file", Problem: "must be set together with key_file"}
-	}
-	cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-	if err != nil {
-		return nil, &setting.FieldError{Path: "tls.cert_file", Problem: err.Error()}
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}, nil
 }
 
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") // RFC 9110, section 5.1

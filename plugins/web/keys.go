@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 const (
@@ -61,8 +62,13 @@ type signIn struct {
 }
 
 func newSignIn(a Auth, log *slog.Logger) (*signIn, error) {
+	transport, err := httpclient.NewTransport(a.JWKSClient, nil, "plugins.web.auth.jwks_client", log)
+	if err != nil {
+		return nil, setting.FieldErrorsUnder("plugins.web.auth.jwks_client", err)
+	}
 	s := &signIn{
-		issuer: a.Issuer, audience: a.Audience, url: a.JWKSURL, log: log, client: &http.Client{Timeout: fetchTimeout, CheckRedirect: httpclient.NoRedirect},
+		issuer: a.Issuer, audience: a.Audience, url: a.JWKSURL, log: log,
+		client: &http.Client{Timeout: fetchTimeout, CheckRedirect: httpclient.NoRedirect, Transport: transport},
 		wanted: make(chan struct{}, 1), fetched: make(chan struct{}),
 	}
 	if a.JWKSFile == "" {

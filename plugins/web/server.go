@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/httpserver"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 const (
@@ -78,9 +79,9 @@ func (s *server) Start(ctx context.Context) error {
 	if err := s.plugin.start(ctx); err != nil {
 		return err
 	}
-	certificate, err := s.plugin.config.TLS.load()
+	certificate, err := s.plugin.config.TLS.Live("plugins.web.tls", s.plugin.log)
 	if err != nil {
-		return fmt.Errorf("web: plugins.web: %w", err)
+		return fmt.Errorf("web: plugins.web: %w", setting.FieldErrorsUnder("tls", err))
 	}
 	s.http = &http.Server{
 		Handler: s.requests.Handler(http.HandlerFunc(s.plugin.serve)), TLSConfig: certificate, Protocols: &http.Protocols{},

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
@@ -88,7 +89,7 @@ func TestSettings(t *testing.T) {
 	for want, change := range map[string]func(*web.Config){
 		"listen: must be host:port":                 func(c *web.Config) { c.Listen = "8080" },
 		"tls.cert_file: must be set together":       func(c *web.Config) { c.TLS.KeyFile = pair },
-		"tls.cert_file: open /absent":               func(c *web.Config) { c.TLS = web.TLS{CertFile: "/absent", KeyFile: "/absent"} },
+		"tls.cert_file: open /absent":               func(c *web.Config) { c.TLS = setting.ServerTLS{CertFile: "/absent", KeyFile: "/absent"} },
 		"allowed_origins[0]: must be an origin":     func(c *web.Config) { c.AllowedOrigins = []string{"https://shop.example/"} },
 		"allowed_origins[1]: must be an origin":     func(c *web.Config) { c.AllowedOrigins = []string{"https://a", "*"} },
 		"trusted_proxies[0]: must be a network":     func(c *web.Config) { c.TrustedProxies = []string{"proxy"} },
@@ -141,7 +142,7 @@ func TestSettings(t *testing.T) {
 		require.NoError(t, c.Validate(), header)
 	}
 	good := web.Config{
-		Listen: ":0", TLS: web.TLS{CertFile: pair, KeyFile: pair}, AllowedOrigins: []string{"https://shop.example:8443"},
+		Listen: ":0", TLS: setting.ServerTLS{CertFile: pair, KeyFile: pair}, AllowedOrigins: []string{"https://shop.example:8443"},
 		TrustedProxies: []string{"10.0.0.0/8", "::1"}, MaxStreams: 1, MaxStreamsPerUser: 1, DrainWindow: 1,
 		Auth: web.Auth{Header: "X-User", JWKSURL: "http://127.0.0.1/jwks", Issuer: "i", Audience: "a"},
 	}
@@ -298,7 +299,7 @@ func TestHTTP2(t *testing.T) {
 	h2c.Protocols.SetUnencryptedHTTP2(true)
 	check("http://"+plain.web.Addr(), h2c)
 
-	secure := start(t, func(c *web.Config) { c.TLS = web.TLS{CertFile: file, KeyFile: file} }, mount)
+	secure := start(t, func(c *web.Config) { c.TLS = setting.ServerTLS{CertFile: file, KeyFile: file} }, mount)
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	roots := x509.NewCertPool()

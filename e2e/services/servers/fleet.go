@@ -100,6 +100,7 @@ type Cluster struct {
 type Guard struct {
 	Port           int           // on loopback
 	Keystore       string        // PEM file: a key (PKCS #8) and its certificate
+	Truststore     string        // PEM file: who signs the certificates that clients must have; empty: they need none
 	User, Password string        // letters and digits only
 	Reauth         time.Duration // after which a connection must log in again; 0: never
 }

@@ -169,7 +169,10 @@ func (s *site) Register(r *pipeline.Registry) error {
 			Config: eventservice.DefaultConfig(), Rooms: rooms, Confirm: true, Fetch: slices.Contains(s.roles, "dispatcher"), Log: r.Env().Logger,
 		}
 		o.URL, o.Timeout = s.w.events, cmp.Or(s.w.timeout, time.Second)
-		service := eventservice.New(o)
+		service, err := eventservice.New(o)
+		if err != nil {
+			return err
+		}
 		r.Service("eventservice", service)
 		r.Collect(service.Collectors()...)
 		events = service

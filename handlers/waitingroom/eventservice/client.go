@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 const (
@@ -62,14 +64,16 @@ type client struct {
 	failed map[string]bool // events whose calls have failed since the last success
 }
 
-func newClient(c Config) *client {
-	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, MaxConnsPerHost: maxCalls, MaxIdleConnsPerHost: maxCalls,
-		IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true,
+func newClient(c Config, log *slog.Logger) (*client, error) {
+	transport, err := httpclient.NewTransport(c.Config, &http.Transport{
+		MaxConnsPerHost: maxCalls, MaxIdleConnsPerHost: maxCalls, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true,
+	}, "plugins.waitingroom.event_service", log)
+	if err != nil {
+		return nil, setting.FieldErrorsUnder("plugins.waitingroom.event_service", err)
 	}
 	calls := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "millrace_room_event_service_calls_total",
-		Help: "Calls to the Event Service, by result: seats, no_seats, no_event, invalid, failed, not_sent (after failures, or too many calls at once).",
+		Help: "Calls to the Event Service, by result: seats, no_seats, no_event, invalid, failed, not_sent (after failures, without a token, or too many calls at once).",
 	}, []string{"result"})
 	for _, result := range []string{resultSeats, resultNoSeats, resultNoEvent, resultInvalid, resultFailed, resultNotSent} {
 		calls.WithLabelValues(result)
@@ -78,7 +82,7 @@ func newClient(c Config) *client {
 		calls: calls, slots: make(chan struct{}, maxCalls), failed: map[string]bool{},
 		base: strings.TrimRight(c.URL, "/") + "/events/", timeout: c.Timeout, http: &http.Client{Transport: transport, CheckRedirect: httpclient.NoRedirect},
 		breaker: circuitbreaker.NewBuilder[any]().WithFailureThreshold(maxFailures).WithDelay(breakerDelay).Build(),
-	}
+	}, nil
 }
 
 // seats returns the number of seats of an event, or unknownSeats. The error wraps ErrNoEvent or
@@ -148,6 +152,8 @@ func resultOf(seats int64, err error) string {
 		return resultNoEvent
 	case errors.Is(err, errAnswer):
 		return resultInvalid
+	case errors.Is(err, httpclient.ErrNotSent):
+		return resultNotSent
 	case err != nil:
 		return resultFailed
 	case seats == unknownSeats:

@@ -16,6 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
+	"github.com/millrace-io/millrace/pipeline/httpclient"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 func newSim(t *testing.T, timeout time.Duration) (*sim.Service, *client) {
@@ -23,7 +26,8 @@ func newSim(t *testing.T, timeout time.Duration) (*sim.Service, *client) {
 	s := sim.New(map[string]int64{"42": 500, "empty": 0})
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	c := newClient(Config{URL: server.URL + "/", Timeout: timeout})
+	c, err := newClient(Config{URL: server.URL + "/", Timeout: timeout}, nil)
+	require.NoError(t, err)
 	t.Cleanup(c.http.CloseIdleConnections)
 	return s, c
 }
@@ -53,9 +57,10 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusFound)
 	}))
 	t.Cleanup(first.Close)
-	c := newClient(Config{URL: first.URL, Timeout: time.Minute})
+	c, err := newClient(Config{URL: first.URL, Timeout: time.Minute}, nil)
+	require.NoError(t, err)
 	t.Cleanup(c.http.CloseIdleConnections)
-	_, err := c.seats(t.Context(), "42")
+	_, err = c.seats(t.Context(), "42")
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.ErrorContains(t, err, "a redirect to "+other.URL+" is not followed")
 	require.InDelta(t, 1, testutil.ToFloat64(c.calls.WithLabelValues(resultFailed)), 0)
@@ -133,7 +138,8 @@ func TestAnAnswerThatIsNotValidClosesNoEvent(t *testing.T) {
 			_, _ = w.Write([]byte(`{"seatCount":500}`))
 		}))
 		t.Cleanup(server.Close)
-		c := newClient(Config{URL: server.URL, Timeout: time.Minute})
+		c, err := newClient(Config{URL: server.URL, Timeout: time.Minute}, nil)
+		require.NoError(t, err)
 		t.Cleanup(c.http.CloseIdleConnections)
 		for range maxFailures + 1 {
 			_, err := c.seats(t.Context(), "bad")
@@ -165,7 +171,8 @@ func TestAWaitForOtherCallsIsNoFailure(t *testing.T) {
 		_, _ = w.Write([]byte(`{"seatCount":500}`))
 	}))
 	t.Cleanup(server.Close)
-	c := newClient(Config{URL: server.URL, Timeout: time.Minute})
+	c, err := newClient(Config{URL: server.URL, Timeout: time.Minute}, nil)
+	require.NoError(t, err)
 	t.Cleanup(c.http.CloseIdleConnections)
 	var calls sync.WaitGroup
 	for range maxCalls {
@@ -248,4 +255,42 @@ millrace_room_event_service_calls_total{result="no_seats"} 7
 millrace_room_event_service_calls_total{result="not_sent"} 1
 millrace_room_event_service_calls_total{result="seats"} 1
 `)))
+}
+
+// The Event Service is reached through the proxy of the environment.
+func TestTheProxyOfTheEnvironmentIsUsed(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(sim.New(map[string]int64{"42": 500}))
+	t.Cleanup(server.Close)
+	pipelinetest.BehindProxy(t, map[string]string{"events.invalid:80": server.Listener.Addr().String()}, func() error {
+		c, err := newClient(Config{URL: "http://events.invalid", Timeout: time.Minute}, nil)
+		require.NoError(t, err)
+		t.Cleanup(c.http.CloseIdleConnections)
+		_, err = c.seats(t.Context(), "42")
+		return err
+	})
+}
+
+// Without a token no call is sent, which is no answer about the event.
+func TestACallWithoutATokenIsNotSent(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/token" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		calls++
+	}))
+	t.Cleanup(server.Close)
+	config := Config{URL: server.URL, Timeout: time.Minute, Config: httpclient.Config{
+		OAuth2: httpclient.OAuth2{TokenURL: server.URL + "/token", ClientID: "room", ClientSecret: setting.NewSecret("s3cret")},
+	}}
+	c, err := newClient(config, nil)
+	require.NoError(t, err)
+	t.Cleanup(c.http.CloseIdleConnections)
+	_, err = c.seats(t.Context(), "42")
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.InDelta(t, 1, testutil.ToFloat64(c.calls.WithLabelValues(resultNotSent)), 0)
+	require.Zero(t, calls)
 }

@@ -4,13 +4,15 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Config is the section plugins.waitingroom.event_service.
 type Config struct {
 	// URL is the address before /events/<id>. Empty: there is no Event Service.
-	URL string `yaml:"url"`
+	URL               string `yaml:"url"`
+	httpclient.Config `yaml:",inline"`
 	// Timeout bounds one call.
 	Timeout time.Duration `yaml:"timeout"`
 	// Cache is how long the answer is kept that an event does not exist, or has no number of seats.
@@ -29,6 +31,7 @@ func (c *Config) Validate() error {
 		"url", "must be http:// or https:// with a host, and without user, query and fragment")
 	p.Check(c.Timeout > 0 && c.Timeout <= maxTimeout, "timeout", "must be > 0 and at most %s, got %s", maxTimeout, c.Timeout)
 	p.Positive("cache", c.Cache)
+	p = append(p, c.Config.Validate(c.URL, false))
 	return p.Err()
 }
 

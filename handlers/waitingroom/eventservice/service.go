@@ -53,11 +53,15 @@ type Service struct {
 	fetches  errgroup.Group
 }
 
-// New returns the service.
-func New(o Options) *Service {
-	s := &Service{Options: o, client: newClient(o.Config), sampled: logs.NewThrottle(warnEvery)}
+// New returns the service. It reads the files of its settings.
+func New(o Options) (*Service, error) {
+	client, err := newClient(o.Config, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{Options: o, client: client, sampled: logs.NewThrottle(warnEvery)}
 	s.fetches.SetLimit(maxFetches)
-	return s
+	return s, nil
 }
 
 // Collectors returns the metrics.

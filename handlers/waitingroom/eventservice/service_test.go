@@ -53,7 +53,8 @@ func startOn(t *testing.T, own redis.ClientConfig, n int, change ...func(*Config
 		f(&config)
 	}
 	for range n {
-		one := New(Options{Config: config, Rooms: s.rooms, Confirm: true, Fetch: true, Log: slog.New(slog.DiscardHandler)})
+		one, err := New(Options{Config: config, Rooms: s.rooms, Confirm: true, Fetch: true, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, one.Stop(context.Background())) })
 		s.list = append(s.list, one)
 	}

@@ -102,6 +102,7 @@ func (c *Client) Open(log *slog.Logger) error {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	n.transport = &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            n.dialer.dial,
 		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    cfg.ConnectTimeout,
