@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -50,6 +51,11 @@ type Env struct {
 	Tracer trace.TracerProvider
 	// Schemas says what a service does with the schema of a store before it uses the store.
 	Schemas migration.Policy
+	// Disabled are the plugins of the binary that the settings disable. They are not registered, and
+	// their settings are not validated, so that nothing of them may be started.
+	Disabled []string
+	// StartTimeout bounds the start of services that a command needs only at times. Zero: no limit.
+	StartTimeout time.Duration
 }
 
 // NamedService is a registered service with its name.

@@ -147,7 +147,7 @@ func (p *Plugin) newManagers(c *redis.Server, env pipeline.Env, log *slog.Logger
 	all := map[string]*streams.Manager{}
 	for _, t := range promotiontype.All() {
 		o := p.streamOptions(t)
-		o.Client, o.Instance, o.Logger, o.Metrics = c.Client, env.Instance, log, m
+		o.Client, o.Connect, o.Instance, o.Logger, o.Metrics = c.Client, c.Connect, env.Instance, log, m
 		all[t.Name] = streams.NewManager(o)
 	}
 	return all

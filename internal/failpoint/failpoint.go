@@ -55,6 +55,15 @@ const (
 	Drawn   Point = "drawn"   // a part of the users has places
 )
 
+// The points in the order in which the replay of a dead letter passes them.
+const (
+	ReplayBegun Point = "replay-begun" // the store knows of it, and nothing was published
+	ReplayDone  Point = "replay-done"  // it is published, or in the ledger, and the store does not know
+)
+
+// ReplayPoints returns the points of a replay.
+func ReplayPoints() []Point { return []Point{ReplayBegun, ReplayDone} }
+
 // RoomPoints returns the points of a waiting room.
 func RoomPoints() []Point { return []Point{Promoted, Routed, Claimed, Finished} }
 

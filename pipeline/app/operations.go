@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -22,17 +23,57 @@ func (h *Host) addOperations(root *cobra.Command, plugin string, o operate.Opera
 	}
 	for _, a := range o.Actions {
 		var dryRun bool
+		var by By
 		long := cmp.Or(a.Long, a.Short+".")
 		a.Long = fmt.Sprintf("%s\n\nIt is %s: %s.", long, a.Danger, map[operate.Danger]string{
 			operate.Safe: "it can be repeated", operate.Irreversible: "it can't be undone"}[a.Danger])
+		validate := a.Validate
+		a.Validate = func(in operate.Input) error {
+			if validate != nil {
+				if err := validate(in); err != nil {
+					return err
+				}
+			}
+			if dryRun || !a.Audited {
+				return nil
+			}
+			return by.Check()
+		}
 		cmd := h.operation(a.About, func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
 			if dryRun {
 				return a.Preview(ctx, reg, in)
 			}
-			return a.Do(ctx, reg, in)
+			shown := &usersProgress{host: h, label: a.Name}
+			defer shown.end()
+			return a.Do(ctx, reg, in, operate.Use{ID: watermill.NewULID(), Who: by.Who, Why: by.Why, Progress: shown.set, Say: h.tell})
 		})
 		cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be done, and change nothing")
+		if a.Audited {
+			by.Flags(cmd)
+		}
 		h.addOperation(root, plugin, cmd)
+	}
+}
+
+// usersProgress shows the progress of an action from its first step on.
+type usersProgress struct {
+	host  *Host
+	label string
+	bar   *Progress
+}
+
+func (u *usersProgress) set(done, total int64) {
+	if u.bar == nil {
+		u.bar = u.host.Progress(total, u.label)
+	}
+	u.bar.Set(done)
+}
+
+func (h *Host) tell(text string) { fmt.Fprintln(h.Err(), Printable(text)) }
+
+func (u *usersProgress) end() {
+	if u.bar != nil {
+		u.bar.Done()
 	}
 }
 
@@ -46,8 +87,14 @@ func (h *Host) operation(about operate.About, read func(context.Context, *pipeli
 		Args:    cobra.NoArgs,
 	})
 	addFields(cmd, about.Fields)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		in := inputOf(cmd, about.Fields)
+	for _, f := range about.Fields {
+		if f.Arguments {
+			cmd.Use += " [" + strings.ToUpper(f.Name) + "…]"
+			cmd.Args = cobra.ArbitraryArgs
+		}
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		in := inputOf(cmd, about.Fields, args)
 		if about.Validate != nil {
 			if err := about.Validate(in); err != nil {
 				return err
@@ -68,7 +115,8 @@ func (h *Host) operation(about operate.About, read func(context.Context, *pipeli
 }
 
 func (h *Host) addOperation(root *cobra.Command, plugin string, cmd *cobra.Command) {
-	words := strings.Fields(cmd.Use)
+	name, arguments, _ := strings.Cut(cmd.Use, " [")
+	words := strings.Fields(name)
 	last := len(words) - 1
 	parent := root
 	for _, word := range words[:last] {
@@ -78,7 +126,9 @@ func (h *Host) addOperation(root *cobra.Command, plugin string, cmd *cobra.Comma
 			}
 		}
 	}
-	cmd.Use = words[last]
+	if cmd.Use = words[last]; arguments != "" {
+		cmd.Use += " [" + arguments
+	}
 	if parent == root { // below it they are inherited
 		cmd.GroupID = groupOperate
 		h.ServiceFlags(cmd)
@@ -92,6 +142,9 @@ func (h *Host) addOperation(root *cobra.Command, plugin string, cmd *cobra.Comma
 func addFields(cmd *cobra.Command, fields []operate.Field) {
 	flags := cmd.Flags()
 	for _, f := range fields {
+		if f.Arguments {
+			continue
+		}
 		switch f.Type {
 		case operate.Number:
 			n, _ := strconv.Atoi(f.Default) // 0 without a default
@@ -106,10 +159,12 @@ func addFields(cmd *cobra.Command, fields []operate.Field) {
 	}
 }
 
-func inputOf(cmd *cobra.Command, fields []operate.Field) operate.Input {
+func inputOf(cmd *cobra.Command, fields []operate.Field, args []string) operate.Input {
 	flags, in := cmd.Flags(), operate.Input{}
 	for _, f := range fields {
-		if list, err := flags.GetStringSlice(f.Name); f.Type == operate.List && err == nil {
+		if f.Arguments {
+			in[f.Name] = args
+		} else if list, err := flags.GetStringSlice(f.Name); f.Type == operate.List && err == nil {
 			in[f.Name] = list
 		} else {
 			in[f.Name] = []string{flags.Lookup(f.Name).Value.String()}
@@ -142,7 +197,11 @@ func writeAnswer(out io.Writer, a operate.Answer) error {
 			continue
 		}
 		w := Table(out)
-		for _, row := range append([][]string{t.Columns}, t.Rows...) {
+		rows := t.Rows
+		if len(t.Columns) > 0 {
+			rows = append([][]string{t.Columns}, rows...)
+		}
+		for _, row := range rows {
 			cells := make([]string, len(row))
 			for i, cell := range row {
 				cells[i] = Printable(cell)

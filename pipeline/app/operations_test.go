@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -59,15 +60,20 @@ func (o operated) Operations() operate.Operations {
 		}
 		return a, nil
 	}
-	did := func(what string) func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
-		return func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
-			return operate.Answer{Value: map[string]string{"did": what}, Lines: []string{what}}, nil
-		}
+	would := func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
+		return operate.Answer{Value: map[string]string{"did": "would turn"}, Lines: []string{"would turn"}}, nil
+	}
+	did := func(_ context.Context, _ *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+		use.Report(1, 2)
+		use.Tell("It squeaks.")
+		text := strings.TrimSpace(fmt.Sprint("turned ", strings.Join(in.List("spoke"), "+"), " ", use.Who, " ", use.Why))
+		return operate.Answer{Value: map[string]any{"did": text, "id": len(use.ID) > 0}, Lines: []string{text}, Tables: []operate.Table{{Rows: [][]string{{"a", "b"}}}}}, nil
 	}
 	turn := operate.About{Name: "wheel turn", Short: "Turn a wheel", Examples: []string{"wheel turn"}}
+	mend := operate.About{Name: "wheel mend", Short: "Mend spokes", Examples: []string{"wheel mend 3"}, Fields: []operate.Field{{Name: "spoke", Type: operate.List, Arguments: true}}}
 	return operate.Operations{
 		Reports: []operate.Report{{About: about, Read: read}},
-		Actions: []operate.Action{{About: turn, Danger: operate.Irreversible, Preview: did("would turn"), Do: did("turned")}},
+		Actions: []operate.Action{{About: turn, Danger: operate.Irreversible, Preview: would, Do: did}, {About: mend, Danger: operate.Safe, Audited: true, Preview: would, Do: did}},
 	}
 }
 
@@ -88,7 +94,12 @@ func TestOperationsAreCommands(t *testing.T) {
 		"what is known, and an error":  {[]string{"show", "--name", "away"}, app.ExitUnavailable, "A wheel.\nNAME  SIZE\naway  3\nNo spokes.\nIt turns.\n", "its hub\n", 1},
 		"controls of a terminal":       {[]string{"show", "--name", "\x1b[2J", "--mark", "\x1b[2J"}, app.ExitOK, "A wheel\ufffd[2J.\nNAME  SIZE\n\ufffd[2J  3\nNo spokes.\nIt turns\ufffd[2J.\n", "", 1},
 		"an error alone":               {[]string{"show", "--name", "lost", "--json"}, app.ExitBad, "", "mill: no such wheel\n", 1},
-		"an action":                    {[]string{"turn"}, app.ExitOK, "turned\n", "", 0},
+		"an action":                    {[]string{"turn"}, app.ExitOK, "turned\na  b\n", "It squeaks.\nwheel turn: 1 of 2 (50 %)\n", 0},
+		"an audited one":               {[]string{"mend", "3", "4", "--who", "ann", "--why", "broken"}, app.ExitOK, "turned 3+4 ann broken\na  b\n", "", 0},
+		"without a reason":             {[]string{"mend", "3"}, app.ExitUsage, "", "mill: --why REASON required, for the audit\n", 0},
+		"its preview needs none":       {[]string{"mend", "3", "--dry-run"}, app.ExitOK, "would turn\n", "", 0},
+		"a use has an id":              {[]string{"turn", "--json"}, app.ExitOK, "{\n  \"did\": \"turned\",\n  \"id\": true\n}\n", "", 0},
+		"an argument that none takes":  {[]string{"turn", "3"}, app.ExitUsage, "", "", 0},
 		"its preview":                  {[]string{"turn", "--dry-run", "--json"}, app.ExitOK, "{\n  \"did\": \"would turn\"\n}\n", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +130,7 @@ func TestOperationsAreCommands(t *testing.T) {
 	}
 	help := run(t.Context(), o).stdout
 	require.Contains(t, help, "It is irreversible: it can't be undone.")
-	require.NotContains(t, help, "role", "nothing checks one")
+	require.NotContains(t, help, "role", "a command checks none")
 }
 
 // The report about routes is part of every binary.

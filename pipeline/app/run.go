@@ -165,7 +165,8 @@ func (commandPlugin) Name() string                          { return "command" }
 func (c commandPlugin) Register(r *pipeline.Registry) error { return c.register(r) }
 
 func env(l *Loaded, tracer trace.TracerProvider, schemas migration.Policy) pipeline.Env {
-	return pipeline.Env{Instance: l.Settings.instance(), InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas}
+	return pipeline.Env{Instance: l.Settings.instance(), InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas,
+		Disabled: l.Disabled, StartTimeout: l.Settings.StartTimeout}
 }
 
 // open reads the settings, connects to the environment, or starts it if there is a notice, and

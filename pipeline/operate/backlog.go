@@ -1,7 +1,10 @@
 package operate
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -35,6 +38,56 @@ type Backlog struct {
 	// Oldest is when the oldest message that is not done was published. Zero: it is not known, or
 	// there is none.
 	Oldest time.Time
+	// Streams are the parts of a source whose streams are found while it runs. Nil: it has one place.
+	Streams *StreamBacklogs
+}
+
+// StreamBacklogs are the streams of a source that are furthest behind, and the number of all.
+type StreamBacklogs struct {
+	Total int             `json:"total"`
+	Worst []StreamBacklog `json:"worst"` // at most 100, most messages first
+}
+
+// StreamBacklog is what a group has not done in one stream. A field that is null is not known.
+type StreamBacklog struct {
+	Stream   string     `json:"stream"`
+	Waiting  *int64     `json:"waiting"`
+	InFlight *int64     `json:"in_flight"`
+	Oldest   *time.Time `json:"oldest"`
+}
+
+// worstStreams bounds StreamBacklogs.Worst.
+const worstStreams = 100
+
+// messages is the number of messages that are not done, as far as it is known.
+func (s StreamBacklog) messages() int64 {
+	if n := sum(s.Waiting, s.InFlight); n != nil {
+		return *n
+	}
+	return 0
+}
+
+// Add adds one of the streams of b.Streams.
+func (b *Backlog) Add(stream string, one Backlog) {
+	if one.Waiting == nil || b.Waiting == nil {
+		b.Waiting = nil
+	} else {
+		b.Waiting = sum(b.Waiting, one.Waiting)
+	}
+	b.InFlight = sum(b.InFlight, one.InFlight)
+	if b.Oldest.IsZero() || !one.Oldest.IsZero() && one.Oldest.Before(b.Oldest) {
+		b.Oldest = one.Oldest
+	}
+	s := StreamBacklog{stream, one.Waiting, one.InFlight, timeOf(one.Oldest)}
+	list := b.Streams
+	list.Total++
+	at, _ := slices.BinarySearchFunc(list.Worst, s, func(a, b StreamBacklog) int {
+		return cmp.Or(cmp.Compare(b.messages(), a.messages()), strings.Compare(a.Stream, b.Stream))
+	})
+	if at < worstStreams {
+		list.Worst = slices.Insert(list.Worst, at, s)
+		list.Worst = list.Worst[:min(len(list.Worst), worstStreams)]
+	}
 }
 
 // DeadLetters is offered (pipeline.Registry.Offer) by a plugin that stores dead letters.

@@ -47,11 +47,56 @@ type Report struct {
 type Action struct {
 	About
 	Danger Danger
+	// Role is the least role of a person who may do it where persons have roles, as on a page. A
+	// command asks for none, because its user has the settings and so the rights on the servers.
+	Role Role
+	// Audited says that the person and the reason are recorded, so that both are required.
+	Audited bool
 	// Preview returns what Do would do now, and changes nothing: the --dry-run of the command.
 	Preview func(context.Context, *pipeline.Registry, Input) (Answer, error)
 	// Do returns what was done. With an error, the answer holds what was done before it.
-	Do func(context.Context, *pipeline.Registry, Input) (Answer, error)
+	Do func(context.Context, *pipeline.Registry, Input, Use) (Answer, error)
 }
+
+// Use is one use of an action by a person.
+type Use struct {
+	// ID is the same when one use arrives twice, as after a double click, and when an interrupted one
+	// is continued. Where an action changes many things, one use changes each of them once. Empty:
+	// this use is unlike any other.
+	ID string
+	// Who and Why are recorded by an action that is Audited, and are empty for any other.
+	Who, Why string
+	// Progress is called with the number of things that are done and of all. It may be nil, and must
+	// not block.
+	Progress func(done, total int64)
+	// Say is called with a sentence for the person who waits, such as what is waited for. It may be
+	// nil, and must not block.
+	Say func(text string)
+}
+
+// Report calls Progress.
+func (u Use) Report(done, total int64) {
+	if u.Progress != nil {
+		u.Progress(done, total)
+	}
+}
+
+// Tell calls Say.
+func (u Use) Tell(text string) {
+	if u.Say != nil {
+		u.Say(text)
+	}
+}
+
+// Role is what a person may do. Each role may also do what those before it may.
+type Role string
+
+// The roles.
+const (
+	Viewer   Role = "viewer"   // sees everything, and changes nothing
+	Operator Role = "operator" // changes the work: replays, discards, resolves, pauses
+	Admin    Role = "admin"    // changes the servers, such as topics
+)
 
 // InputError says that a field has a value that the report or action can't work with, which only it
 // can tell. The command then ends with the exit code of a wrong command line.
@@ -87,6 +132,8 @@ type Field struct {
 	Help string // a word in back quotes names the value
 	// Default is used when the field is not given. Empty: none, 0 or false.
 	Default string
+	// Arguments says that the values, a List, are the arguments of the command instead of a flag.
+	Arguments bool
 }
 
 // Input has the values of fields, as url.Values has those of a form.

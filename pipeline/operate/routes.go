@@ -24,6 +24,8 @@ type RouteStatus struct {
 	Retries     *int64            `json:"retries"` // that wait in the retry topic
 	NextDue     *time.Time        `json:"next_due"`
 	DeadLetters *int64            `json:"dead_letters"` // that wait for a person
+	// Streams are those of a route that finds them while it runs, such as one per campaign.
+	Streams *StreamBacklogs `json:"streams,omitempty"`
 }
 
 // RoutesStatus is the value of the report of Routes.
@@ -42,7 +44,7 @@ func Routes() Report {
 			Short: "Show the lag, retries and dead letters of each route",
 			Long: `Show what each route has not done yet, over all instances.
 
-WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both. RETRIES wait in the retry topic, and DUE IN says when the next one is due. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell.
+WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both. RETRIES wait in the retry topic, and DUE IN says when the next one is due. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
 
 It needs no running instance, and reads without a consumer group.`,
 			Examples: []string{"routes --config settings.yaml", "routes --route orders --json"},
@@ -84,7 +86,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		}
 		own := backlogs[r.Name]
 		reader, read := readers[retryPlace(r)]
-		status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest)}
+		status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest), Streams: own.Streams}
 		if r.Policy.Retry.To == nil {
 			status.Retries = new(int64)
 		} else if read {
@@ -102,6 +104,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		table.Rows = append(table.Rows, status.row(now))
 	}
 	answer := Answer{Tables: []Table{table}}
+	answer.addStreams(value.Routes, now)
 	for _, p := range problems {
 		check := Check{Name: "not known", Level: Fail, Text: strings.ReplaceAll(p.Error(), "\n", "; ")}
 		value.Checks, answer.Checks = append(value.Checks, check), append(answer.Checks, check)
@@ -237,13 +240,45 @@ func sum(numbers ...*int64) *int64 {
 	return total
 }
 
-func (s RouteStatus) row(now time.Time) []string {
-	number := func(n *int64) string {
-		if n == nil {
-			return "-"
+// shownStreams bounds the streams of a route in the table. --json has more of them.
+const shownStreams = 10
+
+// addStreams adds the table of the streams that have something to do, and what it leaves out.
+func (a *Answer) addStreams(routes []RouteStatus, now time.Time) {
+	table := Table{Columns: []string{"ROUTE", "STREAM", "WAITING", "IN FLIGHT", "OLDEST"}}
+	for _, r := range routes {
+		if r.Streams == nil {
+			continue
 		}
-		return strconv.FormatInt(*n, 10)
+		rows := 0
+		for _, s := range r.Streams.Worst {
+			if s.messages() == 0 && s.Waiting != nil || rows == shownStreams {
+				continue
+			}
+			oldest := "-"
+			if s.Oldest != nil {
+				oldest = short(now.Sub(*s.Oldest))
+			}
+			table.Rows = append(table.Rows, []string{r.Route, s.Stream, number(s.Waiting), number(s.InFlight), oldest})
+			rows++
+		}
+		if more := r.Streams.Total - rows; more > 0 && rows == shownStreams {
+			a.Notes = append(a.Notes, fmt.Sprintf("%s has %d streams; the %d that are furthest behind are shown, and --json has up to %d.", r.Route, r.Streams.Total, rows, worstStreams))
+		}
 	}
+	if len(table.Rows) > 0 {
+		a.Tables = append(a.Tables, table)
+	}
+}
+
+func number(n *int64) string {
+	if n == nil {
+		return "-"
+	}
+	return strconv.FormatInt(*n, 10)
+}
+
+func (s RouteStatus) row(now time.Time) []string {
 	oldest, due := "-", "-"
 	if s.Oldest != nil {
 		oldest = short(now.Sub(*s.Oldest))

@@ -124,6 +124,45 @@ func TestRoutes(t *testing.T) {
 	require.Equal(t, []string{"sell", "-", "-", "-", "0", "-", "0"}, rows[2])
 }
 
+// A route that finds its streams while it runs shows the total, and the streams that are furthest behind.
+func TestRoutesOfManyStreams(t *testing.T) {
+	t.Parallel()
+	n := func(n int64) *int64 { return &n }
+	now := time.Now()
+	all := operate.Backlog{Waiting: n(0), InFlight: n(0), Streams: &operate.StreamBacklogs{}}
+	for i := range int64(150) {
+		one := operate.Backlog{Waiting: n(i / 2), InFlight: n(i % 2), Oldest: now.Add(-time.Duration(i) * time.Minute)}
+		all.Add(fmt.Sprintf("campaign:%03d", (i*7)%150), one)
+	}
+	all.Add("idle", operate.Backlog{Waiting: n(0), InFlight: n(0)})
+	m := newMill(now)
+	m.flour.backlog = all
+	a, err := read(t, m, operate.Input{"route": {"bake"}})
+	require.NoError(t, err)
+	status := a.Value.(operate.RoutesStatus).Routes[0]
+	require.Equal(t, []int64{2 * 74 * 75 / 2, 75}, []int64{*status.Waiting, *status.InFlight})
+	require.WithinDuration(t, now.Add(-149*time.Minute), *status.Oldest, time.Second)
+	require.Equal(t, 151, status.Streams.Total)
+	require.Len(t, status.Streams.Worst, 100)
+	worst := status.Streams.Worst[0]
+	require.Equal(t, []any{"campaign:143", int64(74), int64(1)}, []any{worst.Stream, *worst.Waiting, *worst.InFlight})
+	require.Len(t, a.Tables, 2)
+	require.Len(t, a.Tables[1].Rows, 10)
+	require.Equal(t, []string{"bake", "campaign:143", "74", "1", "2h29m"}, a.Tables[1].Rows[0])
+	require.Equal(t, []string{"bake has 151 streams; the 10 that are furthest behind are shown, and --json has up to 100."}, a.Notes)
+
+	// A stream whose number is not known makes the total unknown, and is shown.
+	m.flour.backlog = operate.Backlog{Waiting: n(0), InFlight: n(0), Streams: &operate.StreamBacklogs{}}
+	m.flour.backlog.Add("odd", operate.Backlog{InFlight: n(0)})
+	m.flour.backlog.Add("idle", operate.Backlog{Waiting: n(0), InFlight: n(0)})
+	m.flour.backlog.Add("busy", operate.Backlog{Waiting: n(3), InFlight: n(0)})
+	a, err = read(t, m, operate.Input{"route": {"bake"}})
+	require.NoError(t, err)
+	require.Nil(t, a.Value.(operate.RoutesStatus).Routes[0].Waiting)
+	require.Equal(t, [][]string{{"bake", "busy", "3", "0", "-"}, {"bake", "odd", "-", "0", "-"}}, a.Tables[1].Rows)
+	require.Empty(t, a.Notes)
+}
+
 // A foreign retry record may be due in any year.
 func TestRoutesWithATimeThatJSONCannotHave(t *testing.T) {
 	t.Parallel()

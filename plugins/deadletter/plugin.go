@@ -47,6 +47,8 @@ type Plugin struct {
 	streams    Streams              // nil: no dead letters in streams
 	sinks      map[string]bool      // dead-letter topics (false) and streams (true) of sinks
 	store      atomic.Pointer[store.Store]
+	serving    atomic.Bool   // the services of the process run, and not only those of a command
+	copying    chan struct{} // has a value while a use copies the dead-letter streams
 	log        *slog.Logger
 	relayed    *logs.Sampled[groupKey, store.DeadLetter]
 	metrics    *metrics
@@ -62,6 +64,7 @@ func New(topics Transport, others ...Transport) *Plugin {
 		sinks:      map[string]bool{},
 		log:        slog.New(slog.DiscardHandler),
 		metrics:    newMetrics(),
+		copying:    make(chan struct{}, 1),
 	}
 	for _, t := range others {
 		p.transports[t.Kind()] = t
@@ -117,16 +120,18 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 	return []*cobra.Command{cli.Command(h, p.cliEnv())}
 }
 
-// Operations implements operate.Operated.
+// Operations implements operate.Operated. The same reports and actions work in the process of a command
+// and in one that runs routes.
 func (p *Plugin) Operations() operate.Operations {
-	return operate.Operations{Reports: []operate.Report{p.cliEnv().List()}}
+	env := p.cliEnv()
+	return operate.Operations{Reports: []operate.Report{env.List()}, Actions: env.Actions()}
 }
 
 func (p *Plugin) cliEnv() cli.Env {
 	return cli.Env{
 		Register: p.registerStore,
-		Store:    p.store.Load,
-		Replayer: func(running *app.Running) cli.Replayer { return newReplays(p, running) },
+		Open:     p.openForUse,
+		Replayer: func(reg *pipeline.Registry) cli.Replayer { return newReplays(p, reg) },
 	}
 }
 

@@ -83,7 +83,7 @@ func TestADryRunPreviewsEachDeadLetter(t *testing.T) {
 		}
 
 		r := o.report(0, "replay", "--all", "--dry-run")
-		require.Equal(t, cli.Report{DryRun: true, Selected: 6, Replayed: 3, Already: 1, Refused: 2, DeadLetters: []cli.Line{
+		require.Equal(t, cli.Report{DryRun: true, Selected: 6, Replayed: 3, Already: 1, Refused: 2, Matching: 6, About: []cli.Topic{{Subject: "P", Count: 4}, {Count: 2}}, DeadLetters: []cli.Line{
 			payout(1, store.OutcomeRefused, "it is paid"),
 			payout(2, store.OutcomeReplayed, ""),
 			payout(3, store.OutcomeReplayed, ""),
@@ -94,14 +94,16 @@ func TestADryRunPreviewsEachDeadLetter(t *testing.T) {
 		out, code := o.run("replay", "--all", "--dry-run")
 		require.Equal(t, 0, code, out)
 		require.Regexp(t, payoutDeadLetter(1).ID+` +would be refused +P:1 rejected, now SUCCESS, tx-1 +it is paid\n`, out)
-		require.Contains(t, out, "\n6 dead letters: 3 would be replayed, 1 would have no effect, 2 would be refused; nothing was changed.\n")
+		require.Contains(t, out, "\n6 dead letters match: 4 about P, 2 without a subject.\n6 dead letters: 3 would be replayed, 1 would have no effect, 2 would be refused; nothing was changed.\n")
+		out, _ = o.run("replay", "--all", "--dry-run", "--limit", "1")
+		require.Contains(t, out, "\n6 dead letters match, and the limit selects 1 of them: 1 about P.\n1 dead letter: 1 would be refused; nothing was changed.\n")
 		out, _ = o.run("replay", "--dry-run", payoutDeadLetter(3).ID, gone.ID)
 		require.Contains(t, out, "\n2 dead letters: 1 would be replayed, 1 would be skipped; nothing was changed.\n")
 		out, _ = o.run("replay", "--dry-run", payoutDeadLetter(4).ID)
 		require.Contains(t, out, "\n1 dead letter: 1 would have no effect; nothing was changed.\n")
 
 		r = o.report(0, "discard", "--plugin", "payouts", "--dry-run")
-		require.Equal(t, cli.Report{DryRun: true, Selected: 4, Discarded: 3, Refused: 1, DeadLetters: []cli.Line{
+		require.Equal(t, cli.Report{DryRun: true, Selected: 4, Discarded: 3, Refused: 1, Matching: 4, About: []cli.Topic{{Subject: "P", Count: 4}}, DeadLetters: []cli.Line{
 			payout(1, "discarded", ""), payout(2, store.OutcomeRefused, "resolve P:2 first"),
 			payout(3, "discarded", "nobody is paid"), payout(4, "discarded", ""),
 		}}, r)

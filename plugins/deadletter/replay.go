@@ -13,7 +13,6 @@ import (
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 // Replayer replays the dead letters of a plugin's ledger: those with a subject.
@@ -48,8 +47,7 @@ const (
 	maxPreviewFailures = 3
 )
 
-// replays replays and previews dead letters in the process of a command. It is not safe for
-// concurrent use.
+// replays replays and previews dead letters for one use of an action. It is not safe for concurrent use.
 type replays struct {
 	plugin      *Plugin
 	replayers   map[string]Replayer // by plugin
@@ -63,13 +61,14 @@ type replays struct {
 	err     error             // of the last preview that failed
 }
 
-func newReplays(p *Plugin, running *app.Running) *replays {
-	r := &replays{plugin: p, env: running.Registry.Env(), startWithin: running.Settings.StartTimeout, disabled: running.Disabled,
+func newReplays(p *Plugin, reg *pipeline.Registry) *replays {
+	env := reg.Env()
+	r := &replays{plugin: p, env: env, startWithin: env.StartTimeout, disabled: env.Disabled,
 		retryTopics: map[string]store.Source{}, replayers: map[string]Replayer{}}
-	for _, offer := range pipeline.Offers[ReplayedBy](running.Registry) {
+	for _, offer := range pipeline.Offers[ReplayedBy](reg) {
 		r.replayers[offer.Plugin] = offer.Replayer
 	}
-	for _, route := range running.Registry.Routes() {
+	for _, route := range reg.Routes() {
 		if retry := route.Policy.Retry; retry.TakesReplays && retry.To != nil {
 			to := retry.To.Describe()
 			r.retryTopics[route.Name] = store.Source{Kind: to.Kind, Name: to.Name}
@@ -79,7 +78,8 @@ func newReplays(p *Plugin, running *app.Running) *replays {
 }
 
 // Start starts the transports and ledgers that replays of these targets need. They depend on the
-// content of the store, so they are a runtime of their own, which starts after the store.
+// content of the store, so they are a runtime of their own, which starts after the store. In a process
+// that runs routes they are started already.
 func (r *replays) Start(ctx context.Context, targets []store.Target) error {
 	return r.start(ctx, r.startWithin, targets)
 }
@@ -98,6 +98,9 @@ func (r *replays) StartPreviews(ctx context.Context, targets []store.Target) err
 }
 
 func (r *replays) start(ctx context.Context, within time.Duration, targets []store.Target) error {
+	if r.plugin.serving.Load() {
+		return nil
+	}
 	env := r.env
 	env.Instance += "-replay-" + watermill.NewULID() // no running instance has this name
 	reg, err := pipeline.NewRegistry(env, r.plugins(targets)...)
@@ -105,8 +108,11 @@ func (r *replays) start(ctx context.Context, within time.Duration, targets []sto
 		return err
 	}
 	runtime := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
+	if within > 0 {
+		bounded, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		ctx = bounded
+	}
 	if err := runtime.StartServices(ctx); err != nil {
 		return err
 	}

@@ -36,25 +36,54 @@ type storeService struct {
 // registerStore registers the service of a command.
 func (p *Plugin) registerStore(r *pipeline.Registry) error {
 	p.log = r.Env().Logger
-	streams := p.streamNames()
-	switch {
-	case p.config.Store.DSN.IsZero() && len(streams) == 0:
-		return app.Usage("dead letters are not stored: %s is not set", storeSetting)
-	case p.config.drivers == nil: // Validate has refused a DSN
-		return app.Usage("the dead letters of the stream %s need a store to be listed or replayed: %s", streams[0], noDrivers)
-	case p.config.Store.DSN.IsZero():
-		r.Service("deadletter.command", &streamStore{plugin: p, streams: streams, positions: map[string][]position{}})
-		return nil
+	if p.config.Store.DSN.IsZero() {
+		streams, err := p.newStreamStore()
+		if err == nil {
+			r.Service("deadletter.command", shared{streams})
+		}
+		return err
 	}
 	r.Service("deadletter.command", &storeService{plugin: p, schemas: r.Env().Schemas})
 	return nil
 }
 
+// openForUse returns the store of the process, which stays open, or a copy of the dead-letter streams,
+// which end deletes. There is one copy at a time, so that two uses in a process replay a dead letter once.
+func (p *Plugin) openForUse(ctx context.Context) (s *store.Store, end func(context.Context) error, err error) {
+	if s := p.store.Load(); s != nil {
+		return s, func(context.Context) error { return nil }, nil
+	}
+	if !p.config.Store.DSN.IsZero() {
+		return nil, nil, fmt.Errorf("%w: the store of dead letters is not open in this process", pipeline.ErrUnavailable)
+	}
+	streams, err := p.newStreamStore()
+	if err != nil {
+		return nil, nil, err
+	}
+	select {
+	case p.copying <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	if err := streams.Start(ctx); err != nil {
+		<-p.copying
+		return nil, nil, err
+	}
+	return streams.open, func(ctx context.Context) error {
+		defer func() { <-p.copying }()
+		return streams.Stop(context.WithoutCancel(ctx))
+	}, nil
+}
+
 // Start waits for the database, and opens the store when the schema policy accepts its tables.
 func (s *storeService) Start(ctx context.Context) error {
 	p := s.plugin
-	if err := s.checkTopics(); err != nil || p.config.Store.DSN.IsZero() {
+	if err := s.checkTopics(); err != nil {
 		return err
+	}
+	p.serving.Store(s.count)
+	if p.config.Store.DSN.IsZero() {
+		return nil
 	}
 	var err error
 	if s.open, err = p.openStore(ctx, s.schemas); err != nil {
@@ -88,6 +117,7 @@ func (s *storeService) checkTopics() error {
 
 func (s *storeService) Stop(ctx context.Context) error {
 	err := s.loops.Stop(ctx)
+	s.plugin.serving.Store(false)
 	s.plugin.store.Store(nil)
 	if s.open == nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
@@ -22,16 +23,45 @@ const copyBatch = 500
 // position is an entry of a dead-letter stream.
 type position struct{ stream, entry string }
 
-// streamStore is the store of a command when none is configured: a temporary copy of the
-// dead-letter streams. At the end it deletes the entries whose dead letters were replayed or
-// discarded. After a crash before that, they wait again.
+// streamStore is the store of a use when none is configured: a temporary copy of the dead-letter
+// streams. At the end it deletes the entries whose dead letters were replayed or discarded. After a
+// crash before that, they wait again.
 type streamStore struct {
 	plugin    *Plugin
 	streams   []string
 	positions map[string][]position // by id: a dead letter may be in a stream twice
 
-	dir  string
-	open *store.Store
+	dir    string
+	open   *store.Store
+	copied bool
+}
+
+// shared is the streamStore of a process that runs one command: it is the store of the process.
+type shared struct{ *streamStore }
+
+func (s shared) Start(ctx context.Context) error {
+	err := s.streamStore.Start(ctx)
+	if err == nil {
+		s.plugin.store.Store(s.open)
+	}
+	return err
+}
+
+func (s shared) Stop(ctx context.Context) error {
+	s.plugin.store.Store(nil)
+	return s.streamStore.Stop(ctx)
+}
+
+// newStreamStore returns the store of a use. The error says that there is nothing that it could copy.
+func (p *Plugin) newStreamStore() (*streamStore, error) {
+	streams := p.streamNames()
+	switch {
+	case len(streams) == 0:
+		return nil, app.Usage("dead letters are not stored: %s is not set", storeSetting)
+	case p.config.drivers == nil: // Validate has refused a DSN
+		return nil, app.Usage("the dead letters of the stream %s need a store to be listed or replayed: %s", streams[0], noDrivers)
+	}
+	return &streamStore{plugin: p, streams: streams, positions: map[string][]position{}}, nil
 }
 
 // streamNames returns the dead-letter streams of the registered routes.
@@ -67,7 +97,7 @@ func (s *streamStore) Start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	s.plugin.store.Store(s.open)
+	s.copied = true
 	return nil
 }
 
@@ -97,7 +127,7 @@ func (s *streamStore) copy(ctx context.Context, stream string) error {
 // Stop deletes the entries of dead letters that no longer wait, and the copy.
 func (s *streamStore) Stop(ctx context.Context) error {
 	var err error
-	if s.plugin.store.Swap(nil) != nil {
+	if s.copied {
 		err = s.deleteDone(ctx)
 	}
 	if s.open != nil {

@@ -40,11 +40,12 @@ func (p *Plugin) Operations() operate.Operations {
 				Register: register,
 			},
 			Danger: operate.Safe,
+			Role:   operate.Admin,
 			Preview: func(_ context.Context, reg *pipeline.Registry, _ operate.Input) (operate.Answer, error) {
 				check := func(c *connection, name string) error { return c.create(name, true) }
 				return p.topics(reg, topicsReport{DryRun: true}, check)
 			},
-			Do: func(ctx context.Context, reg *pipeline.Registry, _ operate.Input) (operate.Answer, error) {
+			Do: func(ctx context.Context, reg *pipeline.Registry, _ operate.Input, _ operate.Use) (operate.Answer, error) {
 				create := func(c *connection, name string) error { return c.ensure(ctx, name) }
 				return p.topics(reg, topicsReport{}, create)
 			},

@@ -45,7 +45,10 @@ type Options struct {
 	// Config is called at every use, so that settings may be loaded after construction.
 	Config func() Config
 	// Client is called at every use. The Manager never closes the client.
-	Client      func() goredis.UniversalClient
+	Client func() goredis.UniversalClient
+	// Connect returns a client for one report, also where Client has none, such as redis.Server.Connect.
+	// Nil: Client.
+	Connect     func(context.Context) (c goredis.UniversalClient, closeIt func(), err error)
 	Activations Activations
 	// Admit activates id for an enqueue that found no stream. False: the entry is answered Full,
 	// and no stream is created. Nil: Activations.Activate.

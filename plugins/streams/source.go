@@ -11,6 +11,8 @@ import (
 
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // source is all active streams of a kind as one pipeline.Source.
@@ -19,6 +21,28 @@ type source struct{ m *Manager }
 // Describe works offline.
 func (s source) Describe() pipeline.Endpoint {
 	return pipeline.Endpoint{Kind: "elastic-streams", Name: s.m.o.Kind.StreamPrefix + "<id>", Group: s.m.o.Kind.GroupPrefix + "<id>"}
+}
+
+// Backlog implements operate.Measured: all streams of the kind that exist, together and one by one. A foreign
+// deployment's streams of the same kind are among them.
+func (s source) Backlog(ctx context.Context) (operate.Backlog, error) {
+	o := s.m.o
+	c := o.Client()
+	if o.Connect != nil {
+		connected, closeIt, err := o.Connect(ctx)
+		if err != nil {
+			return operate.Backlog{}, err
+		}
+		defer closeIt()
+		c = connected
+	}
+	if c == nil {
+		return operate.Backlog{}, fmt.Errorf("%w: streams: the client of %s was not started", pipeline.ErrUnavailable, s.Describe())
+	}
+	return redis.FoundBacklog(ctx, c, o.Kind.StreamPrefix+"<id>", func(stream string) (string, bool) {
+		id, ok := o.Kind.id(stream)
+		return o.Kind.Group(id), ok
+	})
 }
 
 // Open begins to run what is active. Streams have no order to keep, since every slot and every
@@ -163,5 +187,6 @@ func (s *subscription) get(id string) *running {
 
 var (
 	_ pipeline.Source       = source{}
+	_ operate.Measured      = source{}
 	_ pipeline.Subscription = (*subscription)(nil)
 )

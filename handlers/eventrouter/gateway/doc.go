@@ -30,6 +30,10 @@
 // before them, and the new events follow. A repetition with the same content is not sent again, if
 // its number is among the last 64.
 //
+// The feed of a gateway can be behind such a loss, and still bring the earlier events and their end. An item
+// of the feed whose entry is older than that of an event that was sent, although its number is higher or it
+// ends the job, is therefore taken from the log only: the log has it if its router was slow.
+//
 // # Bursts
 //
 // A job sends at most 16 events in one round, when the queues of all its watchers have room. The

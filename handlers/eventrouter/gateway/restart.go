@@ -50,6 +50,34 @@ func (s *sequence) superseded(it item) bool {
 	return it.seq > 0 && m.seq == it.seq && it.seq <= s.at && it.entry.before(m.entry)
 }
 
+// unconfirmed reports whether the feed brings an item that may be of an earlier history: its entry is older
+// than that of an item that was sent, although its number is higher, or it ends the job. The feed of this
+// gateway may be behind a loss of the log. If the item is of this history, because its router was slow, the
+// log has it.
+func (s *sequence) unconfirmed(it item) bool {
+	return it.entry != (entry{}) && it.entry.before(s.newest) && (it.seq > s.at || it.end != "")
+}
+
+// forgetOlder forgets what only the feed has brought, and what is of an earlier history: the page lacks it,
+// and has a newer event. The log is asked again, because the page may be older than the feed.
+func (s *sequence) forgetOlder(p page) {
+	if p.state == nil || s.at > p.top {
+		return
+	}
+	older := func(e entry) bool { return e != (entry{}) && e.before(p.state.entry) }
+	if s.end > 0 && p.end == 0 && s.last != nil && older(s.last.entry) {
+		s.end, s.last, s.asks = 0, nil, true
+	}
+	if p.top < s.top && older(s.topEntry) {
+		s.top, s.topEntry, s.asks = p.top, entry{}, true
+		s.fed = min(s.fed, p.top)
+		for i := range s.held {
+			s.held[i].above = min(s.held[i].above, p.top)
+		}
+		s.seen.forget(p.top)
+	}
+}
+
 // doubts reports whether a page shows that numbers may be given again, and begins the search for
 // them. Redis has lost them, or the log of the job has expired.
 func (s *sequence) doubts(p page) bool {

@@ -60,13 +60,14 @@ const (
 // truth: the sequence sends the item after its position, and for anything else the log is read. It
 // has no clock, no lock and no network.
 type sequence struct {
-	at   int64 // all numbers up to it were sent or reported as missing; -1 before the first attach
-	base int64 // the value of at that the first attach set: lower numbers were not decided here
-	fed  int64 // the highest number that the feed has brought
-	top  int64 // the highest number that was seen in feed or log
-	end  int64 // the number of the terminal item; 0: unknown
-	last *item // the terminal item, once the feed has brought it
-	over bool  // the terminal item was sent
+	at       int64 // all numbers up to it were sent or reported as missing; -1 before the first attach
+	base     int64 // the value of at that the first attach set: lower numbers were not decided here
+	fed      int64 // the highest number that the feed has brought
+	top      int64 // the highest number that was seen in feed or log
+	topEntry entry // of the item of the feed that brought top; zero: the log did
+	end      int64 // the number of the terminal item; 0: unknown
+	last     *item // the terminal item, once the feed has brought it
+	over     bool  // the terminal item was sent
 
 	sent   map[int64]mark // by number modulo sentMost
 	newest entry          // of the items that were sent
@@ -76,8 +77,9 @@ type sequence struct {
 	partly    bool // the search began at a number that came late, and not at the begin of the log
 	searched  mark // the position of the search in the log
 
-	lives int // how often the search has found one: what was read before may be of an earlier life
-	moves int // how often a numbered item of the feed or a page was taken
+	lives int  // how often the search has found one: what was read before may be of an earlier life
+	moves int  // how often a numbered item of the feed or a page was taken
+	asks  bool // the log must be read once, because the feed brought what only the log can confirm
 
 	full    bool // the caller has no room: items of the feed are left to the log
 	dropped int  // transient items that had no room
@@ -102,7 +104,7 @@ func (s *sequence) limit() int64 {
 
 // behind reports whether the log must be read.
 func (s *sequence) behind() bool {
-	return s.at >= 0 && !s.over && (s.searching || s.limit() > s.at || s.end > 0)
+	return s.at >= 0 && !s.over && (s.searching || s.asks || s.limit() > s.at || s.end > 0)
 }
 
 // after returns the number after which a reader at cursor reads the log. The terminal item can have
@@ -135,8 +137,15 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 	if late = it.seq <= s.at && it.end == "" && s.wasMissing(it.seq); late {
 		s.searchLate(it.seq)
 	}
+	if s.unconfirmed(it) {
+		s.asks = true
+		return nil, late
+	}
 	if s.doubtful(it) {
 		s.searchAll()
+	}
+	if it.seq > s.top {
+		s.topEntry = it.entry
 	}
 	s.see(it.seq, now)
 	s.fed = max(s.fed, it.seq)
@@ -241,6 +250,7 @@ func (s *sequence) page(p page, now time.Time) []step {
 		s.see(p.top, now)
 		return out
 	}
+	s.asks = false
 	out, at := s.read(s.at, 0, p, now)
 	return s.note(out, at)
 }
@@ -262,6 +272,7 @@ func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []ste
 		s.seen.extend(s.failed, now)
 		s.failed = time.Time{}
 	}
+	s.forgetOlder(p)
 	s.see(p.top, now)
 	if p.end > 0 && p.end != s.end {
 		s.end, s.last = p.end, nil
@@ -385,6 +396,18 @@ func (s *sightings) see(n int64, now time.Time) {
 		s.recent[last].n = n
 	default:
 		s.recent = append(s.recent, sighting{n, now})
+	}
+}
+
+// forget forgets the numbers above n.
+func (s *sightings) forget(n int64) {
+	s.old = min(s.old, n)
+	for i := range s.recent {
+		if s.recent[i].n >= n {
+			s.recent[i].n = n
+			s.recent = s.recent[:i+1]
+			return
+		}
 	}
 }
 

@@ -3,104 +3,136 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"strconv"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-// maxFailuresInARow is the number of consecutive failures that end a command: the cause is then not
+// maxFailuresInARow is the number of consecutive failures that end an action: the cause is then not
 // the dead letters but the backend.
 const maxFailuresInARow = 3
 
-// act runs a command that does an action to each selected dead letter. states are those in which
-// the action changes a dead letter. start starts what the action needs.
-func (e Env) act(h *app.Host, cmd *cobra.Command, f *actionFlags, states []store.State, start func(*session, context.Context, []store.Target) error, of func(*session) action) error {
-	return e.run(h, cmd, func(ctx context.Context, s *session) error {
-		if err := f.check(ctx, s.store); err != nil {
-			return err
-		}
-		targets, err := s.store.Targets(ctx, f.Filter)
-		if err != nil {
-			return err
-		}
-		if f.dry {
-			if err := s.replayer.StartPreviews(ctx, targets); err != nil {
-				return err
-			}
-			return s.dryRun(ctx, f, states, of(s))
-		}
-		if err := start(s, ctx, targets); err != nil {
-			return err
-		}
-		return s.apply(ctx, f, of(s))
-	})
-}
+// Actions returns the actions "deadletter replay" and "deadletter discard".
+func (e Env) Actions() []operate.Action { return []operate.Action{e.replayAction(), e.discardAction()} }
 
-// action is what a command does to each dead letter.
-type action interface {
+// step is what an action does to each dead letter.
+type step interface {
+	// start starts what the step needs.
+	start(ctx context.Context, targets []store.Target) error
 	// apply does it. The error is a *store.HeldError while a replay holds the dead letter.
 	apply(ctx context.Context, id string) (Line, error)
 	// preview says what apply would do.
 	preview(ctx context.Context, d store.DeadLetter) Line
 }
 
-// actionFlags are the flags of replay and discard.
-type actionFlags struct {
-	filterFlags
-	all   bool
-	dry   bool
-	rate  string
-	limit int
-	by    app.By
-
-	perSecond float64 // 0: no limit
-}
-
-func (f *actionFlags) add(cmd *cobra.Command) {
-	f.filterFlags.add(cmd)
-	f.by.Flags(cmd)
-	flags := cmd.Flags()
-	flags.BoolVar(&f.all, "all", false, "all that wait")
-	flags.BoolVar(&f.dry, "dry-run", false, "only say which dead letters match, and what would be done to each")
-	flags.StringVar(&f.rate, "rate", "", "largest number of dead letters per second, such as `5/s`; also 30/m, 100/h")
-	flags.IntVar(&f.limit, "limit", 0, "largest number of dead letters, oldest first")
-}
-
-// parse reads arguments and flags. Without ids the command selects the given states.
-func (f *actionFlags) parse(args []string, states []store.State) error {
-	if err := f.filterFlags.parse(); err != nil {
+// action returns an action without its text. states are those in which a step changes a dead letter.
+func (e Env) action(about operate.About, states func(operate.Input) []store.State, of func(*work, operate.Input) step) operate.Action {
+	about.Validate = func(in operate.Input) error {
+		_, err := readWork(in, states(in))
 		return err
 	}
-	filtered := slices.ContainsFunc(f.fields(), func(field filterField) bool { return *field.to != "" })
+	about.Register = e.Register
+	run := func(ctx context.Context, reg *pipeline.Registry, in operate.Input, use *operate.Use) (a operate.Answer, err error) {
+		w, err := readWork(in, states(in))
+		if err != nil {
+			return a, err
+		}
+		err = e.with(ctx, reg, func(s *store.Store, replayer Replayer) (err error) {
+			w.store, w.replayer = s, replayer
+			if err := w.check(ctx, s); err != nil {
+				return err
+			}
+			targets, err := s.Targets(ctx, w.Filter)
+			if err != nil {
+				return err
+			}
+			if use == nil {
+				a, err = w.previewAll(ctx, targets, of(w, in))
+				return err
+			}
+			w.use = *use
+			a, err = w.applyAll(ctx, targets, of(w, in))
+			return err
+		})
+		return a, err
+	}
+	return operate.Action{
+		About: about, Danger: operate.Irreversible, Role: operate.Operator, Audited: true,
+		Preview: func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+			return run(ctx, reg, in, nil)
+		},
+		Do: func(ctx context.Context, reg *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+			return run(ctx, reg, in, &use)
+		},
+	}
+}
+
+// actionFields are the fields of both actions, with those of one of them.
+func actionFields(own ...operate.Field) []operate.Field {
+	fields := []operate.Field{{Name: "id", Type: operate.List, Arguments: true, Help: "the `id` of a dead letter, or its first characters"}}
+	for _, f := range (&filterFlags{}).fields() {
+		fields = append(fields, f.Field)
+	}
+	fields = append(fields,
+		operate.Field{Name: "all", Type: operate.Switch, Help: "all that wait"},
+		operate.Field{Name: "rate", Help: "largest number of dead letters per second, such as `5/s`; also 30/m, 100/h"},
+		operate.Field{Name: "limit", Type: operate.Number, Help: "largest number of dead letters, oldest first"},
+	)
+	return append(fields, own...)
+}
+
+// work is one use of an action: what it selects, and how fast it works.
+type work struct {
+	filterFlags
+	states    []store.State // in which the step changes a dead letter
+	limit     int           // 0: none
+	perSecond float64       // 0: no limit
+	use       operate.Use
+
+	store    *store.Store
+	replayer Replayer
+	report   Report
+	total    int64
+	next     time.Time // when the rate allows the next dead letter
+	inARow   int       // consecutive failures
+	held     []string  // ids that another replay held
+}
+
+// by is the person who is recorded.
+func (w *work) by() store.By { return store.By{Who: w.use.Who, Why: w.use.Why, Use: w.use.ID} }
+
+// readWork reads the fields. Without ids the work selects the given states.
+func readWork(in operate.Input, states []store.State) (*work, error) {
+	w := &work{states: states, limit: in.Number("limit"), report: Report{DeadLetters: []Line{}}}
+	if err := w.read(in); err != nil {
+		return nil, err
+	}
+	filtered := slices.ContainsFunc(w.fields(), func(field filterField) bool { return *field.to != "" })
 	given := 0
-	for _, b := range []bool{len(args) > 0, filtered, f.all} {
+	for _, b := range []bool{len(in.List("id")) > 0, filtered, in.Switch("all")} {
 		if b {
 			given++
 		}
 	}
 	if given != 1 {
-		return app.Usage("select dead letters with either ids, or filters, or --all")
+		return nil, app.Usage("select dead letters with either ids, or filters, or --all")
 	}
-	f.IDs = slices.Compact(slices.Sorted(slices.Values(args)))
-	if len(args) == 0 {
-		f.States = states
+	if w.IDs = slices.Compact(slices.Sorted(slices.Values(in.List("id")))); len(w.IDs) == 0 {
+		w.States = states
 	}
-	if f.limit < 0 {
-		return app.Usage("--limit must be >= 0, got %d", f.limit)
+	if w.limit < 0 {
+		return nil, app.Usage("--limit must be >= 0, got %d", w.limit)
 	}
 	var err error
-	if f.perSecond, err = parseRate(f.rate); err != nil || f.dry {
-		return err
-	}
-	return f.by.Check()
+	w.perSecond, err = parseRate(in.Text("rate"))
+	return w, err
 }
 
 // parseRate returns a number per second; 0 for no limit.
@@ -119,14 +151,14 @@ func parseRate(text string) (float64, error) {
 	return n / seconds[unit], nil
 }
 
-// selected returns the ids that a command works on, oldest first: the given ones in all states, or
-// those of the filter.
-func (s *session) selected(ctx context.Context, f *actionFlags) iter.Seq2[string, error] {
-	if len(f.IDs) == 0 {
-		return s.store.Walk(ctx, f.Filter)
+// selected returns the ids of the work, oldest first: the given ones in all states, or those of the
+// filter.
+func (w *work) selected(ctx context.Context) iter.Seq2[string, error] {
+	if len(w.IDs) == 0 {
+		return w.store.Walk(ctx, w.Filter)
 	}
 	return func(yield func(string, error) bool) {
-		for _, id := range f.IDs {
+		for _, id := range w.IDs {
 			if !yield(id, nil) {
 				return
 			}
@@ -134,19 +166,37 @@ func (s *session) selected(ctx context.Context, f *actionFlags) iter.Seq2[string
 	}
 }
 
-// dryRun reports what the action would do. states are those in which it changes a dead letter.
-func (s *session) dryRun(ctx context.Context, f *actionFlags, states []store.State, a action) error {
-	report := Report{DryRun: true, DeadLetters: []Line{}}
-	for id, err := range s.selected(ctx, f) {
+// each calls do with the selected ids, up to the limit.
+func (w *work) each(ctx context.Context, do func(id string) error) error {
+	for id, err := range w.selected(ctx) {
 		if err != nil {
 			return err
 		}
-		if f.limit > 0 && report.Selected == f.limit {
+		if w.limit > 0 && w.report.Selected == w.limit {
 			break
 		}
-		report.Selected++
-		d, _, err := s.store.Get(ctx, id)
-		if err == nil && !slices.Contains(states, d.State) {
+		w.report.Selected++
+		if err := do(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// previewAll reports what the steps would do.
+func (w *work) previewAll(ctx context.Context, targets []store.Target, s step) (operate.Answer, error) {
+	if err := w.replayer.StartPreviews(ctx, targets); err != nil {
+		return operate.Answer{}, err
+	}
+	var err error
+	if w.report.Matching, err = w.store.Count(ctx, w.Filter); err != nil {
+		return operate.Answer{}, err
+	}
+	w.report.DryRun = true
+	topics := map[string]int{}
+	err = w.each(ctx, func(id string) error {
+		d, _, err := w.store.Get(ctx, id)
+		if err == nil && !slices.Contains(w.states, d.State) {
 			err = &store.StateError{ID: id, State: d.State, Generation: d.Generation}
 		}
 		line, unchanged := unchangedLine(id, err)
@@ -155,83 +205,65 @@ func (s *session) dryRun(ctx context.Context, f *actionFlags, states []store.Sta
 		case err != nil:
 			return err
 		default:
-			line = a.preview(ctx, d)
+			line = s.preview(ctx, d)
 			line.Resumed = d.State == store.Replaying
 		}
-		line.ID, line.About, line.Class = id, d.Subject, d.Class
-		report.add(line)
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if d.ID != "" {
+			topics[topicOf(d.Subject)]++
 		}
+		line.ID, line.About, line.Class = id, d.Subject, d.Class
+		w.report.add(line)
+		return ctx.Err()
+	})
+	if err != nil {
+		return operate.Answer{}, err
 	}
-	return s.show(&report, report.write)
+	w.report.countTopics(topics)
+	return w.report.answer(false), nil
 }
 
-// apply does the action to each selected dead letter, and reports.
-func (s *session) apply(ctx context.Context, f *actionFlags, a action) error {
-	total, err := s.store.Count(ctx, f.Filter)
-	if err != nil {
-		return err
+// applyAll does the steps, and reports.
+func (w *work) applyAll(ctx context.Context, targets []store.Target, s step) (operate.Answer, error) {
+	if err := s.start(ctx, targets); err != nil {
+		return operate.Answer{}, err
 	}
-	if f.limit > 0 {
-		total = min(total, int64(f.limit))
+	var err error
+	if w.total, err = w.store.Count(ctx, w.Filter); err != nil {
+		return operate.Answer{}, err
 	}
-	b := &batch{session: s, action: a, perSecond: f.perSecond, report: Report{DeadLetters: []Line{}}, bar: s.Progress(total, "dead letters")}
-	err = b.run(ctx, f)
-	b.bar.Done()
-	if err == nil || b.report.Selected > 0 || s.JSON(s.cmd) {
-		if writeErr := s.show(&b.report, b.report.write); err == nil {
-			err = writeErr
-		}
+	if w.limit > 0 {
+		w.total = min(w.total, int64(w.limit))
 	}
-	if err == nil && b.report.incomplete() {
+	w.use.Report(0, w.total)
+	err = w.each(ctx, func(id string) error { return w.one(ctx, id, s) })
+	if err == nil {
+		err = w.thoseHeld(ctx, s)
+	}
+	answer := w.report.answer(err != nil)
+	if err == nil && w.report.incomplete() {
 		err = &app.ExitError{Code: app.ExitBad, Err: errors.New("some of the selected dead letters were refused, failed or skipped")}
 	}
-	return err
+	return answer, err
 }
 
-// batch is the work of one command.
-type batch struct {
-	*session
-	action    action
-	perSecond float64
-	report    Report
-	bar       *app.Progress
-
-	next   time.Time // when the rate allows the next dead letter
-	inARow int       // consecutive failures
-	held   []string  // ids that another replay held
-}
-
-// run works on the selected dead letters. Those that another replay holds come last, when it is
-// over.
-func (b *batch) run(ctx context.Context, f *actionFlags) error {
-	for id, err := range b.selected(ctx, f) {
-		if err != nil {
-			return err
-		}
-		if f.limit > 0 && b.report.Selected == f.limit {
-			break
-		}
-		b.report.Selected++
-		if err := b.one(ctx, id); err != nil {
-			return err
-		}
-	}
-	if len(b.held) == 0 {
+// thoseHeld works on those that another replay held, when it is over.
+func (w *work) thoseHeld(ctx context.Context, s step) error {
+	if len(w.held) == 0 {
 		return nil
 	}
-	fmt.Fprintf(b.Err(), "Waiting for %s of another replay.\n", app.Plural(int64(len(b.held)), "dead letter"))
-	for _, id := range b.held {
-		if err := b.store.AwaitRelease(ctx, id); err != nil {
+	w.use.Tell("Waiting for " + app.Plural(int64(len(w.held)), "dead letter") + " of another replay.")
+	for len(w.held) > 0 {
+		id := w.held[0]
+		if err := w.store.AwaitRelease(ctx, id); err != nil {
 			return err
 		}
-		line, err := b.action.apply(ctx, id)
+		line, err := s.apply(ctx, id)
 		if held, ok := errors.AsType[*store.HeldError](err); ok {
 			line, err = Line{ID: id, Result: resultSkipped, Reason: held.Error()}, nil
 		}
+		w.held = w.held[1:]
 		if err == nil {
-			err = b.add(ctx, line)
+			err = w.add(ctx, line)
 		}
 		if err != nil {
 			return err
@@ -241,46 +273,46 @@ func (b *batch) run(ctx context.Context, f *actionFlags) error {
 }
 
 // one works on a dead letter, at the allowed rate, or keeps its id when another replay holds it.
-func (b *batch) one(ctx context.Context, id string) error {
-	if err := b.pace(ctx); err != nil {
+func (w *work) one(ctx context.Context, id string, s step) error {
+	if err := w.pace(ctx); err != nil {
 		return err
 	}
-	line, err := b.action.apply(ctx, id)
+	line, err := s.apply(ctx, id)
 	if _, held := errors.AsType[*store.HeldError](err); held {
-		b.held = append(b.held, id)
+		w.held = append(w.held, id)
 		return ctx.Err()
 	}
 	if err != nil {
 		return err
 	}
-	return b.add(ctx, line)
+	return w.add(ctx, line)
 }
 
-func (b *batch) add(ctx context.Context, line Line) error {
-	b.report.add(line)
-	b.bar.Set(int64(b.report.Selected - len(b.held)))
+func (w *work) add(ctx context.Context, line Line) error {
+	w.report.add(line)
+	w.use.Report(int64(w.report.Selected-len(w.held)), w.total)
 	if line.Result != store.OutcomeFailed {
-		b.inARow = 0
-	} else if b.inARow++; b.inARow == maxFailuresInARow {
-		return fmt.Errorf("%d consecutive dead letters failed, the last one with: %s", b.inARow, line.Reason)
+		w.inARow = 0
+	} else if w.inARow++; w.inARow == maxFailuresInARow {
+		return errors.New(strconv.Itoa(w.inARow) + " consecutive dead letters failed, the last one with: " + line.Reason)
 	}
 	return ctx.Err()
 }
 
 // pace waits until the rate allows the next dead letter.
-func (b *batch) pace(ctx context.Context) error {
-	if b.perSecond <= 0 {
+func (w *work) pace(ctx context.Context) error {
+	if w.perSecond <= 0 {
 		return nil
 	}
-	if !loop.Sleep(ctx, time.Until(b.next)) {
+	if !loop.Sleep(ctx, time.Until(w.next)) {
 		return ctx.Err()
 	}
-	b.next = time.Now().Add(time.Duration(float64(time.Second) / b.perSecond))
+	w.next = time.Now().Add(time.Duration(float64(time.Second) / w.perSecond))
 	return nil
 }
 
-// unchangedLine returns the line of a dead letter that a command does not change, for an error of
-// the store.
+// unchangedLine returns the line of a dead letter that an action does not change, for an error of the
+// store.
 func unchangedLine(id string, err error) (Line, bool) {
 	state, ok := errors.AsType[*store.StateError](err)
 	switch {
@@ -288,8 +320,10 @@ func unchangedLine(id string, err error) (Line, bool) {
 		return Line{ID: id, Result: resultSkipped, Reason: store.ErrNotFound.Error()}, true
 	case !ok:
 		return Line{}, false
+	case state.Used:
+		return Line{ID: id, Result: store.OutcomeAlready, Reason: "this action has done it before"}, true
 	case state.State == store.Replayed:
-		return Line{ID: id, Result: store.OutcomeAlready, Reason: fmt.Sprintf("replayed in generation %d", state.Generation)}, true
+		return Line{ID: id, Result: store.OutcomeAlready, Reason: "replayed in generation " + strconv.Itoa(state.Generation)}, true
 	case state.State == store.Parked:
 		return Line{ID: id, Result: resultSkipped, Reason: "it failed again after a replay; --parked replays it again"}, true
 	}

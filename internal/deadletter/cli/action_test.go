@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 func TestParseRate(t *testing.T) {
@@ -22,12 +24,13 @@ func TestParseRate(t *testing.T) {
 // Each filter selects dead letters, and none can be combined with --all.
 func TestEachFilterSelects(t *testing.T) {
 	t.Parallel()
-	require.Error(t, (&actionFlags{dry: true}).parse(nil, nil), "nothing is selected")
-	for i, field := range new(actionFlags).fields() {
-		f := actionFlags{dry: true}
-		*f.fields()[i].to = "1h"
-		require.NoError(t, f.parse(nil, nil), field.Name)
-		f.all = true
-		require.Error(t, f.parse(nil, nil), field.Name)
+	for _, a := range (Env{}).Actions() {
+		require.Error(t, a.Validate(operate.Input{}), "nothing is selected")
+		for _, field := range new(filterFlags).fields() {
+			in := operate.Input{field.Name: {"1h"}}
+			require.NoError(t, a.Validate(in), field.Name)
+			in["all"] = []string{"true"}
+			require.Error(t, a.Validate(in), field.Name)
+		}
 	}
 }

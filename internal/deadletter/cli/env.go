@@ -17,14 +17,15 @@ import (
 type Env struct {
 	// Register adds the service that opens the store. The error says that no store is configured.
 	Register func(*pipeline.Registry) error
-	// Store returns the open store.
-	Store func() *store.Store
-	// Replayer returns what replays dead letters, for one command.
-	Replayer func(*app.Running) Replayer
+	// Open returns the store, and what ends its use: the store of the process, which stays open, or
+	// one that is opened for this use.
+	Open func(context.Context) (s *store.Store, end func(context.Context) error, err error)
+	// Replayer returns what replays dead letters, for one use.
+	Replayer func(*pipeline.Registry) Replayer
 }
 
-// Replayer replays and previews dead letters. A command calls Start or StartPreviews once, and Stop
-// at the end.
+// Replayer replays and previews dead letters. A use calls Start or StartPreviews once, and Stop at the
+// end.
 type Replayer interface {
 	// Start starts what replays to these targets need.
 	Start(context.Context, []store.Target) error
@@ -39,7 +40,7 @@ type Replayer interface {
 	Stop(context.Context) error
 }
 
-// Command returns the command with its subcommands, without the reports.
+// Command returns the command with its subcommands, without the reports and actions.
 func Command(h *app.Host, env Env) *cobra.Command {
 	group := h.ServiceFlags(&cobra.Command{
 		Use:     "deadletter",
@@ -47,11 +48,11 @@ func Command(h *app.Host, env Env) *cobra.Command {
 		Short:   "List, show, replay, discard and prune dead letters",
 		Example: fmt.Sprintf("  %[1]s deadletter list\n  %[1]s deadletter show 15183961\n  %[1]s deadletter replay 15183961 --why \"the receiver is back\"", h.Name()),
 	})
-	group.AddCommand(env.showCommand(h), env.replayCommand(h), env.discardCommand(h), env.pruneCommand(h))
+	group.AddCommand(env.showCommand(h), env.pruneCommand(h))
 	return group
 }
 
-// session is one run of a command.
+// session is one run of a command that is neither a report nor an action.
 type session struct {
 	*app.Host
 	cmd      *cobra.Command
@@ -59,13 +60,23 @@ type session struct {
 	replayer Replayer
 }
 
-// run opens the store, calls do, and closes what the command has opened.
+// run calls do with the open store.
 func (e Env) run(h *app.Host, cmd *cobra.Command, do func(context.Context, *session) error) error {
 	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Routes: true, Register: e.Register}, func(ctx context.Context, running *app.Running) (err error) {
-		s := &session{Host: h, cmd: cmd, store: e.Store(), replayer: e.Replayer(running)}
-		defer func() { err = errors.Join(err, s.replayer.Stop(ctx)) }()
-		return do(ctx, s)
+		return e.with(ctx, running.Registry, func(s *store.Store, replayer Replayer) error {
+			return do(ctx, &session{Host: h, cmd: cmd, store: s, replayer: replayer})
+		})
 	})
+}
+
+// with opens the store, calls do, and ends what do has started.
+func (e Env) with(ctx context.Context, reg *pipeline.Registry, do func(*store.Store, Replayer) error) error {
+	s, end, err := e.Open(ctx)
+	if err != nil {
+		return err
+	}
+	replayer := e.Replayer(reg)
+	return errors.Join(do(s, replayer), replayer.Stop(ctx), end(ctx))
 }
 
 // show writes v as JSON with --json, and text otherwise.

@@ -44,26 +44,30 @@ func (e Env) List() operate.Report {
 			},
 			Register: e.Register,
 		},
-		Read: func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+		Read: func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
 			f, limit, err := selection(in)
 			if err != nil {
 				return operate.Answer{}, err
 			}
-			if err := f.check(ctx, e.Store()); err != nil {
-				return operate.Answer{}, err
-			}
-			if in.Switch("group") {
-				found, err := e.Store().Groups(ctx, f.Filter, limit)
-				if err != nil {
-					return operate.Answer{}, err
+			var a operate.Answer
+			err = e.with(ctx, reg, func(s *store.Store, _ Replayer) error {
+				if err := f.check(ctx, s); err != nil {
+					return err
 				}
-				return groups{found}.answer(), nil
-			}
-			found, total, err := e.Store().List(ctx, f.Filter, limit)
-			if err != nil {
-				return operate.Answer{}, err
-			}
-			return list{total, found}.answer(), nil
+				if in.Switch("group") {
+					found, err := s.Groups(ctx, f.Filter, limit)
+					if err == nil {
+						a = groups{found}.answer()
+					}
+					return err
+				}
+				found, total, err := s.List(ctx, f.Filter, limit)
+				if err == nil {
+					a = list{total, found}.answer()
+				}
+				return err
+			})
+			return a, err
 		},
 	}
 }

@@ -68,7 +68,7 @@ dead_letter_prunes records who pruned, why, when and how many.`,
 				if err := f.check(ctx, s.store); err != nil {
 					return err
 				}
-				return s.prune(ctx, f.Filter, store.By(by), dry)
+				return s.prune(ctx, f.Filter, store.By{Who: by.Who, Why: by.Why}, dry)
 			})
 		},
 	})

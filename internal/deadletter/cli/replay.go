@@ -2,23 +2,19 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/millrace-io/millrace/internal/deadletter/store"
-	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/internal/failpoint"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // finishTimeout bounds recording the outcome of a replay.
 const finishTimeout = 10 * time.Second
 
-func (e Env) replayCommand(h *app.Host) *cobra.Command {
-	var f actionFlags
-	var parked bool
-	cmd := h.JSONFlag(&cobra.Command{
-		Use:   "replay [ID…]",
+func (e Env) replayAction() operate.Action {
+	about := operate.About{
+		Name:  "deadletter replay",
 		Short: "Replay dead letters: the given ones, those of a filter, or all",
 		Long: `Replay dead letters: the given ones, those of a filter, or all.
 
@@ -26,49 +22,48 @@ A dead letter of a ledger goes back to the ledger, with its stored request and i
 published to the retry topic of its route if that takes replays, otherwise to where it came from. A generation of a
 dead letter is replayed once. A replay that did not finish is resumed by the next one. A message that fails again is
 parked: --parked replays it again.`,
-		Example: fmt.Sprintf(`  %[1]s deadletter replay 9c3f0e --why "the limit is lifted"
-  %[1]s deadletter replay --class rejected --dry-run
-  %[1]s deadletter replay --class rejected --rate 20/s --why "it is fixed"`, h.Name()),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			states := []store.State{store.Open, store.Replaying}
-			if parked {
-				states = store.Waiting()
-			}
-			if err := f.parse(args, states); err != nil {
-				return err
-			}
-			start := func(s *session, ctx context.Context, targets []store.Target) error {
-				return s.replayer.Start(ctx, targets)
-			}
-			return e.act(h, cmd, &f, states, start, func(s *session) action { return &replay{s, store.By(f.by), parked} })
+		Examples: []string{
+			`deadletter replay 9c3f0e --why "the limit is lifted"`,
+			`deadletter replay --class rejected --dry-run`,
+			`deadletter replay --class rejected --rate 20/s --why "it is fixed"`,
 		},
-	})
-	f.add(cmd)
-	cmd.Flags().BoolVar(&parked, "parked", false, "also those that failed again after a replay")
-	return cmd
+		Fields: actionFields(operate.Field{Name: "parked", Type: operate.Switch, Help: "also those that failed again after a replay"}),
+	}
+	states := func(in operate.Input) []store.State {
+		if in.Switch("parked") {
+			return store.Waiting()
+		}
+		return []store.State{store.Open, store.Replaying}
+	}
+	return e.action(about, states, func(w *work, in operate.Input) step { return &replay{w, in.Switch("parked")} })
 }
 
-// replay is the action of the command replay.
+// replay is the step of the action of this name.
 type replay struct {
-	*session
-	by     store.By
+	*work
 	parked bool
 }
 
+func (r *replay) start(ctx context.Context, targets []store.Target) error {
+	return r.replayer.Start(ctx, targets)
+}
+
 func (r *replay) apply(ctx context.Context, id string) (Line, error) {
-	lease, err := r.store.Begin(ctx, id, r.by, r.parked)
+	lease, err := r.store.Begin(ctx, id, r.by(), r.parked)
 	if line, unchanged := unchangedLine(id, err); unchanged {
 		return line, nil
 	}
 	if err != nil {
 		return Line{}, err
 	}
+	failpoint.Hit(failpoint.ReplayBegun)
 	bounded, cancel := context.WithDeadline(ctx, lease.Deadline)
 	defer cancel()
-	out, err := r.replayer.Replay(bounded, lease.DeadLetter, r.by)
+	out, err := r.replayer.Replay(bounded, lease.DeadLetter, r.by())
 	if err != nil {
 		out = store.Outcome{Result: store.OutcomeFailed, Reason: err.Error()}
 	}
+	failpoint.Hit(failpoint.ReplayDone)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	if err := r.store.Finish(end, lease, out); err != nil {

@@ -1,15 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // The results of a dead letter in addition to store.OutcomeReplayed and its like.
@@ -42,6 +44,16 @@ type Report struct {
 	Unknown     int    `json:"unknown,omitempty"` // of a dry run: the ledger is unavailable
 	DeadLetters []Line `json:"dead_letters"`      // at most 1000
 	More        int    `json:"more,omitempty"`
+	// Matching and About are of a dry run: how many match, also beyond --limit, and what the selected
+	// ones are about.
+	Matching int64   `json:"matching,omitempty"`
+	About    []Topic `json:"about,omitempty"` // most first, at most 1000
+}
+
+// Topic is a part of a subject that dead letters share: of POINT:77:5 it is POINT:77.
+type Topic struct {
+	Subject string `json:"subject"` // empty: no subject
+	Count   int    `json:"count"`
 }
 
 // Line is the result of one dead letter.
@@ -91,23 +103,77 @@ func (r *Report) add(l Line) {
 // incomplete reports whether a selected dead letter was not done.
 func (r *Report) incomplete() bool { return r.Refused+r.Failed+r.Skipped > 0 }
 
-func (r *Report) write(out io.Writer) error {
-	w := app.Table(out)
+// answer returns the report for people, too. Without a result it has no words, because the error that
+// comes with it says why.
+func (r *Report) answer(failed bool) operate.Answer {
+	a := operate.Answer{Value: r}
+	if failed && r.Selected == 0 {
+		return a
+	}
+	table := operate.Table{}
 	for _, l := range r.DeadLetters {
+		row := []string{OneLine(l.ID, reasonWidth), l.Result, OneLine(l.Reason, reasonWidth)}
 		if r.DryRun {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", OneLine(l.ID, reasonWidth), would(l.Result), l.about(), OneLine(l.Reason, reasonWidth))
-		} else {
-			fmt.Fprintf(w, "%s\t%s\t%s\n", OneLine(l.ID, reasonWidth), l.Result, OneLine(l.Reason, reasonWidth))
+			row = []string{OneLine(l.ID, reasonWidth), would(l.Result), l.about(), OneLine(l.Reason, reasonWidth)}
+		}
+		table.Rows = append(table.Rows, row)
+	}
+	a.Tables = []operate.Table{table}
+	if r.More > 0 {
+		a.Notes = append(a.Notes, fmt.Sprintf("… and %d more", r.More))
+	}
+	if text := r.matching(); text != "" {
+		a.Notes = append(a.Notes, text)
+	}
+	a.Notes = append(a.Notes, r.summary())
+	return a
+}
+
+// matching says how many dead letters match, and what they are about.
+func (r *Report) matching() string {
+	if !r.DryRun || r.Matching == 0 {
+		return ""
+	}
+	text := app.Plural(r.Matching, "dead letter") + " match"
+	if r.Matching == 1 {
+		text += "es"
+	}
+	if int64(r.Selected) < r.Matching {
+		text += fmt.Sprintf(", and the limit selects %d of them", r.Selected)
+	}
+	var parts []string
+	for _, t := range r.About {
+		switch {
+		case t.Subject == "" && len(r.About) == 1:
+			return text + "."
+		case len(parts) == maxNamed:
+		case t.Subject == "":
+			parts = append(parts, fmt.Sprintf("%d without a subject", t.Count))
+		default:
+			parts = append(parts, fmt.Sprintf("%d about %s", t.Count, OneLine(t.Subject, reasonWidth)))
 		}
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	if more := len(r.About) - len(parts); more > 0 {
+		parts = append(parts, app.Plural(int64(more), "further subject"))
 	}
-	if r.More > 0 {
-		fmt.Fprintf(out, "… and %d more\n", r.More)
+	return text + ": " + strings.Join(parts, ", ") + "."
+}
+
+// countTopics fills About.
+func (r *Report) countTopics(count map[string]int) {
+	for subject, n := range count {
+		r.About = append(r.About, Topic{subject, n})
 	}
-	_, err := fmt.Fprintln(out, r.summary())
-	return err
+	slices.SortFunc(r.About, func(a, b Topic) int { return cmp.Or(b.Count-a.Count, strings.Compare(a.Subject, b.Subject)) })
+	r.About = r.About[:min(len(r.About), maxLines)]
+}
+
+// topicOf returns what a subject is a part of.
+func topicOf(subject string) string {
+	if i := strings.LastIndexByte(subject, ':'); i > 0 {
+		return subject[:i]
+	}
+	return subject
 }
 
 // would is a result in a dry run.

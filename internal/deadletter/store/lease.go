@@ -35,17 +35,29 @@ type Lease struct {
 }
 
 // By is the person who acts on dead letters, and the reason. Both are recorded.
-type By struct{ Who, Why string }
+type By struct {
+	Who, Why string
+	// Use is the id of one use of an action, such as a click. A use changes a dead letter once, also
+	// when the click arrives twice and the dead letter has failed again in between. Empty: each call
+	// is a use of its own.
+	Use string
+}
 
 // StateError says that the state of a dead letter allows neither replay nor discard.
 type StateError struct {
 	ID         string
 	State      State
 	Generation int
+	Used       bool // the same use of an action has changed it before
 }
 
 // Error names the dead letter and its state.
-func (e *StateError) Error() string { return fmt.Sprintf("dead letter %s is %s", e.ID, e.State) }
+func (e *StateError) Error() string {
+	if e.Used {
+		return fmt.Sprintf("dead letter %s was changed by this action before", e.ID)
+	}
+	return fmt.Sprintf("dead letter %s is %s", e.ID, e.State)
+}
 
 // HeldError says that another replay holds the dead letter: try again after Until.
 type HeldError struct {
@@ -76,7 +88,7 @@ func (s *Store) Begin(ctx context.Context, id string, by By, parked bool) (Lease
 			return err
 		}
 		if d.State == Parked && !parked {
-			return &StateError{d.ID, d.State, d.Generation}
+			return &StateError{ID: d.ID, State: d.State, Generation: d.Generation}
 		}
 		if lease.action, err = s.record(ctx, q, ActionReplay, d, by, now, OutcomeStarted); err != nil {
 			return err
@@ -98,7 +110,7 @@ func (s *Store) lockFree(ctx context.Context, q querier, id string, now time.Tim
 	case d == nil:
 		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
 	case !slices.Contains(Waiting(), d.State):
-		return nil, &StateError{d.ID, d.State, d.Generation}
+		return nil, &StateError{ID: d.ID, State: d.State, Generation: d.Generation}
 	case !d.HeldUntil.After(now):
 		return d, nil
 	}
@@ -206,10 +218,25 @@ func (s *Store) Discard(ctx context.Context, id string, by By) error {
 	})
 }
 
+// record writes the action on a dead letter that is locked. The error is a *StateError when the same use
+// has changed the dead letter before. An attempt of the same use that did not finish, or that was
+// refused, changed nothing for certain, so its row leaves the use to this one; it stays for the history,
+// and a late end of that attempt still finds it.
 func (s *Store) record(ctx context.Context, q querier, action string, d *DeadLetter, by By, now time.Time, outcome string) (id int64, err error) {
+	var use any
+	if by.Use != "" {
+		use = indexed(by.Use)
+		if _, err := s.exec(ctx, q, `UPDATE dead_letter_actions SET used = NULL WHERE letter = $1 AND used = $2 AND outcome IN ('begun', 'failed', 'refused')`, d.ID, use); err != nil {
+			return 0, err
+		}
+	}
 	err = s.query(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&id) },
-		`INSERT INTO dead_letter_actions (letter, generation, action, who, why, at, outcome, detail) VALUES ($1, $2, $3, $4, $5, $6, $7, '') RETURNING id`,
-		d.ID, d.Generation, action, clean(by.Who), clean(by.Why), now, outcome)
+		`INSERT INTO dead_letter_actions (letter, generation, action, who, why, at, outcome, detail, used) VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8)
+			ON CONFLICT (letter, used) WHERE used IS NOT NULL DO NOTHING RETURNING id`,
+		d.ID, d.Generation, action, clean(by.Who), clean(by.Why), now, outcome, use)
+	if err == nil && id == 0 {
+		err = &StateError{ID: d.ID, State: d.State, Generation: d.Generation, Used: true}
+	}
 	return id, err
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
-var ann, bob = By{"ann", "fixed"}, By{"bob", "continues"}
+var ann, bob = By{Who: "ann", Why: "fixed"}, By{Who: "bob", Why: "continues"}
 
 func outcomes(actions []Action) (list []string) {
 	for _, a := range actions {
@@ -169,7 +169,7 @@ func TestConcurrentReplaysHaveOneEffectPerDeadLetter(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				lease, err := s.Begin(t.Context(), id, By{who, "fixed"}, false)
+				lease, err := s.Begin(t.Context(), id, By{Who: who, Why: "fixed"}, false)
 				var state *StateError
 				var other *HeldError
 				switch {

@@ -71,7 +71,7 @@ func mustGet(t *testing.T, s *Store, id string) (DeadLetter, []Action) {
 
 func mustReplay(t *testing.T, s *Store, id string, parked bool) Lease {
 	t.Helper()
-	b, err := s.Begin(t.Context(), id, By{"ann", "fixed"}, parked)
+	b, err := s.Begin(t.Context(), id, By{Who: "ann", Why: "fixed"}, parked)
 	require.NoError(t, err)
 	require.NoError(t, s.Finish(t.Context(), b, Outcome{OutcomeReplayed, ""}))
 	return b

@@ -30,15 +30,15 @@ func TestPrune(t *testing.T) {
 		for _, l := range byState {
 			mustPut(t, s, l)
 		}
-		_, err := s.Begin(t.Context(), byState[Replaying].ID, By{"ann", "fixed"}, false)
+		_, err := s.Begin(t.Context(), byState[Replaying].ID, By{Who: "ann", Why: "fixed"}, false)
 		require.NoError(t, err)
 		mustReplay(t, s, byState[Replayed].ID, false)
 		mustReplay(t, s, byState[Parked].ID, false)
 		mustPut(t, s, failedReplay(byState[Parked], 1, 1))
-		require.NoError(t, s.Discard(t.Context(), byState[Discarded].ID, By{"ann", "a test's"}))
+		require.NoError(t, s.Discard(t.Context(), byState[Discarded].ID, By{Who: "ann", Why: "a test's"}))
 
 		prune := func(who string, f Filter) int64 {
-			n, err := s.Prune(t.Context(), f, By{who, "old"}, nil)
+			n, err := s.Prune(t.Context(), f, By{Who: who, Why: "old"}, nil)
 			require.NoError(t, err)
 			return n
 		}
@@ -58,7 +58,7 @@ func TestPrune(t *testing.T) {
 		}
 		require.Equal(t, map[string]int64{"early": 0, "one": 1, "all": 1}, prunes(t, s))
 		for _, states := range [][]State{nil, {Open}, {Replayed, Parked}} {
-			_, err := s.Prune(t.Context(), Filter{States: states, Unchanged: future}, By{"ann", "old"}, nil)
+			_, err := s.Prune(t.Context(), Filter{States: states, Unchanged: future}, By{Who: "ann", Why: "old"}, nil)
 			require.ErrorContains(t, err, "only replayed and discarded ones are pruned")
 		}
 
@@ -82,7 +82,7 @@ func TestPruneInBatches(t *testing.T) {
 		_, err := s.db.ExecContext(t.Context(), `UPDATE dead_letters SET state = 'replayed'`)
 		require.NoError(t, err)
 		var totals []int64
-		n, err := s.Prune(t.Context(), Filter{States: Finished(), Unchanged: time.Now().Add(time.Hour)}, By{"ann", "old"}, func(total int64) { totals = append(totals, total) })
+		n, err := s.Prune(t.Context(), Filter{States: Finished(), Unchanged: time.Now().Add(time.Hour)}, By{Who: "ann", Why: "old"}, func(total int64) { totals = append(totals, total) })
 		require.NoError(t, err)
 		require.EqualValues(t, len(batch), n)
 		require.Equal(t, []int64{pruneBatch, n}, totals)

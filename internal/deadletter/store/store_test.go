@@ -91,7 +91,7 @@ func TestStoringTwiceChangesNothing(t *testing.T) {
 
 		// A relay may repeat after a replay or a discard.
 		mustReplay(t, s, l.ID, false)
-		require.NoError(t, s.Discard(t.Context(), p.ID, By{"ann", "void"}))
+		require.NoError(t, s.Discard(t.Context(), p.ID, By{Who: "ann", Why: "void"}))
 		mustPut(t, s, l, p)
 		got, _ := mustGet(t, s, l.ID)
 		require.Equal(t, Replayed, got.State)
@@ -144,10 +144,10 @@ func TestADeadLetterWhoseReplayFailsIsParked(t *testing.T) {
 			require.Equal(t, Action{1, ActionReplay, "ann", "fixed", actions[0].At, OutcomeReplayed, ""}, actions[0])
 			require.Equal(t, Action{1, actionReturn, "", "", actions[1].At, string(Parked), "rejected: " + c.next.Error}, actions[1])
 
-			_, err := s.Begin(t.Context(), c.first.ID, By{"ann", "again"}, false)
+			_, err := s.Begin(t.Context(), c.first.ID, By{Who: "ann", Why: "again"}, false)
 			var state *StateError
 			require.ErrorAs(t, err, &state)
-			require.Equal(t, StateError{c.first.ID, Parked, 2}, *state)
+			require.Equal(t, StateError{ID: c.first.ID, State: Parked, Generation: 2}, *state)
 			b := mustReplay(t, s, c.first.ID, true)
 			require.Equal(t, 2, b.Generation)
 
@@ -180,7 +180,7 @@ func TestADeadLetterFailsAgainWhileItIsReplayed(t *testing.T) {
 		s := open()
 		l := orderDeadLetter(1)
 		mustPut(t, s, l)
-		b, err := s.Begin(t.Context(), l.ID, By{"ann", "x"}, false)
+		b, err := s.Begin(t.Context(), l.ID, By{Who: "ann", Why: "x"}, false)
 		require.NoError(t, err)
 		mustPut(t, s, failedReplay(l, 1, 1))
 		require.NoError(t, s.Finish(t.Context(), b, Outcome{OutcomeReplayed, ""}))
@@ -218,7 +218,7 @@ func TestARepeatedDeliveryIsOneEvent(t *testing.T) {
 			require.Equal(t, "rejected: "+back.Error, actions[1].Detail)
 			require.Equal(t, got.Changed, actions[1].At, "the newest one")
 		}
-		require.NoError(t, s.Discard(t.Context(), l.ID, By{"ann", "void"}))
+		require.NoError(t, s.Discard(t.Context(), l.ID, By{Who: "ann", Why: "void"}))
 		back.Failed = back.Failed.Add(time.Second)
 		mustPut(t, s, back)
 		got, actions := mustGet(t, s, l.ID)
@@ -262,7 +262,7 @@ func TestARefusedReplayChangesNothing(t *testing.T) {
 		l := orderDeadLetter(1)
 		mustPut(t, s, l)
 		refuse := func(parked bool, outcome string) DeadLetter {
-			b, err := s.Begin(t.Context(), l.ID, By{"ann", "x"}, parked)
+			b, err := s.Begin(t.Context(), l.ID, By{Who: "ann", Why: "x"}, parked)
 			require.NoError(t, err)
 			require.NoError(t, s.Finish(t.Context(), b, Outcome{outcome, "no"}))
 			got, _ := mustGet(t, s, l.ID)
@@ -274,10 +274,10 @@ func TestARefusedReplayChangesNothing(t *testing.T) {
 		mustPut(t, s, failedReplay(l, 1, 1))
 		require.Equal(t, Parked, refuse(true, OutcomeRefused).State)
 
-		require.NoError(t, s.Discard(t.Context(), l.ID, By{"ann", "void"}))
-		require.ErrorContains(t, s.Discard(t.Context(), l.ID, By{"ann", "void"}), "is discarded")
-		require.ErrorIs(t, s.Discard(t.Context(), "nothing", By{"ann", "void"}), ErrNotFound)
-		_, err := s.Begin(t.Context(), "nothing", By{"ann", "void"}, true)
+		require.NoError(t, s.Discard(t.Context(), l.ID, By{Who: "ann", Why: "void"}))
+		require.ErrorContains(t, s.Discard(t.Context(), l.ID, By{Who: "ann", Why: "void"}), "is discarded")
+		require.ErrorIs(t, s.Discard(t.Context(), "nothing", By{Who: "ann", Why: "void"}), ErrNotFound)
+		_, err := s.Begin(t.Context(), "nothing", By{Who: "ann", Why: "void"}, true)
 		require.ErrorIs(t, err, ErrNotFound)
 	})
 }
@@ -295,7 +295,7 @@ func TestFiltersGroupsAndWalks(t *testing.T) {
 		for _, l := range all {
 			mustPut(t, s, l)
 		}
-		require.NoError(t, s.Discard(t.Context(), all[0].ID, By{"ann", "void"}))
+		require.NoError(t, s.Discard(t.Context(), all[0].ID, By{Who: "ann", Why: "void"}))
 		stored, _ := mustGet(t, s, all[1].ID)
 
 		for name, c := range map[string]struct {

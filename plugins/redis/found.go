@@ -1,0 +1,122 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// Connect returns the client of the server for one report: that of the service where it runs, or a new one.
+// The caller calls closeIt. An error that wraps pipeline.ErrUnavailable says that the server does not
+// answer.
+func (s *Server) Connect(ctx context.Context) (c goredis.UniversalClient, closeIt func(), err error) {
+	if s.own == nil {
+		connected, closeIt, err := s.p.connect(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		c, _ := connected.Value(sharedClient{s.p}).(goredis.UniversalClient)
+		return c, closeIt, nil
+	}
+	if c := s.Client(); c != nil {
+		return c, func() {}, nil
+	}
+	if c, err = NewClient(*s.own, s.log()); err != nil {
+		return nil, nil, err
+	}
+	closeIt = func() { _ = c.Close() } // it was only read
+	if err := waitFor(ctx, c, s.own.address(), s.log()); err != nil {
+		closeIt()
+		return nil, nil, err
+	}
+	return c, closeIt, nil
+}
+
+// FoundBacklog adds up what groups have not done in the streams that exist now. name is what they are called,
+// with a part in angle brackets that differs, such as ENTRY:{<event>}. group returns the group that reads
+// a stream, and false for a stream that only has a similar name. The backlog names the streams that are
+// furthest behind.
+func FoundBacklog(ctx context.Context, c goredis.UniversalClient, name string, group func(stream string) (string, bool)) (operate.Backlog, error) {
+	streams, err := findStreams(ctx, c, name)
+	if err != nil {
+		return operate.Backlog{}, fmt.Errorf("redis: find the streams %s: %w", name, answered(err))
+	}
+	total := operate.Backlog{Waiting: new(int64), InFlight: new(int64), Streams: &operate.StreamBacklogs{}}
+	for _, stream := range streams {
+		of, ok := group(stream)
+		if !ok {
+			continue
+		}
+		one := operate.Backlog{Waiting: new(int64), InFlight: new(int64)}
+		if err := addBacklog(ctx, c, stream, of, &one); err != nil {
+			return operate.Backlog{}, fmt.Errorf("redis: backlog of %s: %w", stream, answered(err))
+		}
+		total.Add(stream, one)
+	}
+	return total, nil
+}
+
+// foundPage is how many keys one step of a search looks at.
+const foundPage = 1000
+
+// findStreams returns the keys of the streams with a name, on every master of a cluster.
+func findStreams(ctx context.Context, c goredis.UniversalClient, name string) ([]string, error) {
+	before, rest, _ := strings.Cut(name, "<")
+	_, after, _ := strings.Cut(rest, ">")
+	pattern := globEscape(before) + "*" + globEscape(after)
+	var mu sync.Mutex // the masters of a cluster are searched at the same time
+	found := map[string]bool{}
+	one := func(ctx context.Context, c goredis.Cmdable) error {
+		for cursor := uint64(0); ; {
+			keys, next, err := c.ScanType(ctx, cursor, pattern, foundPage, "stream").Result()
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			for _, key := range keys {
+				found[key] = true // a search may find one twice
+			}
+			mu.Unlock()
+			if cursor = next; cursor == 0 {
+				return nil
+			}
+		}
+	}
+	var err error
+	if cluster, ok := c.(*goredis.ClusterClient); ok {
+		err = cluster.ForEachMaster(ctx, func(ctx context.Context, c *goredis.Client) error { return one(ctx, c) })
+	} else {
+		err = one(ctx, c)
+	}
+	streams := make([]string, 0, len(found))
+	for key := range found {
+		streams = append(streams, key)
+	}
+	return streams, err
+}
+
+func globEscape(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
+}
+
+// Backlog implements operate.Measured: all streams of the family that exist, together and one by one.
+func (s familySource) Backlog(ctx context.Context) (operate.Backlog, error) {
+	c, done, err := s.f.o.Server.Connect(ctx)
+	if err != nil {
+		return operate.Backlog{}, err
+	}
+	defer done()
+	return FoundBacklog(ctx, c, s.f.o.Name, func(string) (string, bool) { return s.f.o.Group, true })
+}
+
+// Connect implements operate.Connecting.
+func (s familySource) Connect(ctx context.Context) (connected context.Context, closeIt func(), err error) {
+	return s.f.p.connect(ctx)
+}
+
+var _ operate.Connecting = familySource{}
