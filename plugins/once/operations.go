@@ -23,25 +23,24 @@ func (p *Plugin) Operations() operate.Operations {
 		{Name: "group", Help: "the `group` of effects"},
 	}
 	effect := append(slices.Clone(group), operate.Field{Name: "id", Help: "the `id` of the effect in its group"})
-	by := []operate.Field{
-		{Name: "who", Default: app.Person(), Help: "the `name` that is recorded"},
-		{Name: "why", Help: "the `reason` that is recorded"},
-	}
 	steer := func(verb, short string, danger operate.Danger, do func(context.Context, *ledger.Ledger, ledger.Group, ledger.By) (string, error)) operate.Action {
 		return operate.Action{
-			About: p.about("once "+verb, short, append(slices.Clone(group), by...),
-				"once "+verb+" --kind invoice --group acme --why \"they asked for it\""),
+			About:   p.about("once "+verb, short, group, "once "+verb+" --kind invoice --group acme --why \"they asked for it\""),
 			Danger:  danger,
+			Role:    operate.Operator,
+			Audited: true,
 			Preview: p.withGroup(previewGroup),
-			Do: p.withGroup(func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
-				line, err := do(ctx, l, g, byOf(in))
-				if err != nil {
-					return operate.Answer{}, err
-				}
-				a, err := previewGroup(ctx, l, g, in)
-				a.Lines = append([]string{line}, a.Lines...)
-				return a, err
-			}),
+			Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+				return p.withGroup(func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
+					line, err := do(ctx, l, g, byOf(use))
+					if err != nil {
+						return operate.Answer{}, notFound(err, "group %s of kind %s has no effect in the ledger; `once` lists the groups", g.Name, g.Kind)
+					}
+					a, err := previewGroup(ctx, l, g, in)
+					a.Lines = append([]string{line}, a.Lines...)
+					return a, err
+				})(ctx, r, in)
+			},
 		}
 	}
 	return operate.Operations{
@@ -82,27 +81,37 @@ func (p *Plugin) Operations() operate.Operations {
 				return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; being called: %d; perhaps done, and looked up: %d.", c.Cancelled, c.Calling, c.Ambiguous), err
 			}),
 			{
-				About: p.about("once replay", "Give a failed or unknown effect all its attempts again", append(slices.Clone(effect), by...),
+				About: p.about("once replay", "Give a failed or unknown effect all its attempts again", effect,
 					"once replay --kind invoice --group acme --id 17 --why \"the address is corrected\""),
 				Danger:  operate.Safe,
+				Role:    operate.Operator,
+				Audited: true,
 				Preview: p.withEffect(p.explain),
-				Do: p.withEffect(func(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
-					if err := l.Replay(ctx, k, byOf(in)); err != nil {
-						return operate.Answer{}, refusal(k, err)
-					}
-					return p.explain(ctx, l, k, in)
-				}),
+				Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+					return p.withEffect(func(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
+						if err := l.Replay(ctx, k, byOf(use)); err != nil {
+							return operate.Answer{}, refusal(k, err)
+						}
+						return p.explain(ctx, l, k, in)
+					})(ctx, r, in)
+				},
 			},
 			{
-				About: p.about("once resolve", "State what became of an effect that is unknown", append(append(slices.Clone(effect),
+				About: p.about("once resolve", "State what became of an effect that is unknown", append(slices.Clone(effect),
 					operate.Field{Name: "done", Help: "it happened, and the far side names it `receipt`"},
 					operate.Field{Name: "not-done", Type: operate.Switch, Help: "it did not happen"},
-					operate.Field{Name: "force", Type: operate.Switch, Help: "also while it is still being looked up, or against a late answer"}), by...),
+					operate.Field{Name: "force", Type: operate.Switch, Help: "also while it is still being looked up, or against a late answer"}),
 					"once resolve --kind invoice --group acme --id 16 --done in_81x --why \"found in their list\"",
 					"once resolve --kind invoice --group acme --id 16 --not-done --why \"not in their list\""),
 				Danger:  operate.Irreversible,
+				Role:    operate.Operator,
+				Audited: true,
 				Preview: p.withEffect(p.explain),
-				Do:      p.withEffect(p.resolve),
+				Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+					return p.withEffect(func(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
+						return p.resolve(ctx, l, k, in, use)
+					})(ctx, r, in)
+				},
 			},
 		},
 	}
@@ -156,7 +165,7 @@ func (p *Plugin) withEffect(do func(context.Context, *ledger.Ledger, ledger.Key,
 	})
 }
 
-func byOf(in operate.Input) ledger.By { return ledger.By{Who: in.Text("who"), Why: in.Text("why")} }
+func byOf(use operate.Use) ledger.By { return ledger.By{Who: use.Who, Why: use.Why} }
 
 func listGroups(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
 	limit := in.Number("limit")
@@ -233,12 +242,12 @@ func listProblems(ctx context.Context, l *ledger.Ledger, in operate.Input) (oper
 	return a, nil
 }
 
-func (p *Plugin) resolve(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
+func (p *Plugin) resolve(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input, use operate.Use) (operate.Answer, error) {
 	receipt, notDone := in.Text("done"), in.Switch("not-done")
 	if (receipt == "") != notDone {
 		return operate.Answer{}, &operate.InputError{Problem: "give either --done RECEIPT or --not-done"}
 	}
-	r := rules.Resolution{Done: !notDone, Receipt: receipt, Who: in.Text("who"), Why: in.Text("why"), Force: in.Switch("force")}
+	r := rules.Resolution{Done: !notDone, Receipt: receipt, Who: use.Who, Why: use.Why, Force: in.Switch("force")}
 	if err := r.Validate(); err != nil {
 		return operate.Answer{}, &operate.InputError{Problem: err.Error()}
 	}

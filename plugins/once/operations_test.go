@@ -29,7 +29,7 @@ func (o operator) ask(name string, in operate.Input) (operate.Answer, error) {
 			if err != nil {
 				return operate.Answer{}, err
 			}
-			return a.Do(o.t.Context(), nil, in)
+			return a.Do(o.t.Context(), nil, in, operate.Use{Who: "me", Why: "ticket 4711"})
 		}
 	}
 	require.Fail(o.t, "no such operation", name)
@@ -44,7 +44,7 @@ func (o operator) must(name string, in operate.Input) operate.Answer {
 }
 
 func input(id string, more ...string) operate.Input {
-	in := operate.Input{"kind": {"invoice"}, "group": {"acme"}, "id": {id}, "who": {"me"}, "why": {"ticket 4711"}, "limit": {"50"}}
+	in := operate.Input{"kind": {"invoice"}, "group": {"acme"}, "id": {id}, "limit": {"50"}}
 	for i := 0; i < len(more); i += 2 {
 		in[more[i]] = []string{more[i+1]}
 	}
