@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -62,7 +63,7 @@ func hotStatements() []planned {
 		{name: "due", sql: fmt.Sprintf(sqlDue, laneList()), args: []string{"1"}, via: map[string]string{"once_due": "once_due_at"}, rows: 16, cold: true},
 		{name: "fold", sql: pgFold, args: []string{"20", "now()"}, via: map[string]string{"once_deltas": "once_deltas_pkey"}, rows: 20, cold: true},
 		{name: "parked groups", sql: sqlParkedGroups, args: []string{"0", "''", "20"}, via: map[string]string{"once_groups": "once_groups_parked"}, rows: 20, cold: true},
-		{name: "unpark", sql: sqlUnpark + " FOR UPDATE SKIP LOCKED)", args: []string{"1", "'g2'", "now()", "20"}, via: map[string]string{"once_due": "once_due_parked|once_due_pkey"}, rows: 20, cold: true},
+		{name: "unpark", sql: fmt.Sprintf(sqlUnpark, " FOR UPDATE SKIP LOCKED"), args: []string{"1", "'g2'", "now()", "20"}, via: map[string]string{"once_due": "once_due_parked|once_due_pkey"}, rows: 20, cold: true},
 		{name: "unparked", sql: sqlUnparked, args: []string{"1", "'g1'"}, via: map[string]string{"once_groups": "once_groups_pkey|once_groups_parked", "once_due": "once_due_parked"}, rows: 1, cold: true},
 		{name: "any delta", sql: sqlAnyDelta, via: map[string]string{"once_deltas": "once_deltas_pkey"}, rows: 1, cold: true},
 		{name: "unsettled", sql: sqlUnsettled, args: []string{"1", "'g1'", "''", "20"}, via: due, rows: 20, cold: true},
@@ -127,8 +128,8 @@ func explainAll(t *testing.T, s *postgres, table string) {
 		if st.cold {
 			pool = s.cold
 		}
-		plan, err := checkPlan(t.Context(), pool, st)
-		require.NoError(t, err, "%s table: %s\n%s", table, st.name, plan)
+		_, err := checkPlan(t.Context(), pool, st)
+		assert.NoError(t, err, "%s table: %s", table, st.name) // all of them at once
 	}
 }
 

@@ -48,7 +48,7 @@ func openPostgres(ctx context.Context, cfg Config, o Options) (*postgres, error)
 		return nil, err
 	}
 	// Rare statements with an order must read an index in that order, and join by index probes.
-	if s.cold, err = s.newPool(ctx, cfg.DSN, coldConnections, "jit = off", "enable_seqscan = off", "enable_sort = off",
+	if s.cold, err = s.newPool(ctx, cfg.DSN, coldConnections, "jit = off", "enable_seqscan = off", "enable_bitmapscan = off", "enable_sort = off",
 		"enable_hashjoin = off", "enable_mergejoin = off", "lock_timeout = '"+pgGroupLockTimeout+"'"); err != nil {
 		s.hot.Close()
 		return nil, err

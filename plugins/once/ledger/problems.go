@@ -15,9 +15,9 @@ func problemsSQL(conditions []string, order string, limit int) string {
 	if len(conditions) > 0 {
 		where = " WHERE " + strings.Join(conditions, " AND ")
 	}
-	return `SELECT p.kind, p.grp, p.id, p.state, p.at, p.class, coalesce(e.last_error, '')
-FROM (SELECT * FROM once_problems AS p` + where + ` ORDER BY ` + order + fmt.Sprintf(` LIMIT $%d) AS p
-JOIN once_effects AS e ON e.kind = p.kind AND e.grp = p.grp AND e.id = p.id ORDER BY `, limit) + order
+	return `SELECT p.kind, p.grp, p.id, p.state, p.at, p.class,
+	coalesce((SELECT e.last_error FROM once_effects AS e WHERE e.kind = p.kind AND e.grp = p.grp AND e.id = p.id), '')
+FROM once_problems AS p` + where + ` ORDER BY ` + order + fmt.Sprintf(` LIMIT $%d`, limit)
 }
 
 // Problems returns effects that failed or ended unknown, in the order of their keys; more says that

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -52,7 +54,7 @@ func TestAnInterruptedSweepGoesOn(t *testing.T) {
 		require.NoError(t, l.Resume(t.Context(), acme, operator))
 		id := groupID{l.kinds["invoice"].number, "acme"}
 		require.NoError(t, l.store.update(t.Context(), groupLock{shared: &id}, func(q querier, now time.Time) error { // one chunk, and the process is gone
-			_, err := q.exec(t.Context(), sqlUnpark+q.forUpdate(true)+")", id.kind, id.name, now, unparkChunk)
+			_, err := q.exec(t.Context(), fmt.Sprintf(sqlUnpark, q.forUpdate(true)), id.kind, id.name, now, unparkChunk)
 			return err
 		}))
 		require.Equal(t, 100, l.countDue(t, "at IS NULL"))
@@ -197,5 +199,5 @@ func (tx *deafTransaction) commit(ctx ctxt, w *writeSet) error {
 		return err
 	}
 	tx.s.times--
-	return ErrUnavailable
+	return io.ErrUnexpectedEOF
 }

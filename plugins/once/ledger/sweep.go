@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -34,8 +35,8 @@ var (
 
 	// pgFold moves deltas into totals, those of the group and those of its kind, so that each counts
 	// once. It creates the row of a group that no claim has met yet.
-	pgFold = `WITH gone AS (DELETE FROM once_deltas AS d USING (SELECT kind, grp, part, number FROM once_deltas
-		ORDER BY kind, grp, part, number LIMIT $1 FOR UPDATE SKIP LOCKED) AS k
+	pgFold = `WITH k AS MATERIALIZED (SELECT kind, grp, part, number FROM once_deltas ORDER BY kind, grp, part, number LIMIT $1 FOR UPDATE SKIP LOCKED),
+gone AS (DELETE FROM once_deltas AS d USING k
 	WHERE d.kind = k.kind AND d.grp = k.grp AND d.part = k.part AND d.number = k.number RETURNING d.*),
 found AS (INSERT INTO once_groups (kind, grp, state, created_at, changed_at)
 	SELECT DISTINCT kind, grp, 1, $2::timestamptz, $2::timestamptz FROM gone WHERE accepted > 0 ORDER BY kind, grp ON CONFLICT (kind, grp) DO NOTHING),
@@ -102,9 +103,10 @@ func (l *Ledger) fold(ctx context.Context) error {
 const (
 	sqlParkedGroups = `SELECT kind, grp FROM once_groups WHERE parked AND state <> 2 AND (kind > $1 OR kind = $1 AND grp > $2) ORDER BY kind, grp LIMIT $3`
 
-	// The subquery reads only the index of parked rows.
-	sqlUnpark = `UPDATE once_due SET at = $3 WHERE kind = $1 AND grp = $2 AND id IN (SELECT id FROM once_due
-	WHERE kind = $1 AND grp = $2 AND at IS NULL ORDER BY kind, grp, id LIMIT $4`
+	// %s is a locking clause. The first part reads only the index of parked rows, and is executed once: as a subquery it
+	// could be executed again for each row, and lock others each time.
+	sqlUnpark = `WITH parked AS MATERIALIZED (SELECT id FROM once_due WHERE kind = $1 AND grp = $2 AND at IS NULL ORDER BY kind, grp, id LIMIT $4%s)
+UPDATE once_due SET at = $3 WHERE kind = $1 AND grp = $2 AND id IN (SELECT id FROM parked)`
 
 	sqlUnparked = `UPDATE once_groups SET parked = FALSE WHERE kind = $1 AND grp = $2
 	AND NOT EXISTS (SELECT 1 FROM once_due WHERE kind = $1 AND grp = $2 AND at IS NULL)`
@@ -144,7 +146,7 @@ func (l *Ledger) unpark(ctx context.Context, g groupID) error {
 				more = false
 				return nil
 			}
-			n, err := q.exec(ctx, sqlUnpark+q.forUpdate(true)+")", g.kind, g.name, now, unparkChunk)
+			n, err := q.exec(ctx, fmt.Sprintf(sqlUnpark, q.forUpdate(true)), g.kind, g.name, now, unparkChunk)
 			if err != nil {
 				return err
 			}
