@@ -93,7 +93,8 @@ func (l *Ledger) call(ctx context.Context, what string, fn func(context.Context)
 	defer l.running.Done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(l.life, cancel)()
+	stop := context.AfterFunc(l.life, cancel)
+	defer stop()
 	err := fn(ctx)
 	if err != nil && l.life.Err() != nil {
 		return ErrClosed

@@ -363,7 +363,7 @@ func TestTransportReplaysOnADeadReusedConnection(t *testing.T) {
 		if len(seen) == 0 {
 			return false
 		}
-		require.Equal(t, []byte(body), []byte(<-seen), "the same bytes")
+		require.Equal(t, []byte(body), []byte(<-seen), "the same bytes") //nolint:testifylint // equal as JSON is not enough
 		require.Equal(t, 1.0, metric(t, client, "millrace_once_http_replays_total"))
 		return true
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
@@ -101,7 +102,7 @@ func (p *checked[T]) follow(t testing.TB, w *World, far *Far, kind once.Kind[T],
 			if s.NextIn > 0 {
 				w.Turn(s.NextIn)
 			}
-			time.Sleep(time.Millisecond)
+			loop.Sleep(t.Context(), time.Millisecond)
 			continue
 		}
 		times := far.Executed(idempotency(kind, k))

@@ -1,10 +1,12 @@
 package oncetest
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/once"
 )
 
@@ -63,7 +65,7 @@ func (f *Far) Find(l once.Lookup) once.Answer { return f.call(l.Idempotency, tru
 
 func (f *Far) call(key string, lookup bool) once.Answer {
 	step := f.begin(key, lookup)
-	time.Sleep(time.Millisecond) // so that calls which may overlap do
+	loop.Sleep(context.Background(), time.Millisecond) // so that calls which may overlap do
 	f.mu.Lock()
 	f.calls[key]--
 	f.mu.Unlock()
