@@ -307,14 +307,14 @@ func TestDashboardsAndAlertsFitTheMetrics(t *testing.T) {
 		for query, want := range map[string]string{
 			`sum(millrace_once_http_in_fligth)`:                                                         "nothing is scraped",
 			`sum(rate(millrace_once_http_calls_total{class="doen"}[1m]))`:                               "nothing is scraped",
-			`sum by (domian) (rate(millrace_reclaim_messages_total[1m]))`:                           "has the label domian",
-			`millrace_once_http_in_flight / on (instantce) millrace_once_http_in_flight_limit`:              "has the label instantce",
+			`sum by (domian) (rate(millrace_reclaim_messages_total[1m]))`:                               "has the label domian",
+			`millrace_once_http_in_flight / on (instantce) millrace_once_http_in_flight_limit`:          "has the label instantce",
 			`rate(millrace_once_http_in_flight[1m])`:                                                    "is a gauge, not a counter",
 			`sum(rate(millrace_once_http_calls_total[1m])`:                                              "parse error",
-			`millrace_once_http_calls_total * on (instance) millrace_once_http_calls_total`:                 "many-to-many",
+			`millrace_once_http_calls_total * on (instance) millrace_once_http_calls_total`:             "many-to-many",
 			`millrace_once_http_in_flight > 1000`:                                                       "the result is empty",
 			`histogram_quantile(0.9, sum by (le) (rate(millrace_once_http_call_duration_seconds[1m])))`: "nothing is scraped",
-			`sum by (shard) (rate(millrace_reclaim_messages_total{domain="$dommain"}[1m]))`:         "nothing is scraped",
+			`sum by (shard) (rate(millrace_reclaim_messages_total{domain="$dommain"}[1m]))`:             "nothing is scraped",
 		} {
 			require.Contains(t, strings.Join(d.check(t, e, r, query, ""), "\n"), want, query)
 		}

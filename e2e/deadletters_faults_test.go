@@ -83,7 +83,7 @@ func TestAReplayThatIsKilledGoesOn(t *testing.T) {
 		var said bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &said, &said
 		var exit *exec.ExitError
-		require.True(t, errors.As(cmd.Run(), &exit), "%s", &said)
+		require.ErrorAs(t, cmd.Run(), &exit, "%s", &said)
 		require.Equal(t, -1, exit.ExitCode(), "it was killed: %s", &said)
 
 		of := func(states ...store.State) int {

@@ -46,9 +46,9 @@ func TestMistakesInSettings(t *testing.T) {
   redis: {tls: {enabled: true, ca_file: FILE}}
   promotion: {ledger: {dsn: "sqlite:a.db"}, money_api: {url: "https://a", ca_file: FILE}}
 `, "FILE", nothing),
-			"plugins.kafka.tls.cert_file: tls: failed to find any PEM data in certificate input\n" +
-				"plugins.redis.tls.ca_file: " + nothing + " contains no certificate\n" +
-				"plugins.promotion.money_api.ca_file: " + nothing + " contains no certificate\n",
+			"plugins.kafka.tls.cert_file: file " + nothing + ": with the key in " + nothing + ": tls: failed to find any PEM data in certificate input\n" +
+				"plugins.redis.tls.ca_file: file " + nothing + ": it contains no certificate\n" +
+				"plugins.promotion.money_api.ca_file: file " + nothing + ": it contains no certificate\n",
 		},
 		"files that nothing reads": {
 			"plugins:\n  kafka: {tls: {enabled: false, ca_file: /absent.pem}}\n  redis: {enabled: false, tls: {enabled: true, ca_file: /absent.pem}}\n" +

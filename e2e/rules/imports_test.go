@@ -50,6 +50,9 @@ func rooms() []room {
 		list = append(list, room{
 			folder: "plugins/" + plugin, ours: append([]string{"pipeline/"}, below...), testsToo: []string{"plugins/"},
 		})
+		if plugin == "once" { // its tables are not optional
+			list[len(list)-1].ours = append(list[len(list)-1].ours, "plugins/sqldb")
+		}
 		if plugin == "sqldb" { // a binary without tables requires no driver
 			below = append(below, "plugins/sqldb/portable")
 			continue
@@ -77,7 +80,7 @@ type only struct {
 func onlys() []only {
 	return []only{
 		{modules: []string{"github.com/google/wire"}, in: []string{"wire/"}},
-		{modules: []string{"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/pressly/goose"}, in: []string{"plugins/sqldb/", "handlers/", "internal/sqldbtest"}},
+		{modules: []string{"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/pressly/goose"}, in: []string{"plugins/sqldb/", "plugins/once/", "handlers/", "internal/sqldbtest"}},
 		{modules: []string{"github.com/spf13/cobra"}, in: []string{"pipeline/app/", "plugins/deadletter/", "handlers/", "internal/"}},
 		{
 			modules: []string{

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -110,7 +111,7 @@ type book struct {
 
 func (b *book) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key := strings.TrimPrefix(r.URL.Path, "/")
-	time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond) // it arrives, also if its worker was killed meanwhile
+	loop.Sleep(r.Context(), time.Duration(rand.IntN(30))*time.Millisecond) // it arrives, also if its worker is killed
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {

@@ -57,7 +57,7 @@ func (p *Plugin) Operations() operate.Operations {
 				Read:  p.withGroup(previewGroup),
 			},
 			{
-				About: p.about("once explain", "Show everything that is known about one effect, and what happens next", effect,
+				About: p.about("once explain", "Show the history of one effect, and the next step", effect,
 					"once explain --kind invoice --group acme --id 17"),
 				Read: p.withEffect(p.explain),
 			},
@@ -82,7 +82,7 @@ func (p *Plugin) Operations() operate.Operations {
 			}),
 			{
 				About: p.about("once replay", "Give a failed or unknown effect all its attempts again", effect,
-					"once replay --kind invoice --group acme --id 17 --why \"the address is corrected\""),
+					"once replay --kind invoice --group acme --id 17 --why \"corrected\""),
 				Danger:  operate.Safe,
 				Role:    operate.Operator,
 				Audited: true,

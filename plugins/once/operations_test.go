@@ -127,7 +127,7 @@ func TestAnUnknownEffectIsResolved(t *testing.T) {
 	})
 }
 
-// A failed effect gets its attempts again once its cause is mended.
+// A failed effect gets its attempts again once its cause is repaired.
 func TestAFailedEffectIsReplayed(t *testing.T) {
 	t.Parallel()
 	w := oncetest.New(t)
