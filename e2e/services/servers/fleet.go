@@ -53,7 +53,7 @@ func Settings(name string) []string {
 	case Redis, Valkey:
 		return []string{"MILLRACE__PLUGINS__REDIS__ADDRS"}
 	case Postgres:
-		return []string{"MILLRACE__PLUGINS__DEADLETTER__STORE__DSN", "MILLRACE__PLUGINS__PROMOTION__LEDGER__DSN"}
+		return []string{"MILLRACE__PLUGINS__DEADLETTER__STORE__DSN", "MILLRACE__PLUGINS__ONCE__LEDGER__DSN", "MILLRACE__PLUGINS__PROMOTION__LEDGER__DSN"}
 	default:
 		return nil
 	}

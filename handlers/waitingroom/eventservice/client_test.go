@@ -246,7 +246,7 @@ func TestCallsAreCountedByResult(t *testing.T) {
 		calls(sim.Unavailable, fmt.Sprint(i), 1)
 	}
 	require.NoError(t, testutil.CollectAndCompare(c.calls, strings.NewReader(`
-# HELP millrace_room_event_service_calls_total Calls to the Event Service, by result: seats, no_seats, no_event, invalid, failed, not_sent (after failures, or too many calls at once).
+# HELP millrace_room_event_service_calls_total Calls to the Event Service, by result: seats, no_seats, no_event, invalid, failed, not_sent (after failures, without a token, or too many calls at once).
 # TYPE millrace_room_event_service_calls_total counter
 millrace_room_event_service_calls_total{result="failed"} 5
 millrace_room_event_service_calls_total{result="invalid"} 5
