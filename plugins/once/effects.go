@@ -63,7 +63,7 @@ func (e *Effects[T]) Needs() []string {
 // Register adds the route of the kind's topic, and offers the kind to the plugin once, which calls for
 // its effects. The error has all mistakes of the kind and of its settings.
 func (e *Effects[T]) Register(r *pipeline.Registry) error {
-	err := errors.Join(e.kind.validate(), e.config.Validate(), e.config.fits(e.kind.Name, e.kind.Repeat), e.plugin.ready())
+	err := errors.Join(e.kind.validate(), e.config.Validate(), e.config.fits(e.kind.Name, e.kind.Repeat))
 	if err != nil {
 		return err
 	}

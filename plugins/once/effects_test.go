@@ -191,9 +191,17 @@ func TestMistakesOfAKind(t *testing.T) {
 		_, err := pipeline.NewRegistry(pipeline.Env{}, w.Once, p)
 		require.ErrorContains(t, err, want)
 	}
-	var unset once.Plugin
-	_, err := pipeline.NewRegistry(pipeline.Env{}, newInvoices(&unset, once.ByKey, nil))
-	require.ErrorContains(t, err, "plugins.once.ledger.dsn must be set")
+}
+
+// Without a ledger nothing could be accepted, so the process does not start.
+func TestAKindNeedsALedger(t *testing.T) {
+	t.Parallel()
+	o := once.NewPlugin(nil, nil)
+	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "a"}, o, newInvoices(o, once.ByKey, nil))
+	require.NoError(t, err)
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
+	require.ErrorContains(t, rt.Start(t.Context()), "plugins.once.ledger.dsn must be set, because a plugin has a kind of effects")
+	require.NoError(t, rt.Stop(t.Context()))
 }
 
 // A binary without kinds opens no database, even if its address leads nowhere.

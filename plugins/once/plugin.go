@@ -25,6 +25,10 @@ const (
 
 var errNotOpen = fmt.Errorf("once: the ledger is not open: %w: it opens when the services start, and closes when they stop", pipeline.ErrUnavailable)
 
+// errNoLedger is reported by the start, because a plugin with a kind may be registered without settings.
+var errNoLedger = errors.New("once: plugins.once.ledger.dsn must be set, because a plugin has a kind of effects: " +
+	"postgres://… for several instances, or sqlite:/path/of/a/file for one")
+
 // Config is the section plugins.once of the settings.
 type Config struct {
 	// Ledger is the database in which effects are accepted and settled. It is required as soon as a
@@ -95,15 +99,6 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// ready reports why a kind can't be registered yet.
-func (p *Plugin) ready() error {
-	if p.config.Ledger.DSN.IsZero() {
-		return errors.New("once: plugins.once.ledger.dsn must be set, because a plugin has a kind of effects: " +
-			"postgres://… for several instances, or sqlite:/path/of/a/file for one")
-	}
-	return nil
-}
-
 func (p *Plugin) instance() string { return p.env.Instance }
 
 // TurnClock moves the clock of the ledger forward, for tests: leases end, and retries are due. It waits for
@@ -141,6 +136,9 @@ func (s *ledgerService) Start(ctx context.Context) error {
 	p, kinds := s.plugin, s.kinds()
 	if len(kinds) == 0 {
 		return nil
+	}
+	if p.config.Ledger.DSN.IsZero() {
+		return errNoLedger
 	}
 	if err := p.env.Schemas.Prepare(ctx, ledger.Schema(p.config.Ledger, ledgerSetting, p.log), p.log); err != nil {
 		return err
