@@ -5,7 +5,22 @@
 //	g := graph.Of(app.NewTopology(registry)) // every route and place, in the state Unknown
 //	for i := range g.Boxes { … }             // the caller adds states, numbers and links
 //	svg, err := g.SVG()
+//
+// Columns follow the longest path of the messages. A line that leads back, such as a retry, runs below all
+// columns, and places that only receive dead letters stand at the bottom. Lines bend only between the columns, so none of
+// them crosses a box. A graph of more than 40 boxes has one box per plugin instead, whose Part is a graph.
+//
+// The classes are place or step, and ok, warn, fail or unknown on an element with the class box; forward, retry
+// or dead on one with the class edge; line, tip and label in an edge; and type, state, title, numbers and why
+// for the texts of a box.
 package graph
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+)
 
 // Kind says what a box is.
 type Kind string
@@ -31,6 +46,8 @@ const (
 type Graph struct {
 	Boxes []Box
 	Edges []Edge
+	// Links are addresses by group, for the boxes that stand for a group in a graph that is collapsed.
+	Links map[string]string
 }
 
 // Box is a place or a step. All of its texts may have any content and length: what is too long is cut in the
@@ -67,4 +84,42 @@ type Edge struct {
 	From, To string
 	Way      Way
 	Label    string // such as the group that reads, or the name of an output
+}
+
+// check returns all mistakes of a graph.
+func (g Graph) check() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("graph: "+format, args...)) }
+	kinds := map[string]Kind{}
+	for _, b := range g.Boxes {
+		if _, known := kinds[b.ID]; known {
+			fail("two boxes have the ID %q: give each one its own", b.ID)
+		}
+		kinds[b.ID] = b.Kind
+		if b.Kind != Place && b.Kind != Step {
+			fail("box %q: the kind must be place or step, got %q", b.ID, b.Kind)
+		}
+		if rank(b.State) < 0 {
+			fail("box %q: the state must be ok, warn, fail or unknown, got %q", b.ID, b.State)
+		}
+		if u, err := url.Parse(b.Link); err != nil {
+			fail("box %q: the link must be an address: %w", b.ID, err)
+		} else if !slices.Contains([]string{"", "http", "https"}, u.Scheme) {
+			fail("box %q: the link must be relative, http or https, got %q", b.ID, b.Link)
+		}
+	}
+	for _, e := range g.Edges {
+		from, knowsFrom := kinds[e.From]
+		to, knowsTo := kinds[e.To]
+		switch {
+		case !knowsFrom || !knowsTo:
+			fail("edge from %q to %q: add a box for each of its ends", e.From, e.To)
+		case from == to:
+			fail("edge from %q to %q: both are a %s, and it must lead from a place to a step or back", e.From, e.To, from)
+		}
+		if !slices.Contains([]Way{"", Forward, Retry, Dead}, e.Way) {
+			fail("edge from %q to %q: the way must be forward, retry or dead, got %q", e.From, e.To, e.Way)
+		}
+	}
+	return errors.Join(errs...)
 }
