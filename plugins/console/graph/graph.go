@@ -7,12 +7,12 @@
 //	svg, err := g.SVG()
 //
 // Columns follow the longest path of the messages. A line that leads back, such as a retry, runs below all
-// columns, and places that only receive dead letters stand at the bottom. Lines bend only between the columns, so none of
-// them crosses a box. A graph of more than 40 boxes has one box per plugin instead, whose Part is a graph.
+// columns, and places that only receive dead letters stand at the bottom. Lines bend only between the columns,
+// so none of them crosses a box. A graph of more than 40 boxes has one box per plugin instead, whose Part is a graph.
 //
 // The classes are place or step, and ok, warn, fail or unknown on an element with the class box; forward, retry
-// or dead on one with the class edge; line, tip and label in an edge; and type, state, title, numbers and why
-// for the texts of a box.
+// or dead on one with the class edge; line, tip and label in an edge; and type, state, title, number, name and
+// why for the texts of a box.
 package graph
 
 import (

@@ -12,7 +12,8 @@ import (
 const (
 	margin     = 12
 	boxWidth   = 232
-	boxHeight  = 80
+	boxHeight  = 94
+	third      = 70 // of a box, for a number
 	boxGap     = 22 // between the boxes of a column
 	passHeight = 12
 	portGap    = 15  // between the lines at one side of a box
