@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/waitingroom"
 	"github.com/millrace-io/millrace/handlers/webhook"
+	"github.com/millrace-io/millrace/plugins/console"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -36,6 +37,7 @@ func New() Service {
 	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	waitingroomPlugin := waitingroom.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	webhookPlugin := webhook.New(kafkaPlugin, deadletterPlugin)
+	consolePlugin := console.New()
 	service := Service{
 		Telemetry:   plugin,
 		Redis:       redisPlugin,
@@ -49,6 +51,7 @@ func New() Service {
 		EventRouter: eventrouterPlugin,
 		WaitingRoom: waitingroomPlugin,
 		Webhook:     webhookPlugin,
+		Console:     consolePlugin,
 	}
 	return service
 }

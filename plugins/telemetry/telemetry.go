@@ -60,6 +60,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		r.Endpoint(pipeline.UseOperations, pipeline.Endpoint{Kind: pipeline.KindHTTP, Name: pprofPath})
 	}
 	r.Service(p.Name(), p.server)
+	r.Offer(p)
 	return nil
 }
 

@@ -75,7 +75,7 @@ func (c *Config) Validate() error {
 	var p setting.Problems
 	_, port, err := net.SplitHostPort(c.Listen)
 	p.Check(err == nil && port != "", "listen", "must be host:port, got %q", c.Listen)
-	if _, err := c.TLS.load(); err != nil {
+	if _, err := c.TLS.Load(); err != nil {
 		p = append(p, err)
 	}
 	for i, origin := range c.AllowedOrigins {
@@ -131,7 +131,9 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 	return wrong.Err()
 }
 
-func (t TLS) load() (*tls.Config, error) {
+// Load reads the files and returns the server's TLS configuration, nil without encryption. Its error is a
+// *setting.FieldError below the section that contains tls.
+func (t TLS) Load() (*tls.Config, error) {
 	if t.CertFile == "" && t.KeyFile == "" {
 		return nil, nil
 	}

@@ -78,7 +78,7 @@ func (s *server) Start(ctx context.Context) error {
 	if err := s.plugin.start(ctx); err != nil {
 		return err
 	}
-	certificate, err := s.plugin.config.TLS.load()
+	certificate, err := s.plugin.config.TLS.Load()
 	if err != nil {
 		return fmt.Errorf("web: plugins.web: %w", err)
 	}
