@@ -19,7 +19,10 @@ import (
 	"github.com/millrace-io/millrace/plugins/console"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The meters of Sarama have a goroutine until the process ends.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+}
 
 // contributor is a plugin with pages.
 type contributor []pages.Page

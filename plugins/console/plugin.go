@@ -50,7 +50,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 
 // Console implements console.Contributor: the home page.
 func (p *Plugin) Console() []console.Page {
-	return []console.Page{{Title: "Pipeline", Panels: []console.Panel{{Name: "routes", Title: "Routes", Load: p.server.showRoutes}}}}
+	return []console.Page{{Title: "Pipeline", Panels: []console.Panel{
+		{Name: "graph", Title: "Graph", Load: p.server.showGraph}, {Name: "routes", Title: "Routes", Load: p.server.showRoutes},
+	}}}
 }
 
 // Addr returns where the server listens, host:port; empty while it doesn't.

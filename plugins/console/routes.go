@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/console/graph"
 )
 
 // behindAfter is the age of the oldest message at which a route is said to be behind. It is longer than a
@@ -71,7 +73,41 @@ func (s *server) read(ctx context.Context) readings {
 	return all
 }
 
-// showRoutes is the panel of the home page.
+// showGraph is the first panel of the home page: the same states and numbers as in the table of routes.
+func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block, error) {
+	found := s.read(ctx)
+	topology := app.NewTopology(s.registry)
+	g := graph.Of(topology)
+	boxes := map[string]*graph.Box{}
+	for i := range g.Boxes {
+		boxes[g.Boxes[i].ID] = &g.Boxes[i]
+	}
+	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead) {
+		box := boxes[graph.RouteID(r.Route)]
+		if box == nil {
+			continue
+		}
+		state := stateOf(r, found, time.Now())
+		box.Why = state.Text
+		switch {
+		case state.Level != "":
+			box.State = graph.State(state.Level)
+		case r.Waiting != nil || r.InFlight != nil:
+			box.State = graph.OK
+		}
+		box.Numbers = []graph.Number{
+			{Name: "waiting", Value: console.Number(r.Waiting).Text}, {Name: "retries", Value: console.Number(r.Retries).Text},
+			{Name: "dead", Value: console.Number(r.DeadLetters).Text},
+		}
+	}
+	drawing, err := g.SVG()
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	return console.HTML{Source: `<div class="scroll" tabindex="0" role="group" aria-label="Drawing of the pipeline">` + drawing + `</div>`, Data: topology}, nil
+}
+
+// showRoutes is the panel with the table of the home page.
 func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block, error) {
 	found := s.read(ctx)
 	t := console.Table{
