@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,9 +52,10 @@ func TestALoadThatHangsIsStartedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoads()
-		end, runs := make(chan struct{}), 0
+		end := make(chan struct{})
+		var runs atomic.Int32
 		do := func(context.Context) (any, error) { // it does not look at its context
-			runs++
+			runs.Add(1)
 			<-end
 			return "value", nil
 		}
@@ -65,7 +67,7 @@ func TestALoadThatHangsIsStartedOnce(t *testing.T) {
 			require.Equal(t, testPace().wait, time.Since(began))
 			time.Sleep(time.Minute)
 		}
-		require.Equal(t, 1, runs)
+		require.EqualValues(t, 1, runs.Load())
 		close(end)
 		synctest.Wait()
 		r, late := l.get(t.Context(), "panel", testPace(), do)
