@@ -46,6 +46,10 @@ type Route struct {
 	retryOf string // the route whose Retry.From has added this one; empty: none
 }
 
+// Plugin returns the name of the plugin that has registered the route. It is empty for a route that is in no
+// Registry.
+func (r Route) Plugin() string { return r.plugin }
+
 // Source is an input that is not open yet, such as a Kafka topic with a group.
 type Source interface {
 	// Describe works offline.

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom"
 	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/console"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/once"
@@ -26,7 +27,7 @@ import (
 var Transports = wire.NewSet(kafka.New, redis.New, wire.Bind(new(pipeline.Topics), new(*kafka.Plugin)))
 
 // Capabilities are shared by handlers.
-var Capabilities = wire.NewSet(telemetry.New, newDeadLetters, reclaim.New, once.NewPlugin, token.New, sse.New, web.New,
+var Capabilities = wire.NewSet(telemetry.New, newDeadLetters, reclaim.New, once.NewPlugin, token.New, sse.New, web.New, console.New,
 	wire.Bind(new(pipeline.DeadLetters), new(*deadletter.Plugin)))
 
 // newDeadLetters names the transports into which dead letters are replayed.
@@ -54,6 +55,8 @@ type Service struct {
 	EventRouter *eventrouter.Plugin
 	WaitingRoom *waitingroom.Plugin
 	Webhook     *webhook.Plugin
+
+	Console *console.Plugin // its pages read the services of all others
 }
 
 // Plugins returns the plugins in the order of the fields.

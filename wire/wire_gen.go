@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/waitingroom"
 	"github.com/millrace-io/millrace/handlers/webhook"
+	"github.com/millrace-io/millrace/plugins/console"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/reclaim"
@@ -38,6 +39,7 @@ func New() Service {
 	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	waitingroomPlugin := waitingroom.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	webhookPlugin := webhook.New(kafkaPlugin, deadletterPlugin)
+	consolePlugin := console.New()
 	service := Service{
 		Telemetry:   plugin,
 		Redis:       redisPlugin,
@@ -52,6 +54,7 @@ func New() Service {
 		EventRouter: eventrouterPlugin,
 		WaitingRoom: waitingroomPlugin,
 		Webhook:     webhookPlugin,
+		Console:     consolePlugin,
 	}
 	return service
 }

@@ -46,7 +46,7 @@ func rooms() []room {
 	}
 	// Plugins stand on those below them, in this order.
 	var below []string
-	for _, plugin := range []string{"sqldb", "deadletter", "kafka", "redis", "redisstream", "reclaim", "streams", "once", "token", "sse", "web", "embedded", "telemetry"} {
+	for _, plugin := range []string{"sqldb", "deadletter", "kafka", "redis", "redisstream", "reclaim", "streams", "once", "token", "sse", "web", "embedded", "telemetry", "console"} {
 		list = append(list, room{
 			folder: "plugins/" + plugin, ours: append([]string{"pipeline/"}, below...), testsToo: []string{"plugins/"},
 		})

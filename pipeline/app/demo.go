@@ -61,9 +61,13 @@ func RunDemo[R any](h *Host, cmd *cobra.Command, d Demo[R]) error {
 	settings["data_dir"] = filepath.Join(dir, "data")
 	settings["plugins.telemetry.listen"] = ""
 	d.Quiet(settings)
+	if h.hasPlugin(consolePlugin) {
+		settings["plugins."+consolePlugin+".enabled"] = d.Keep
+		settings["plugins."+consolePlugin+".listen"] = "127.0.0.1:0" // another process may have the usual one
+	}
 	off := h.withDependents(d.Off)
 	switchOff(settings, off)
-	return h.Run(cmd.Context(), cmd, RunOptions{Demo: true, Overrides: settings, Ready: func(ctx context.Context, _ *Running) error {
+	return h.Run(cmd.Context(), cmd, RunOptions{Demo: true, Overrides: settings, Ready: func(ctx context.Context, running *Running) error {
 		processes := h.processes(dir, off...)
 		defer processes.stop()
 		report, err := during(ctx, processes, d.Run)
@@ -77,12 +81,32 @@ func RunDemo[R any](h *Host, cmd *cobra.Command, d Demo[R]) error {
 		switch {
 		case d.Keep:
 			fmt.Fprintf(h.Err(), "\nStill running; Ctrl-C ends it.\n")
+			if address := consoleOf(running.Plugins); address != "" {
+				fmt.Fprintf(h.Err(), "See it at %s\n", address)
+			}
 			<-ctx.Done()
 		case verdict == nil && !h.JSON(cmd):
 			fmt.Fprintf(h.Err(), "\nNext: %s\n", d.Next)
 		}
 		return verdict
 	}})
+}
+
+// consolePlugin is the name of the plugin with the pages, which a binary may lack.
+const consolePlugin = "console"
+
+func (h *Host) hasPlugin(name string) bool {
+	return slices.ContainsFunc(h.o.Plugins, func(p pipeline.Plugin) bool { return p.Name() == name })
+}
+
+// consoleOf returns the address of the console. It is empty without one.
+func consoleOf(plugins []pipeline.Plugin) string {
+	for _, p := range plugins {
+		if a, ok := p.(Announcer); ok && p.Name() == consolePlugin {
+			return a.Announce()[consolePlugin]
+		}
+	}
+	return ""
 }
 
 // during calls run with a context that ends when a process fails.

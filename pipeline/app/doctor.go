@@ -33,7 +33,7 @@ The exit code is 0 when no check failed, 1 when one did, and 3 when a server is 
 }
 
 func (h *Host) doctor(ctx context.Context, cmd *cobra.Command, running *Running, strict bool) error {
-	places := append([]operate.Examination{operate.Process()}, operate.Examinations(running.Registry)...)
+	places := examined(running.Registry)
 	var progress func(int)
 	done := func() {}
 	if h.IsTerminal(h.Err()) {

@@ -73,6 +73,7 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 			return err
 		}
 		reg.Collect(h.collectors(l)...)
+		reg.Offer(pagesOf(l))
 		chain := middleware.New(reg, middleware.Options{MaxStuck: l.Settings.MaxStuckHandlers, PublishTimeout: l.Settings.PublishTimeout})
 		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{
 			Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: l.Settings.StopTimeout,

@@ -14,11 +14,13 @@ import (
 	"github.com/millrace-io/millrace/pipeline/migration"
 )
 
-type flow struct {
+// TopologyRoute is a route in a Topology.
+type TopologyRoute struct {
+	Plugin     string             `json:"-"` // which has registered it
 	Name       string             `json:"name"`
 	From       pipeline.Endpoint  `json:"from"`
 	To         *pipeline.Endpoint `json:"to,omitempty"`
-	Outputs    []output           `json:"outputs,omitempty"`
+	Outputs    []TopologyOutput   `json:"outputs,omitempty"`
 	Retry      *pipeline.Endpoint `json:"retry,omitempty"`
 	MaxRetries int                `json:"max_retries,omitempty"`
 	DeadLetter *pipeline.Endpoint `json:"dead_letter,omitempty"`
@@ -28,29 +30,31 @@ type flow struct {
 	Chain      []string           `json:"chain"` // the outermost step first
 }
 
-// output is one of Route.Outputs, by its name.
-type output struct {
+// TopologyOutput is one of Route.Outputs, by its name.
+type TopologyOutput struct {
 	Output string `json:"output"`
 	pipeline.Endpoint
 }
 
-// topology is all that the plugins have registered. The endpoints are those outside of routes.
-type topology struct {
-	Routes    []flow                    `json:"routes"`
+// Topology is all that the plugins have registered, as the command topology shows it. The endpoints are those
+// outside of routes.
+type Topology struct {
+	Routes    []TopologyRoute           `json:"routes"`
 	Endpoints []pipeline.PluginEndpoint `json:"endpoints"`
 }
 
-func newTopology(reg *pipeline.Registry) topology {
-	out := topology{Routes: []flow{}, Endpoints: append([]pipeline.PluginEndpoint{}, reg.Endpoints()...)}
+// NewTopology returns the topology of the plugins in a registry, which it only reads.
+func NewTopology(reg *pipeline.Registry) Topology {
+	out := Topology{Routes: []TopologyRoute{}, Endpoints: append([]pipeline.PluginEndpoint{}, reg.Endpoints()...)}
 	for _, r := range reg.Routes() {
-		f := flow{
-			Name: r.Name, From: r.From.Describe(), To: endpoint(r.To), Retry: endpoint(r.Policy.Retry.To),
+		f := TopologyRoute{
+			Plugin: r.Plugin(), Name: r.Name, From: r.From.Describe(), To: endpoint(r.To), Retry: endpoint(r.Policy.Retry.To),
 			MaxRetries: r.Policy.Retry.Max, DeadLetter: endpoint(r.Policy.DeadLetter),
 			Order: r.Flow.Order.String(), Window: r.Flow.Window, Chain: chain(r),
 		}
 		for _, o := range r.AllOutputs() {
 			if o.Name != "" {
-				f.Outputs = append(f.Outputs, output{o.Name, o.Describe()})
+				f.Outputs = append(f.Outputs, TopologyOutput{o.Name, o.Describe()})
 			}
 		}
 		if r.Policy.Timeout > 0 {
@@ -82,10 +86,10 @@ func (h *Host) topologyCommand() *cobra.Command {
 			if h.JSON(cmd) {
 				format = "json"
 			}
-			write, ok := map[string]func(topology) error{
-				"table":   func(t topology) error { return writeBlocks(h.o.Stdout, t) },
-				"mermaid": func(t topology) error { return writeMermaid(h.o.Stdout, t) },
-				"json":    func(t topology) error { return h.WriteJSON(t) },
+			write, ok := map[string]func(Topology) error{
+				"table":   func(t Topology) error { return writeBlocks(h.o.Stdout, t) },
+				"mermaid": func(t Topology) error { return writeMermaid(h.o.Stdout, t) },
+				"json":    func(t Topology) error { return h.WriteJSON(t) },
 			}[format]
 			if !ok {
 				return &usageError{fmt.Errorf("--format must be table, mermaid or json, got %q", format), cmd.CommandPath()}
@@ -95,9 +99,9 @@ func (h *Host) topologyCommand() *cobra.Command {
 				return err
 			}
 			if format == "table" && wide {
-				return writeTable(h.o.Stdout, newTopology(reg))
+				return writeTable(h.o.Stdout, NewTopology(reg))
 			}
-			return write(newTopology(reg))
+			return write(NewTopology(reg))
 		},
 	}))
 	cmd.Flags().StringVar(&format, "format", "table", "table, mermaid or json")
@@ -153,7 +157,7 @@ func (h *Host) withOwn(plugins []pipeline.Plugin) []pipeline.Plugin {
 }
 
 // writeBlocks writes one block per route, and one per plugin with endpoints outside of routes.
-func writeBlocks(w io.Writer, t topology) error {
+func writeBlocks(w io.Writer, t Topology) error {
 	var b strings.Builder
 	if len(t.Routes) == 0 {
 		b.WriteString("No routes.\n")
@@ -197,7 +201,7 @@ func writeBlocks(w io.Writer, t topology) error {
 	return nil
 }
 
-func writeTable(w io.Writer, t topology) error {
+func writeTable(w io.Writer, t Topology) error {
 	tab := Table(w)
 	fmt.Fprintln(tab, "ROUTE\tFROM\tTO\tRETRY\tDEAD LETTER\tORDER\tCHAIN")
 	for _, f := range t.Routes {
@@ -224,7 +228,7 @@ func chain(r pipeline.Route) (names []string) {
 }
 
 // outputs returns where the messages of the handler go: To, and each of the others with its name.
-func (f flow) outputs() string {
+func (f TopologyRoute) outputs() string {
 	var list []string
 	if f.To != nil {
 		list = append(list, f.To.String())
@@ -243,7 +247,7 @@ func show(e *pipeline.Endpoint) string {
 }
 
 // writeMermaid draws endpoints as nodes, once each, and routes and plugins as nodes between them.
-func writeMermaid(w io.Writer, t topology) error {
+func writeMermaid(w io.Writer, t Topology) error {
 	var b strings.Builder
 	b.WriteString("flowchart LR\n")
 	ids := map[string]string{}

@@ -56,12 +56,8 @@ It needs no running instance, and reads without a consumer group.`,
 
 func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, error) {
 	routes, names := reg.Routes(), []string(nil)
-	readers := map[pipeline.Endpoint]pipeline.Route{} // of retry topics, without their group
 	for _, r := range routes {
 		names = append(names, r.Name)
-		if isRetry(reg, r) {
-			readers[place(r.From.Describe())] = r
-		}
 	}
 	only := in.Text("route")
 	if only != "" && !slices.Contains(names, only) {
@@ -73,35 +69,23 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		})
 	}
 	backlogs, problems := measure(ctx, routes)
-	dead, known, err := countDead(ctx, reg)
+	dead, err := CountDead(ctx, reg)
 	if err != nil {
 		problems = append(problems, fmt.Errorf("dead letters: %w", err))
 	}
 	value := RoutesStatus{Routes: []RouteStatus{}, Checks: []Check{}}
 	table := Table{Columns: []string{"ROUTE", "WAITING", "IN FLIGHT", "OLDEST", "RETRIES", "DUE IN", "DEAD"}, Empty: "No routes."}
 	now := time.Now()
-	for _, r := range routes {
-		if only != "" && r.Name != only || only == "" && isRetry(reg, r) {
-			continue
+	for _, status := range StatusOf(reg, backlogs, dead) {
+		if only == "" || status.Route == only {
+			value.Routes = append(value.Routes, status)
+			table.Rows = append(table.Rows, status.row(now))
 		}
-		own := backlogs[r.Name]
-		reader, read := readers[retryPlace(r)]
-		status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest), Streams: own.Streams}
-		if r.Policy.Retry.To == nil {
-			status.Retries = new(int64)
-		} else if read {
-			again := backlogs[reader.Name]
-			status.Retries, status.NextDue = sum(again.Waiting, again.NotDue), timeOf(again.NextDue)
-		}
-		if known && err == nil {
-			n := dead[r.Name]
-			if read && reader.Name != r.Name {
-				n += dead[reader.Name]
-			}
-			status.DeadLetters = &n
-		}
-		value.Routes = append(value.Routes, status)
-		table.Rows = append(table.Rows, status.row(now))
+	}
+	if only != "" && len(value.Routes) == 0 { // it reads a retry topic itself
+		i := slices.IndexFunc(routes, func(r pipeline.Route) bool { return r.Name == only })
+		status := statusOf(reg, routes[i], backlogs, dead)
+		value.Routes, table.Rows = append(value.Routes, status), append(table.Rows, status.row(now))
 	}
 	answer := Answer{Tables: []Table{table}}
 	answer.addStreams(value.Routes, now)
@@ -116,6 +100,64 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		}
 	}
 	return answer, nil
+}
+
+// Backlogs reads what the routes whose sources have one kind, such as kafka, have not done yet. They share
+// a connection. A route whose backlog could not be read, or is not known to its transport, has none.
+func Backlogs(ctx context.Context, reg *pipeline.Registry, kind string) (backlogs map[string]Backlog, err error) {
+	backlogs = map[string]Backlog{}
+	var routes []pipeline.Route
+	for _, r := range reg.Routes() {
+		if r.From.Describe().Kind == kind {
+			routes = append(routes, r)
+		}
+	}
+	measureKind(ctx, routes, func(route string, b Backlog, wrong error) {
+		if wrong != nil {
+			err = errors.Join(err, fmt.Errorf("route %s: %w", route, wrong))
+			return
+		}
+		backlogs[route] = b
+	})
+	return backlogs, err
+}
+
+// StatusOf returns the state of each route from what Backlogs and CountDead have read. A route without a
+// backlog, and all dead letters of a nil map, are not known. The route that reads a retry topic is part of
+// the routes that retry into it.
+func StatusOf(reg *pipeline.Registry, backlogs map[string]Backlog, dead map[string]int64) (all []RouteStatus) {
+	for _, r := range reg.Routes() {
+		if !isRetry(reg, r) {
+			all = append(all, statusOf(reg, r, backlogs, dead))
+		}
+	}
+	return all
+}
+
+func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Backlog, dead map[string]int64) RouteStatus {
+	own := backlogs[r.Name]
+	status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest), Streams: own.Streams}
+	var reader string // of the retry topic
+	for _, other := range reg.Routes() {
+		if at := place(other.From.Describe()); isRetry(reg, other) && at == retryPlace(r) {
+			reader = other.Name
+		}
+	}
+	switch {
+	case r.Policy.Retry.To == nil:
+		status.Retries = new(int64)
+	case reader != "":
+		again := backlogs[reader]
+		status.Retries, status.NextDue = sum(again.Waiting, again.NotDue), timeOf(again.NextDue)
+	}
+	if dead != nil {
+		n := dead[r.Name]
+		if reader != "" && reader != r.Name {
+			n += dead[reader]
+		}
+		status.DeadLetters = &n
+	}
+	return status
 }
 
 // place is an endpoint without its group, which a sink does not have.
@@ -198,9 +240,10 @@ func connect(ctx context.Context, to Connecting) (connected context.Context, clo
 	return to.Connect(ctx)
 }
 
-// countDead adds up what all plugins with dead letters have.
-func countDead(ctx context.Context, reg *pipeline.Registry) (counts map[string]int64, known bool, err error) {
-	counts = map[string]int64{}
+// CountDead adds up, by route, the dead letters that wait for a person in all plugins that store some. It
+// returns nil if no plugin does, and with an error, because then the numbers are not known.
+func CountDead(ctx context.Context, reg *pipeline.Registry) (counts map[string]int64, err error) {
+	counts, known := map[string]int64{}, false
 	for _, d := range pipeline.Offers[DeadLetters](reg) {
 		var byRoute map[string]int64
 		var ok bool
@@ -213,7 +256,10 @@ func countDead(ctx context.Context, reg *pipeline.Registry) (counts map[string]i
 			counts[route] += n
 		}
 	}
-	return counts, known, err
+	if err != nil || !known {
+		return nil, err
+	}
+	return counts, nil
 }
 
 // timeOf returns nil for a time that is not known, and for one that JSON can't have: a foreign record

@@ -99,6 +99,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Service("deadletter.log", p.relayed)
 	r.Collect(p.metrics.collectors()...)
 	r.Offer(waiting{p})
+	r.Offer(p)
 	if p.config.drivers != nil { // without them a store is a mistake in the settings
 		for _, schema := range p.Schemas(r.Env()) {
 			r.Offer(schema) // it is an operate.Examined

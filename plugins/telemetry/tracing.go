@@ -54,7 +54,7 @@ func (p *Plugin) Tracing(ctx context.Context, instance, version string) (provide
 		options = append(options, sdktrace.WithBatcher(&reporting{SpanExporter: exporter, plugin: p, endpoint: to.endpoint.Redacted()}))
 	}
 	if to.console {
-		options = append(options, sdktrace.WithBatcher(console{os.Stderr}))
+		options = append(options, sdktrace.WithBatcher(spanWriter{os.Stderr}))
 	}
 	sdk := sdktrace.NewTracerProvider(options...)
 	return sdk, sdk.Shutdown, nil
@@ -107,12 +107,12 @@ func (r *reporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySp
 	return nil
 }
 
-// console writes each span as one line of JSON, for developers. It does what the exporter stdouttrace of OpenTelemetry
+// spanWriter writes each span as one line of JSON, for developers. It does what the exporter stdouttrace of OpenTelemetry
 // does, which is a module of its own.
-type console struct{ out io.Writer }
+type spanWriter struct{ out io.Writer }
 
 // ExportSpans implements sdktrace.SpanExporter. It is never called concurrently.
-func (c console) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (c spanWriter) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
 	lines := json.NewEncoder(c.out)
 	for _, span := range tracetest.SpanStubsFromReadOnlySpans(spans) {
 		if err := lines.Encode(span); err != nil {
@@ -123,4 +123,4 @@ func (c console) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) e
 }
 
 // Shutdown implements sdktrace.SpanExporter.
-func (console) Shutdown(context.Context) error { return nil }
+func (spanWriter) Shutdown(context.Context) error { return nil }

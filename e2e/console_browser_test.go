@@ -1,0 +1,79 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+)
+
+// withoutScripts makes a tab run no script of its pages.
+func withoutScripts() chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		return err
+	})
+}
+
+// The console of the embedded profile is found with the command open, and a browser without scripts shows
+// its home page, on a desktop and on a phone, without anything that the security policy refuses.
+func TestTheConsoleNeedsNoScripts(t *testing.T) {
+	tier.Default(t)
+	t.Parallel()
+	bin := binary(t)
+	b := startBrowser(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var printed pipelinetest.Buffer
+	command := func(args ...string) *exec.Cmd {
+		c := exec.CommandContext(ctx, bin, args...)
+		c.Env = append(os.Environ(), "MILLRACE__DATA_DIR="+t.Name(), "MILLRACE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0", "MILLRACE__PLUGINS__CONSOLE__LISTEN=127.0.0.1:0")
+		return c
+	}
+	dir := t.TempDir()
+	run := command("run", "--profile", "embedded")
+	run.Dir, run.Stdout, run.Stderr = dir, &printed, &printed
+	run.Cancel = func() error { return run.Process.Signal(os.Interrupt) }
+	require.NoError(t, run.Start())
+	t.Cleanup(func() {
+		cancel()
+		_ = run.Wait() // the interrupt is its end
+	})
+	var address string
+	require.Eventually(t, func() bool {
+		open := command("open", "--profile", "embedded")
+		open.Dir = dir
+		out, err := open.Output()
+		address = strings.TrimSpace(string(out))
+		return err == nil && strings.HasPrefix(address, "http://127.0.0.1:")
+	}, 2*time.Minute, 200*time.Millisecond, "the command open finds no console: %s", &printed)
+
+	answer, err := http.Get(address)
+	require.NoError(t, err)
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.NotContains(t, string(text), "<script")
+	for _, width := range []int64{1280, 360} {
+		p := b.open(t, address, width, withoutScripts())
+		require.Equal(t, "Pipeline", value[string](p, `document.querySelector("h1").innerText`))
+		require.Contains(t, value[string](p, `document.querySelector("#routes").innerText`), "promotion.point.accept")
+		require.Equal(t, "600", value[string](p, `getComputedStyle(document.querySelector("nav a[aria-current]")).fontWeight`), "the style sheet is in use")
+		require.LessOrEqual(t, value[int64](p, `document.documentElement.scrollWidth`), width, "the page is wider than the window")
+		require.NoError(t, chromedp.Do(p.ctx, chromedp.Click(chromedp.CSS(`nav a[href="/doctor"]`)), chromedp.WaitVisible(chromedp.CSS("#doctor button"))))
+		require.NoError(t, chromedp.Do(p.ctx, chromedp.Click(chromedp.CSS("#doctor button")), chromedp.WaitVisible(chromedp.CSS("#doctor .checks"))))
+		require.Contains(t, value[string](p, `document.querySelector("#doctor").innerText`), "kafka brokers")
+	}
+}

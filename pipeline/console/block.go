@@ -1,0 +1,235 @@
+package console
+
+import (
+	"fmt"
+	"html/template"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// Block is what a panel shows: Table, Stats, Record, Text, Checks, Answer, HTML, or several as Blocks.
+type Block interface {
+	// JSON is the block for programs, as a value that encoding/json takes.
+	JSON() any
+}
+
+// Unknown is how a number is written that is not known.
+const Unknown = "unknown"
+
+// Cell is a value in a table or in Stats.
+type Cell struct {
+	Text string // for people; it may have any content
+	// Data is the value for programs. Nil: null, which means that it is not known.
+	Data any
+	// Link is the address of a page below the root, such as orders/order?id=7. Empty: none.
+	Link string
+	// Level colors the cell. Empty: none.
+	Level operate.Level
+	// Right aligns the cell as a number.
+	Right bool
+}
+
+// Word returns a cell with a text.
+func Word(text string) Cell { return Cell{Text: text, Data: text} }
+
+// Number returns a cell with a number, and for nil one that says that it is not known.
+func Number(n *int64) Cell {
+	if n == nil {
+		return Cell{Text: Unknown, Right: true}
+	}
+	return Cell{Text: thousands(*n), Data: *n, Right: true}
+}
+
+// Count returns a cell with a number that is known.
+func Count[N int | int32 | int64](n N) Cell {
+	whole := int64(n)
+	return Number(&whole)
+}
+
+// Moment returns a cell with a time and how long ago it was. For the zero time it is empty, because there
+// was no such moment.
+func Moment(t time.Time) Cell {
+	if t.IsZero() {
+		return Cell{Text: "–"}
+	}
+	return Cell{Text: Short(time.Since(t)) + " ago", Data: t.UTC().Format(time.RFC3339)}
+}
+
+// Until returns a cell with a time that is still to come.
+func Until(t time.Time) Cell {
+	text := "now"
+	if left := time.Until(t); left >= time.Second {
+		text = "in " + Short(left)
+	}
+	return Cell{Text: text, Data: t.UTC().Format(time.RFC3339)}
+}
+
+// At returns the cell with a link to a page.
+func (c Cell) At(link string) Cell {
+	c.Link = link
+	return c
+}
+
+// In returns the cell with the color of a level.
+func (c Cell) In(level operate.Level) Cell {
+	c.Level = level
+	return c
+}
+
+// Short writes a duration in one or two units, as 3m20s. What is less than a second is 0s.
+func Short(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Hour:
+		return withoutZero(d.Truncate(time.Second).String())
+	case d < 2*day:
+		return withoutZero(d.Truncate(time.Minute).String())
+	}
+	return fmt.Sprintf("%dd", d/day)
+}
+
+// withoutZero cuts the seconds of a duration that has none, but not all of it.
+func withoutZero(text string) string {
+	if strings.HasSuffix(text, "m0s") {
+		return strings.TrimSuffix(text, "0s")
+	}
+	return text
+}
+
+func thousands(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	sign := ""
+	if n < 0 {
+		sign, digits = "-", digits[1:]
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return sign + digits
+}
+
+// Column is a column of a table.
+type Column struct {
+	Name  string // the key in the JSON
+	Title string // for people
+}
+
+// Columns returns columns of titles. Their names are the titles in lower case with _ for spaces.
+func Columns(titles ...string) []Column {
+	all := make([]Column, len(titles))
+	for i, title := range titles {
+		all[i] = Column{strings.ReplaceAll(strings.ToLower(title), " ", "_"), title}
+	}
+	return all
+}
+
+// Table has a row per thing. Each row has a cell per column.
+type Table struct {
+	Columns []Column
+	Rows    [][]Cell
+	Empty   string // the sentence in place of a table without rows
+	Note    string // a sentence below the table
+}
+
+// JSON returns the rows as objects.
+func (t Table) JSON() any {
+	rows := make([]map[string]any, len(t.Rows))
+	for i, row := range t.Rows {
+		rows[i] = map[string]any{}
+		for c, cell := range row {
+			if c < len(t.Columns) {
+				rows[i][t.Columns[c].Name] = cell.Data
+			}
+		}
+	}
+	return rows
+}
+
+// Stat is a number with its name.
+type Stat struct {
+	Name string
+	Cell Cell
+}
+
+// Stats are a few numbers side by side.
+type Stats []Stat
+
+// JSON returns an object.
+func (s Stats) JSON() any {
+	object := map[string]any{}
+	for _, one := range s {
+		object[Columns(one.Name)[0].Name] = one.Cell.Data
+	}
+	return object
+}
+
+// Fold is a text that is shown when a person opens it, such as a payload.
+type Fold struct {
+	Title string
+	Text  string // it may have any content and length
+}
+
+// Record is one thing with its fields, and with long texts that are folded.
+type Record struct {
+	Fields Stats
+	Folds  []Fold
+}
+
+// JSON returns an object with the fields and the texts.
+func (r Record) JSON() any {
+	object, _ := r.Fields.JSON().(map[string]any)
+	for _, f := range r.Folds {
+		object[Columns(f.Title)[0].Name] = f.Text
+	}
+	return object
+}
+
+// Text is a paragraph.
+type Text string
+
+// JSON returns the text.
+func (t Text) JSON() any { return string(t) }
+
+// Checks are lines about what should be in order, the worst first if their author has sorted them.
+type Checks []operate.Check
+
+// JSON returns the checks.
+func (c Checks) JSON() any {
+	if c == nil {
+		return []operate.Check{}
+	}
+	return []operate.Check(c)
+}
+
+// Answer is the answer of a report.
+type Answer operate.Answer
+
+// JSON returns what the command of the report writes with --json.
+func (a Answer) JSON() any { return a.Value }
+
+// HTML is a block of its own making, such as a drawing. Make it with html/template, so that foreign text
+// stays text. The policy of the console permits no scripts and no style attributes.
+type HTML struct {
+	Source template.HTML
+	Data   any // for programs
+}
+
+// JSON returns the data.
+func (h HTML) JSON() any { return h.Data }
+
+// Blocks are shown one below the other.
+type Blocks []Block
+
+// JSON returns a list.
+func (bs Blocks) JSON() any {
+	list := make([]any, len(bs))
+	for i, b := range bs {
+		list[i] = b.JSON()
+	}
+	return list
+}

@@ -1,0 +1,109 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// Contributor is what a plugin offers (pipeline.Registry.Offer) that has pages. Console is called once,
+// after all plugins were registered, and opens nothing.
+type Contributor interface {
+	Console() []Page
+}
+
+// Page is one address of the console. Pages with the same path are one page with the panels of all of
+// them, and the first one with a title names it.
+type Page struct {
+	// Path is the address below the root, such as topics. Empty: the home page.
+	Path string
+	// Title is the name of the page, in the navigation too.
+	Title string
+	// Order is the place in the navigation. The home page is the first one, and equal pages are
+	// sorted by title.
+	Order int
+	// Hidden pages are not in the navigation, because a link leads to them, such as one from a table
+	// to the page of a row.
+	Hidden bool
+	Panels []Panel
+}
+
+// Panel is a part of a page that is loaded by itself.
+type Panel struct {
+	// Name is unique on the page and is the last part of the address of the JSON.
+	Name  string
+	Title string
+	// Asked is for what costs too much to be read with the page: a person presses a button, and may
+	// wait longer than for other panels.
+	Asked bool
+	// Load returns what the panel shows. Its context ends with a limit, and one load runs at a time
+	// for equal inputs. The error is shown in place of the panel; ErrNothing says that there is no
+	// panel at all. It is safe for concurrent use.
+	Load func(context.Context, Query) (Block, error)
+}
+
+// ErrNothing is returned by a Load whose panel does not apply, such as one about a feature that is not
+// configured. The page then leaves the panel out.
+var ErrNothing = errors.New("nothing to show")
+
+// Query says what a panel is about.
+type Query struct {
+	// Input has the values of the address, such as the id of a row. Anybody may have written them.
+	operate.Input
+	Registry *pipeline.Registry
+}
+
+// OfReport returns the Load of a panel that shows the answer of a report. in has the fields that do not
+// have their defaults.
+func OfReport(r operate.Report, in operate.Input) func(context.Context, Query) (Block, error) {
+	full := operate.Input{}
+	for _, f := range r.Fields {
+		if f.Type != operate.List {
+			full[f.Name] = []string{f.Default}
+		}
+	}
+	for name, values := range in {
+		full[name] = values
+	}
+	return func(ctx context.Context, q Query) (Block, error) {
+		a, err := r.Read(ctx, q.Registry, full)
+		if a.Value == nil && err != nil {
+			return nil, err
+		}
+		if err != nil { // what is known is shown, too
+			a.Checks = append(a.Checks, operate.Check{Name: r.Name, Level: operate.Fail, Text: err.Error()})
+		}
+		return Answer(a), nil
+	}
+}
+
+// shape is that of paths and names: they are parts of addresses, and api is one of the console itself.
+var shape = regexp.MustCompile(`^[a-z][a-z0-9-]*(/[a-z][a-z0-9-]*)?$`)
+
+// Validate reports the mistakes of a page all at once.
+func (p Page) Validate() error {
+	var errs []error
+	fail := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("page %q: "+format, append([]any{p.Path}, args...)...))
+	}
+	if p.Path != "" && !shape.MatchString(p.Path) {
+		fail("the path must be one or two words of lower-case letters, digits and -, with / between them")
+	}
+	seen := map[string]bool{}
+	for i, panel := range p.Panels {
+		switch {
+		case !shape.MatchString(panel.Name):
+			fail("the name of panel %d must be lower-case letters, digits and -, got %q", i, panel.Name)
+		case seen[panel.Name]:
+			fail("two panels have the name %q", panel.Name)
+		case panel.Load == nil:
+			fail("panel %s: Load is nil", panel.Name)
+		}
+		seen[panel.Name] = true
+	}
+	return errors.Join(errs...)
+}

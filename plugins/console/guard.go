@@ -1,0 +1,55 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/millrace-io/millrace/pipeline/setting"
+)
+
+// policy forbids scripts altogether, so that a mistake in a page can run nothing.
+const policy = "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// guard sets the headers of all answers, and refuses requests that no page of the console sends.
+func (s *server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("Cache-Control", "no-store")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("X-Content-Type-Options", "nosniff")
+		switch {
+		case s.users == nil && !setting.Loopback(r.Host):
+			// A foreign page may make the name of its own site an address of this machine.
+			http.Error(w, "The console has no login, so it answers at localhost and 127.0.0.1 only. Use this address, or set plugins.console.users_file.", http.StatusMisdirectedRequest)
+			return
+		case isForeign(r):
+			http.Error(w, "Pages of other origins may not use the console.", http.StatusForbidden)
+			return
+		case s.users != nil && !s.users.allow(r):
+			h.Set("WWW-Authenticate", `Basic realm="console", charset="UTF-8"`)
+			http.Error(w, "Sign in with a name and password of plugins.console.users_file.", http.StatusUnauthorized)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isForeign reports whether a page of another origin has sent the request. A link of another page is
+// fine, because that page does not see the answer. A browser sets these headers, and a page can't.
+func isForeign(r *http.Request) bool {
+	if origin := r.Header.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		return err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host)
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return false
+	}
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	return !reads || r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
+}

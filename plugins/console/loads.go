@@ -1,0 +1,158 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// loads runs what panels read. Equal loads run once, however many people look, and nothing runs while
+// nobody does. A load that hangs is waited for by nobody longer than the limit, and is not started again
+// before it has returned. Build it with newLoads.
+type loads struct {
+	life context.Context
+	end  context.CancelFunc
+	work sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	stopped bool
+	byKey   map[string]*load
+}
+
+// load is the last result of one panel and one input.
+type load struct {
+	running chan struct{} // closed at the end of the run; nil while none runs
+	last    result
+	used    time.Time
+}
+
+// result is what a run returned. The zero value is none.
+type result struct {
+	value any
+	err   error
+	at    time.Time // when the run ended
+}
+
+// pace says how long a load is waited for, how long it may run, and how old a result may be.
+type pace struct{ wait, run, fresh time.Duration }
+
+// maxLoads is the number of results that are kept. Anybody may ask for any input.
+const maxLoads = 256
+
+var (
+	errBusy    = errors.New("too many panels are being read: try again in a moment")
+	errStopped = errors.New("the console is being stopped")
+)
+
+func newLoads() *loads {
+	l := &loads{byKey: map[string]*load{}}
+	l.life, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+// get returns the result of do. late says that the run has not ended within p.wait; the result is then
+// that of an earlier run, or the zero value.
+func (l *loads) get(ctx context.Context, key string, p pace, do func(context.Context) (any, error)) (r result, late bool) {
+	one, running, r := l.begin(key, p, do)
+	if running == nil {
+		return r, false
+	}
+	wait := time.NewTimer(p.wait)
+	defer wait.Stop()
+	select {
+	case <-running:
+	case <-wait.C:
+		late = true
+	case <-ctx.Done():
+		late = true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return one.last, late
+}
+
+// begin returns the run to wait for, or the result if that is fresh.
+func (l *loads) begin(key string, p pace, do func(context.Context) (any, error)) (one *load, running chan struct{}, r result) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	one = l.byKey[key]
+	switch {
+	case l.stopped:
+		return nil, nil, result{err: errStopped, at: now}
+	case one == nil && !l.room():
+		return nil, nil, result{err: errBusy, at: now}
+	case one == nil:
+		one = &load{}
+		l.byKey[key] = one
+	}
+	one.used = now
+	if one.running != nil {
+		return one, one.running, result{}
+	}
+	if !one.last.at.IsZero() && now.Sub(one.last.at) < p.fresh {
+		return one, nil, one.last
+	}
+	one.running = make(chan struct{})
+	l.work.Go(func() { l.run(one, p.run, do) })
+	return one, one.running, result{}
+}
+
+// room makes room for one more load, and reports whether there is some. The mutex is held.
+func (l *loads) room() bool {
+	if len(l.byKey) < maxLoads {
+		return true
+	}
+	oldest := ""
+	for key, one := range l.byKey {
+		if one.running == nil && (oldest == "" || one.used.Before(l.byKey[oldest].used)) {
+			oldest = key
+		}
+	}
+	delete(l.byKey, oldest)
+	return oldest != ""
+}
+
+func (l *loads) run(one *load, limit time.Duration, do func(context.Context) (any, error)) {
+	ctx, cancel := context.WithTimeout(l.life, limit)
+	defer cancel()
+	value, err := guarded(ctx, do)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %s: %w", limit, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one.last = result{value, err, time.Now()}
+	close(one.running)
+	one.running = nil
+}
+
+func guarded(ctx context.Context, do func(context.Context) (any, error)) (value any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return do(ctx)
+}
+
+// stop ends all runs and waits for them until ctx ends.
+func (l *loads) stop(ctx context.Context) error {
+	l.mu.Lock()
+	l.stopped = true
+	l.mu.Unlock()
+	l.end()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.work.Wait()
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("console: a panel is still being read: %w", ctx.Err())
+	}
+}

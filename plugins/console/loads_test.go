@@ -1,0 +1,148 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func testPace() pace {
+	return pace{wait: 500 * time.Millisecond, run: 5 * time.Second, fresh: time.Second}
+}
+
+func TestEqualLoadsRunOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoads()
+		runs := 0
+		do := func(context.Context) (any, error) {
+			runs++
+			time.Sleep(100 * time.Millisecond)
+			return runs, nil
+		}
+		values := make(chan any, 50)
+		for range cap(values) {
+			go func() {
+				r, late := l.get(t.Context(), "panel", testPace(), do)
+				if late {
+					r.value = "late"
+				}
+				values <- r.value
+			}()
+		}
+		for range cap(values) {
+			require.Equal(t, 1, <-values)
+		}
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, runs, "nobody looks, so nothing is read")
+		r, late := l.get(t.Context(), "panel", testPace(), do)
+		require.False(t, late)
+		require.Equal(t, 2, r.value, "the old value is not fresh any more")
+		require.NoError(t, l.stop(t.Context()))
+	})
+}
+
+func TestALoadThatHangsIsStartedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoads()
+		end := make(chan struct{})
+		var runs atomic.Int32
+		do := func(context.Context) (any, error) { // it does not look at its context
+			runs.Add(1)
+			<-end
+			return "value", nil
+		}
+		for range 3 {
+			began := time.Now()
+			r, late := l.get(t.Context(), "panel", testPace(), do)
+			require.True(t, late)
+			require.Nil(t, r.value)
+			require.Equal(t, testPace().wait, time.Since(began))
+			time.Sleep(time.Minute)
+		}
+		require.EqualValues(t, 1, runs.Load())
+		close(end)
+		synctest.Wait()
+		r, late := l.get(t.Context(), "panel", testPace(), do)
+		require.False(t, late)
+		require.Equal(t, "value", r.value)
+		require.NoError(t, l.stop(t.Context()))
+	})
+}
+
+func TestALateLoadShowsItsLastValue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoads()
+		took := time.Duration(0)
+		do := func(ctx context.Context) (any, error) {
+			select {
+			case <-time.After(took):
+				return "first", nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		read := time.Now()
+		r, late := l.get(t.Context(), "panel", testPace(), do)
+		require.False(t, late)
+		require.Equal(t, "first", r.value)
+		took = time.Hour
+		time.Sleep(time.Minute)
+		r, late = l.get(t.Context(), "panel", testPace(), do)
+		require.True(t, late)
+		require.Equal(t, "first", r.value)
+		require.Equal(t, read, r.at, "the age of the value is known")
+		time.Sleep(testPace().run)
+		r, late = l.get(t.Context(), "panel", testPace(), do)
+		require.False(t, late, "the run has ended with its context, and its result is fresh")
+		require.ErrorContains(t, r.err, "no answer within 5s")
+		require.NoError(t, l.stop(t.Context()))
+		_, again := l.get(t.Context(), "other", testPace(), do)
+		require.False(t, again)
+	})
+}
+
+func TestAPanicIsAnError(t *testing.T) {
+	t.Parallel()
+	l := newLoads()
+	r, _ := l.get(t.Context(), "panel", pace{wait: time.Minute, run: time.Minute}, func(context.Context) (any, error) { panic("nil client") })
+	require.ErrorContains(t, r.err, "nil client")
+	require.NoError(t, l.stop(t.Context()))
+	r, _ = l.get(t.Context(), "panel", testPace(), nil)
+	require.ErrorIs(t, r.err, errStopped)
+}
+
+// Anybody may ask for any input, so neither results nor loads that hang grow without end.
+func TestLoadsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoads()
+		quick := func(context.Context) (any, error) { return nil, errors.New("none") }
+		for i := range 10 * maxLoads {
+			l.get(t.Context(), fmt.Sprint(i), testPace(), quick)
+		}
+		require.Len(t, l.byKey, maxLoads)
+		end := make(chan struct{})
+		hang := func(context.Context) (any, error) { <-end; return nil, nil }
+		short := pace{run: time.Second}
+		for i := range maxLoads {
+			l.get(t.Context(), fmt.Sprint("hangs ", i), short, hang)
+		}
+		r, _ := l.get(t.Context(), "one more", testPace(), quick)
+		require.ErrorIs(t, r.err, errBusy)
+		stopped, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorContains(t, l.stop(stopped), "still being read")
+		close(end)
+		synctest.Wait()
+		require.NoError(t, l.stop(t.Context()))
+	})
+}

@@ -1,0 +1,149 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// homeName is the name of the home page in the API. No page has it as its path.
+const homeName = "home"
+
+// page is a page of all plugins that contribute to it.
+type page struct {
+	console.Page
+	names []string // of panels
+}
+
+// collect returns the pages in the order of the navigation. The home page is the first.
+func collect(reg *pipeline.Registry) ([]page, error) {
+	var pages []page
+	var errs []error
+	add := func(p console.Page) {
+		i := slices.IndexFunc(pages, func(other page) bool { return other.Path == p.Path })
+		if i < 0 {
+			pages = append(pages, page{Page: p})
+			return
+		}
+		if pages[i].Title == "" {
+			pages[i].Title, pages[i].Order = p.Title, p.Order
+		}
+		pages[i].Panels = append(slices.Clip(pages[i].Panels), p.Panels...)
+	}
+	contributors := pipeline.Offers[console.Contributor](reg)
+	// The console's own panels come first.
+	slices.SortStableFunc(contributors, func(a, b console.Contributor) int { return rankOf(a) - rankOf(b) })
+	for _, c := range contributors {
+		for _, p := range c.Console() {
+			add(p)
+		}
+	}
+	for i, p := range pages {
+		errs = append(errs, p.Validate())
+		if p.Title == "" {
+			errs = append(errs, fmt.Errorf("page %q has no title", p.Path))
+		}
+		if p.Path == homeName || p.Path == "api" || p.Path == "assets" {
+			errs = append(errs, fmt.Errorf("page %q: the console itself uses this path", p.Path))
+		}
+		for _, panel := range p.Panels {
+			pages[i].names = append(pages[i].names, panel.Name)
+		}
+	}
+	slices.SortStableFunc(pages, func(a, b page) int {
+		return cmp.Or(len(a.Path[:min(1, len(a.Path))])-len(b.Path[:min(1, len(b.Path))]), a.Order-b.Order, strings.Compare(a.Title, b.Title))
+	})
+	return pages, errors.Join(errs...)
+}
+
+func rankOf(c console.Contributor) int {
+	if _, own := c.(*Plugin); own {
+		return 0
+	}
+	return 1
+}
+
+// find returns the page at a path.
+func (s *server) find(path string) (page, bool) {
+	i := slices.IndexFunc(s.pages, func(p page) bool { return p.Path == path })
+	if i < 0 {
+		return page{}, false
+	}
+	return s.pages[i], true
+}
+
+// State of a panel.
+const (
+	stateOK     = "ok"
+	stateFailed = "failed" // the load has failed
+	stateLate   = "late"   // the load has not ended in time, and Block is that of an earlier one, or nil
+	stateAsked  = "asked"  // it is loaded when a person asks for it
+)
+
+// shown is a panel that was loaded.
+type shown struct {
+	Name, Title string
+	State       string
+	Problem     string        // of a panel that failed or is late
+	Block       console.Block // nil: there is none
+	At          time.Time     // when Block was read
+}
+
+// load loads the panels of a page side by side. Those that are asked for are loaded only if asked is
+// their name. With only, other panels are left out.
+func (s *server) load(ctx context.Context, p page, values url.Values, asked, only string) []shown {
+	results := make([]*shown, len(p.Panels))
+	var loading sync.WaitGroup
+	for i, panel := range p.Panels {
+		switch {
+		case only != "" && panel.Name != only:
+		case panel.Asked && panel.Name != asked:
+			results[i] = &shown{Name: panel.Name, Title: panel.Title, State: stateAsked}
+		default:
+			loading.Go(func() { results[i] = s.loadPanel(ctx, p, panel, values) })
+		}
+	}
+	loading.Wait()
+	all := []shown{}
+	for _, r := range results {
+		if r != nil {
+			all = append(all, *r)
+		}
+	}
+	return all
+}
+
+// loadPanel returns nil for a panel that has nothing to show.
+func (s *server) loadPanel(ctx context.Context, p page, panel console.Panel, values url.Values) *shown {
+	paced := s.panels
+	if panel.Asked {
+		paced = s.asked
+	}
+	key := p.Path + " " + panel.Name + " " + values.Encode()
+	query := console.Query{Input: operate.Input(values), Registry: s.registry}
+	r, late := s.loads.get(ctx, key, paced, func(ctx context.Context) (any, error) { return panel.Load(ctx, query) })
+	one := &shown{Name: panel.Name, Title: panel.Title, State: stateOK, At: r.at}
+	one.Block, _ = r.value.(console.Block)
+	switch {
+	case late:
+		one.State, one.Problem = stateLate, fmt.Sprintf("No answer within %s.", paced.wait)
+		if r.err != nil {
+			one.Problem += " The last answer was: " + r.err.Error()
+		}
+	case errors.Is(r.err, console.ErrNothing):
+		return nil
+	case r.err != nil:
+		one.State, one.Problem = stateFailed, r.err.Error()
+	}
+	return one
+}

@@ -1,0 +1,266 @@
+package console
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+//go:embed templates/page.html assets/style.css
+var files embed.FS
+
+// stylePath is the address of the style sheet. It changes with the content, so that browsers may keep it.
+func stylePath() string {
+	text, _ := files.ReadFile("assets/style.css") // it is embedded
+	sum := sha256.Sum256(text)
+	return "/assets/style-" + hex.EncodeToString(sum[:6]) + ".css"
+}
+
+func parsed() *template.Template {
+	return template.Must(template.New("page.html").Funcs(template.FuncMap{
+		"plain": plain, "lines": plainLines, "age": age, "levelText": levelText, "href": href, "kind": kindOf, "cells": cellsOf, "classes": classes,
+	}).ParseFS(files, "templates/page.html"))
+}
+
+// view is what the template gets.
+type view struct {
+	Style    string
+	Title    string
+	Path     string
+	Query    string // of the address, with its question mark
+	Instance string
+	Time     string
+	Pages    []page
+	Panels   []shown
+}
+
+func (s *server) mux() http.Handler {
+	mux := http.NewServeMux()
+	tmpl, style := parsed(), stylePath()
+	mux.HandleFunc("GET "+style, func(w http.ResponseWriter, _ *http.Request) {
+		text, _ := files.ReadFile("assets/style.css")
+		w.Header().Set("Content-Type", "text/css; charset=utf-8")
+		w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
+		_, _ = w.Write(text) // a client that has gone needs no answer
+	})
+	mux.HandleFunc("GET /api/v1/{$}", s.listPages)
+	mux.HandleFunc("GET /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerJSON(w, r, "") })
+	mux.HandleFunc("POST /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerJSON(w, r, r.FormValue("panel")) })
+	mux.HandleFunc("GET /{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerPage(w, r, tmpl, style, "") })
+	mux.HandleFunc("POST /{path...}", func(w http.ResponseWriter, r *http.Request) {
+		s.answerPage(w, r, tmpl, style, r.PostFormValue("panel"))
+	})
+	return mux
+}
+
+// valuesOf returns the values of the address that panels get. panel is for the console itself.
+func valuesOf(r *http.Request) url.Values {
+	values := r.URL.Query()
+	values.Del("panel")
+	return values
+}
+
+func (s *server) answerPage(w http.ResponseWriter, r *http.Request, tmpl *template.Template, style, asked string) {
+	p, found := s.find(r.PathValue("path"))
+	v := view{
+		Style: style, Title: p.Title, Path: p.Path, Instance: s.registry.Env().Instance, Time: time.Now().UTC().Format(time.TimeOnly),
+		Pages: s.pages,
+	}
+	status := http.StatusOK
+	if found {
+		if values := valuesOf(r); len(values) > 0 {
+			v.Query = "?" + values.Encode()
+		}
+		v.Panels = s.load(r.Context(), p, valuesOf(r), asked, "")
+	} else {
+		status, v.Title = http.StatusNotFound, "No such page"
+		v.Panels = []shown{{State: stateOK, Block: console.Text("No page has this address. The navigation has all pages.")}}
+	}
+	var b bytes.Buffer // an error of the template must not be half a page
+	if err := tmpl.Execute(&b, v); err != nil {
+		s.plugin.log.ErrorContext(r.Context(), "page not rendered", logs.Err(err))
+		http.Error(w, "The page could not be made; the log of this instance has the reason.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = b.WriteTo(w)
+}
+
+// pageJSON and panelJSON are what the API answers.
+type pageJSON struct {
+	Page     string      `json:"page"`
+	Title    string      `json:"title"`
+	Instance string      `json:"instance"`
+	Panels   []panelJSON `json:"panels"`
+}
+
+type panelJSON struct {
+	Panel   string     `json:"panel"`
+	Title   string     `json:"title"`
+	State   string     `json:"state"`
+	Problem string     `json:"problem,omitempty"`
+	At      *time.Time `json:"at"`    // when the value was read; null: it was not
+	Value   any        `json:"value"` // null: it is not known
+}
+
+func nameOf(p page) string {
+	if p.Path == "" {
+		return homeName
+	}
+	return p.Path
+}
+
+func (s *server) listPages(w http.ResponseWriter, r *http.Request) {
+	type entry struct {
+		Page   string   `json:"page"`
+		Title  string   `json:"title"`
+		Panels []string `json:"panels"`
+	}
+	list := []entry{}
+	for _, p := range s.pages {
+		list = append(list, entry{nameOf(p), p.Title, p.names})
+	}
+	s.writeJSON(w, r, http.StatusOK, map[string]any{"pages": list})
+}
+
+func (s *server) answerJSON(w http.ResponseWriter, r *http.Request, asked string) {
+	path := r.PathValue("path")
+	p, found := s.find(strings.TrimSuffix(path, homeName))
+	if !found || nameOf(p) != path {
+		s.writeJSON(w, r, http.StatusNotFound, map[string]string{"error": "no page has this path: GET /api/v1/ lists them"})
+		return
+	}
+	answer := pageJSON{Page: path, Title: p.Title, Instance: s.registry.Env().Instance, Panels: []panelJSON{}}
+	for _, one := range s.load(r.Context(), p, valuesOf(r), asked, r.URL.Query().Get("panel")) {
+		panel := panelJSON{Panel: one.Name, Title: one.Title, State: one.State, Problem: one.Problem}
+		if one.Block != nil {
+			at := one.At.UTC()
+			panel.Value, panel.At = one.Block.JSON(), &at
+		}
+		answer.Panels = append(answer.Panels, panel)
+	}
+	s.writeJSON(w, r, http.StatusOK, answer)
+}
+
+func (s *server) writeJSON(w http.ResponseWriter, r *http.Request, status int, v any) {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		s.plugin.log.ErrorContext(r.Context(), "answer not encoded", logs.Err(err))
+		http.Error(w, "The answer could not be encoded; the log of this instance has the reason.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n'))
+}
+
+// plain makes foreign text safe to show in one line.
+func plain(text string) string {
+	return app.Printable(strings.NewReplacer("\r\n", " ", "\n", " ", "\t", " ").Replace(text))
+}
+
+// maxShown bounds a text on a page, in bytes. The JSON has all of it.
+const maxShown = 64 << 10
+
+// plainLines makes foreign text of several lines safe to show.
+func plainLines(text string) string {
+	more := ""
+	if len(text) > maxShown {
+		more = fmt.Sprintf("\n… %d more bytes; the JSON of this page has all of them.", len(text)-maxShown)
+		text = strings.ToValidUTF8(text[:maxShown], "")
+	}
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = plain(strings.TrimSuffix(line, "\r"))
+	}
+	return strings.Join(lines, "\n") + more
+}
+
+// age says how old a value is, if it is old enough to matter.
+func age(at time.Time) string {
+	if at.IsZero() || time.Since(at) < 2*time.Second {
+		return ""
+	}
+	return console.Short(time.Since(at)) + " old"
+}
+
+func levelText(level operate.Level) string {
+	return map[operate.Level]string{operate.OK: "ok", operate.Warn: "warning", operate.Fail: "failure"}[level]
+}
+
+// classes returns those of a cell.
+func classes(c console.Cell) string {
+	var names []string
+	if c.Level != "" {
+		names = append(names, "level", string(c.Level))
+	}
+	if c.Right {
+		names = append(names, "number")
+	}
+	return strings.Join(names, " ")
+}
+
+// href returns the address of a page of the console, and "" for anything else.
+func href(link string) string {
+	if u, err := url.Parse(link); link == "" || err != nil || u.IsAbs() || u.Host != "" || strings.HasPrefix(link, "/") {
+		return ""
+	}
+	return "/" + link
+}
+
+// kindOf names the template of a block.
+func kindOf(b console.Block) string {
+	switch b.(type) {
+	case console.Table:
+		return "table"
+	case console.Stats:
+		return "stats"
+	case console.Record:
+		return "record"
+	case console.Text:
+		return "text"
+	case console.Checks:
+		return "checks"
+	case console.Answer:
+		return "answer"
+	case console.HTML:
+		return "html"
+	case console.Blocks:
+		return "blocks"
+	}
+	return ""
+}
+
+// cellsOf returns the table of a report for the template of tables.
+func cellsOf(t operate.Table) console.Table {
+	table := console.Table{Columns: console.Columns(t.Columns...), Empty: t.Empty}
+	for i, c := range table.Columns {
+		lower := strings.ToLower(c.Title)
+		if lower != "" && !strings.Contains(lower, ".") { // the name of a setting stays as it is
+			lower = strings.ToUpper(lower[:1]) + lower[1:]
+		}
+		table.Columns[i].Title = lower
+	}
+	for _, row := range t.Rows {
+		cells := make([]console.Cell, len(row))
+		for i, text := range row {
+			cells[i] = console.Word(text)
+		}
+		table.Rows = append(table.Rows, cells)
+	}
+	return table
+}

@@ -1,0 +1,180 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/console/graph"
+)
+
+// behindAfter is the age of the oldest message at which a route is said to be behind. It is longer than a
+// rebalance of a group, and than a rolling restart with the default stop_timeout.
+const behindAfter = 2 * time.Minute
+
+const deadLetters = "dead letters"
+
+// readings are what was read for the home page: by server, so that one that does not answer takes away its
+// own numbers only.
+type readings struct {
+	backlogs map[string]operate.Backlog
+	dead     map[string]int64  // nil: not known
+	problems map[string]string // by kind, and deadLetters
+	oldest   time.Time         // when the oldest of them was read; zero: none was read
+}
+
+// read reads all servers side by side.
+func (s *server) read(ctx context.Context) readings {
+	all := readings{backlogs: map[string]operate.Backlog{}, problems: map[string]string{}}
+	var mu sync.Mutex
+	var reading sync.WaitGroup
+	take := func(what string, do func(context.Context) (any, error), use func(any)) {
+		reading.Go(func() {
+			r, late := s.loads.get(ctx, "reading "+what, s.sources, do)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case late && r.at.IsZero():
+				all.problems[what] = fmt.Sprintf("no answer within %s", s.sources.wait)
+			case late:
+				all.problems[what] = fmt.Sprintf("no answer within %s, so its numbers are %s old", s.sources.wait, console.Short(time.Since(r.at)))
+			case r.err != nil:
+				all.problems[what] = r.err.Error()
+			}
+			if r.value != nil {
+				use(r.value)
+			}
+			if !r.at.IsZero() && (all.oldest.IsZero() || r.at.Before(all.oldest)) {
+				all.oldest = r.at
+			}
+		})
+	}
+	kinds := map[string]bool{}
+	for _, r := range s.registry.Routes() {
+		kinds[r.From.Describe().Kind] = true
+	}
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		take(kind, func(ctx context.Context) (any, error) { return operate.Backlogs(ctx, s.registry, kind) },
+			func(v any) {
+				found, _ := v.(map[string]operate.Backlog)
+				maps.Copy(all.backlogs, found)
+			})
+	}
+	take(deadLetters, func(ctx context.Context) (any, error) { return operate.CountDead(ctx, s.registry) },
+		func(v any) { all.dead, _ = v.(map[string]int64) })
+	reading.Wait()
+	return all
+}
+
+// showGraph is the first panel of the home page: the same states and numbers as in the table of routes.
+func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block, error) {
+	found := s.read(ctx)
+	topology := app.NewTopology(s.registry)
+	g := graph.Of(topology)
+	boxes := map[string]*graph.Box{}
+	for i := range g.Boxes {
+		boxes[g.Boxes[i].ID] = &g.Boxes[i]
+	}
+	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead) {
+		box := boxes[graph.RouteID(r.Route)]
+		if box == nil {
+			continue
+		}
+		state := stateOf(r, found, time.Now())
+		box.Why = state.Text
+		switch {
+		case state.Level != "":
+			box.State = graph.State(state.Level)
+		case r.Waiting != nil || r.InFlight != nil:
+			box.State = graph.OK
+		}
+		box.Numbers = []graph.Number{
+			{Name: "waiting", Value: console.Number(r.Waiting).Text}, {Name: "retries", Value: console.Number(r.Retries).Text},
+			{Name: "dead", Value: console.Number(r.DeadLetters).Text},
+		}
+	}
+	drawing, err := g.SVG()
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	return console.HTML{Source: `<div class="scroll" tabindex="0" role="group" aria-label="Drawing of the pipeline">` + drawing + `</div>`, Data: topology}, nil
+}
+
+// showRoutes is the panel with the table of the home page.
+func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block, error) {
+	found := s.read(ctx)
+	t := console.Table{
+		Columns: console.Columns("Route", "State", "From", "Waiting", "In flight", "Oldest", "Retries", "Next retry", "Dead letters"),
+		Empty:   "This instance has no routes.",
+		Note:    "The numbers are those of all instances. What waits in a Kafka topic includes what is in flight.",
+	}
+	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead) {
+		dead := console.Number(r.DeadLetters)
+		if r.DeadLetters != nil && *r.DeadLetters > 0 {
+			dead = dead.At("dead-letters").In(operate.Warn)
+		}
+		oldest, due := console.Cell{Text: "–"}, console.Cell{Text: "–"}
+		if r.Oldest != nil {
+			oldest = console.Moment(*r.Oldest)
+		}
+		if r.NextDue != nil {
+			due = console.Until(*r.NextDue)
+		}
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Word(r.Route), stateOf(r, found, time.Now()), console.Word(placeOf(r.From)), console.Number(r.Waiting), console.Number(r.InFlight),
+			oldest, console.Number(r.Retries), due, dead,
+		})
+	}
+	blocks := console.Blocks{t}
+	var checks console.Checks
+	for _, what := range slices.Sorted(maps.Keys(found.problems)) {
+		checks = append(checks, operate.Check{Name: what, Level: operate.Fail, Text: found.problems[what], Remedy: "the page Doctor examines the server"})
+	}
+	if len(checks) > 0 {
+		blocks = append(blocks, checks)
+	}
+	return blocks, nil
+}
+
+// stateOf says in words what a route does. The worst that is known counts.
+func stateOf(r operate.RouteStatus, found readings, now time.Time) console.Cell {
+	problem := found.problems[r.From.Kind]
+	switch {
+	case r.Waiting == nil && r.InFlight == nil && problem != "":
+		return console.Word("not known, because " + r.From.Kind + " does not answer").In(operate.Fail)
+	case r.Waiting == nil && r.InFlight == nil && r.From.Group == "":
+		return console.Word("every instance reads each message, so nothing waits for a group")
+	case r.Waiting == nil && r.InFlight == nil:
+		return console.Word("not known, because sources of this kind tell no numbers")
+	case r.Oldest != nil && now.Sub(*r.Oldest) > behindAfter:
+		return console.Word("behind: the oldest message waits for " + console.Short(now.Sub(*r.Oldest))).In(operate.Warn)
+	case r.DeadLetters != nil && *r.DeadLetters > 0:
+		return console.Word("dead letters wait for a person").In(operate.Warn)
+	case r.Retries != nil && *r.Retries > 0:
+		return console.Word("some messages failed and wait for a retry")
+	case count(r.Waiting)+count(r.InFlight) > 0:
+		return console.Word("works").In(operate.OK)
+	}
+	return console.Word("idle: nothing waits").In(operate.OK)
+}
+
+func count(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+func placeOf(e pipeline.Endpoint) string {
+	if e.Group == "" {
+		return e.Kind + " " + e.Name
+	}
+	return e.Kind + " " + e.Name + ", group " + e.Group
+}

@@ -1,0 +1,169 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpserver"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/setting"
+)
+
+const (
+	headerTimeout = 5 * time.Second
+	readTimeout   = 10 * time.Second // of a complete request
+	writeTimeout  = 60 * time.Second // of a request and its answer; doctor takes up to 20 seconds
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 16 << 10 // bytes of the headers and the address of a request
+	maxBody       = 16 << 10 // bytes of a form
+
+	operatorsPart = 2 // of the connections of the operations server
+	addressPart   = 4 // of all connections, the most of one address
+)
+
+// server is the service of the plugin.
+type server struct {
+	plugin   *Plugin
+	registry *pipeline.Registry
+	failed   chan error
+	serving  sync.WaitGroup
+
+	requests    httpserver.Requests
+	connections *httpserver.Connections
+	loads       *loads
+	panels      pace // how long a panel is waited for
+	asked       pace // the same for one that a person has asked for
+	sources     pace // the same for a part of the home page
+
+	// From Start on.
+	pages []page
+	users *users // nil: nobody signs in
+
+	mu       sync.Mutex // guards what follows
+	http     *http.Server
+	listener net.Listener
+	stopped  bool
+}
+
+func newServer(p *Plugin) *server {
+	return &server{
+		plugin: p, failed: make(chan error, 1), connections: httpserver.NewConnections("millrace_console"), loads: newLoads(),
+		panels:  pace{wait: 500 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
+		asked:   pace{wait: 20 * time.Second, run: 20 * time.Second},
+		sources: pace{wait: 400 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
+	}
+}
+
+// Start collects the pages. The server listens when all services have started.
+func (s *server) Start(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || s.http != nil {
+		return fmt.Errorf("console: %w", loop.ErrStarted)
+	}
+	c := s.plugin.config
+	var err error
+	if s.pages, err = collect(s.registry); err != nil {
+		return fmt.Errorf("console: %w", err)
+	}
+	if c.UsersFile != "" {
+		if s.users, err = newUsers(c.UsersFile); err != nil {
+			return fmt.Errorf("console: plugins.console.users_file: %w", err)
+		}
+	}
+	certificate, err := c.TLS.Live("plugins.console.tls", s.plugin.log)
+	if err != nil {
+		return fmt.Errorf("console: plugins.console: %w", setting.FieldErrorsUnder("tls", err))
+	}
+	s.http = &http.Server{
+		Handler: s.requests.Handler(s.guard(s.mux())), TLSConfig: certificate,
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(s.plugin.log.Handler(), slog.LevelDebug),
+	}
+	return nil
+}
+
+// Running implements pipeline.Phased: the server listens. An address that another process has is no reason
+// to end a process that handles messages, so the console is then missing, and the log says so.
+func (s *server) Running() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.http == nil || s.stopped {
+		return
+	}
+	c := s.plugin.config
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", c.Listen)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		s.plugin.log.Warn("no console: its address is in use", slog.String("address", c.Listen),
+			slog.String("remedy", "stop what listens there, or choose another plugins.console.listen"))
+		return
+	case err != nil:
+		s.failed <- fmt.Errorf("console: listen on %s (plugins.console.listen): %w", c.Listen, err)
+		return
+	}
+	s.listener = listener
+	total := max(1, httpserver.Operations()/operatorsPart)
+	limited := s.connections.Listen(listener, httpserver.Limits{
+		Total: total, PerAddress: max(1, total/addressPart), Exempt: netip.Addr.IsLoopback,
+	}, s.plugin.log)
+	s.serving.Go(func() {
+		serve := s.http.Serve
+		if s.http.TLSConfig != nil {
+			serve = func(l net.Listener) error { return s.http.ServeTLS(l, "", "") }
+		}
+		if err := serve(limited); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- fmt.Errorf("console: serve: %w", err)
+		}
+	})
+}
+
+// Draining implements pipeline.Phased. The pages are served until the stop.
+func (s *server) Draining() {}
+
+// Stop ends the server and what it reads. It waits for requests in progress until ctx ends, but not for
+// clients that are late with their request or do not read their answer.
+func (s *server) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	s.stopped = true
+	started := s.http
+	s.mu.Unlock()
+	var err error
+	if stop := s.loads.stop(ctx); stop != nil {
+		s.plugin.log.WarnContext(ctx, "a panel has not returned", logs.Err(stop))
+	}
+	if started != nil {
+		if stop := s.requests.Stop(ctx, started); stop != nil {
+			err = fmt.Errorf("console: stop: %w", stop)
+		}
+	}
+	s.serving.Wait()
+	return err
+}
+
+// Failed implements pipeline.Failer.
+func (s *server) Failed() <-chan error { return s.failed }
+
+func (s *server) addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil || s.stopped {
+		return ""
+	}
+	return s.listener.Addr().String()
+}
+
+var (
+	_ pipeline.Failer = (*server)(nil)
+	_ pipeline.Phased = (*server)(nil)
+)

@@ -1,0 +1,143 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/internal/redis/poll"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// Console implements console.Contributor: the streams that this instance knows, and the instances.
+func (p *Plugin) Console() []console.Page {
+	return []console.Page{
+		{Path: "streams", Title: "Streams", Order: 20, Panels: []console.Panel{{Name: "streams", Title: "Streams and their groups", Load: p.showStreams}}},
+		{Path: "instances", Title: "Instances", Order: 40, Panels: []console.Panel{{Name: "instances", Title: "Instances", Load: p.showInstances}}},
+	}
+}
+
+// What a page shows at most. A stream takes two commands, so a page costs Redis less than a millisecond.
+const (
+	shownStreams   = 200
+	shownInstances = 200
+)
+
+var errNotRunning = errors.New("redis: the service of this instance does not run")
+
+// knownStreams returns the streams of the domains and of the routes, sorted.
+func (p *Plugin) knownStreams(reg *pipeline.Registry) []string {
+	known := map[string]bool{}
+	for _, d := range p.cfg.Domains {
+		for shard := range d.Shards {
+			known[d.Stream(shard)] = true
+		}
+	}
+	domains := p.cfg.Domains
+	for _, r := range reg.Routes() {
+		at := r.From.Describe()
+		isDomain := slices.ContainsFunc(domains, func(d DomainConfig) bool { return strings.HasPrefix(at.Name, d.Prefix) })
+		if at.Kind == poll.Kind && !isDomain {
+			known[at.Name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(known))
+}
+
+func (p *Plugin) showStreams(ctx context.Context, q console.Query) (console.Block, error) {
+	c := p.Client()
+	if c == nil {
+		return nil, errNotRunning
+	}
+	streams := p.knownStreams(q.Registry)
+	t := console.Table{
+		Columns: console.Columns("Stream", "Entries", "Group", "Consumers", "Waiting", "Pending", "Last delivered"),
+		Empty:   "No route reads a Redis stream by its name, and plugins.redis.domains is empty. Streams that a plugin makes when it needs them, such as those of campaigns, are not in this table.",
+	}
+	if len(streams) > shownStreams {
+		t.Note = "Only the first 200 streams are shown."
+		streams = streams[:shownStreams]
+	}
+	pipe := c.Pipeline()
+	groups, lengths := make([]*goredis.XInfoGroupsCmd, len(streams)), make([]*goredis.IntCmd, len(streams))
+	for i, stream := range streams {
+		groups[i], lengths[i] = pipe.XInfoGroups(ctx, stream), pipe.XLen(ctx, stream)
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !poll.IsReply(err) {
+		return nil, answered(err)
+	}
+	var checks console.Checks
+	for i, stream := range streams {
+		n, err := lengths[i].Result()
+		if err != nil {
+			checks = append(checks, operate.Check{Name: stream, Level: operate.Fail, Text: err.Error()})
+			continue
+		}
+		found, err := groups[i].Result()
+		if err != nil && !strings.Contains(err.Error(), "no such key") {
+			checks = append(checks, operate.Check{Name: stream, Level: operate.Fail, Text: err.Error()})
+		}
+		if len(found) == 0 {
+			t.Rows = append(t.Rows, []console.Cell{console.Word(stream), console.Count(n), console.Word("–"), {}, {}, {}, {}})
+		}
+		for _, g := range found {
+			var waiting *int64
+			if g.Lag >= 0 { // the server does not know it after entries were deleted from the middle
+				waiting = &g.Lag
+			}
+			t.Rows = append(t.Rows, []console.Cell{
+				console.Word(stream), console.Count(n), console.Word(g.Name), console.Count(g.Consumers), console.Number(waiting),
+				console.Count(g.Pending), console.Word(g.LastDeliveredID),
+			})
+		}
+	}
+	if len(checks) > 0 {
+		return console.Blocks{t, checks}, nil
+	}
+	return t, nil
+}
+
+func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Block, error) {
+	c := p.Client()
+	if c == nil {
+		return nil, errNotRunning
+	}
+	marks, err := Marks(ctx, c)
+	if err != nil {
+		return nil, answered(err)
+	}
+	names := slices.SortedFunc(maps.Keys(marks), func(a, b string) int {
+		return cmp.Or(cmp.Compare(marks[b], marks[a]), strings.Compare(a, b))
+	})
+	note := "An instance whose presence was not renewed for 15 seconds is gone, and the others take over what it had in hand."
+	if len(names) > shownInstances {
+		note = "Only the 200 latest instances are shown. " + note
+		names = names[:shownInstances]
+	}
+	alive, err := Alive(ctx, c, names...)
+	if err != nil {
+		return nil, answered(err)
+	}
+	t := console.Table{Columns: console.Columns("Instance", "State", "Last presence"), Empty: "No instance has had a presence.", Note: note}
+	for _, name := range names {
+		state := console.Word("gone")
+		if alive[name] {
+			state = console.Word("runs").In(operate.OK)
+		}
+		if alive[name] && name == q.Registry.Env().Instance {
+			state = console.Word("runs, and serves this page").In(operate.OK)
+		}
+		t.Rows = append(t.Rows, []console.Cell{console.Word(name), state, console.Moment(time.UnixMilli(marks[name]))})
+	}
+	return t, nil
+}
+
+var _ console.Contributor = (*Plugin)(nil)
