@@ -62,8 +62,14 @@ func start(t testing.TB, configure func(*console.Config), plugins ...pipeline.Pl
 	return r
 }
 
+// answered is an answer without its body.
+type answered struct {
+	StatusCode int
+	Header     http.Header
+}
+
 // do sends a request, whose headers are name: value lines, and returns the answer and its body.
-func (r *rig) do(method, path, body string, headers ...string) (*http.Response, string) {
+func (r *rig) do(method, path, body string, headers ...string) (answered, string) {
 	r.t.Helper()
 	request, err := http.NewRequest(method, r.base+path, strings.NewReader(body))
 	require.NoError(r.t, err)
@@ -82,7 +88,7 @@ func (r *rig) do(method, path, body string, headers ...string) (*http.Response, 
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(r.t, err)
-	return answer, string(text)
+	return answered{answer.StatusCode, answer.Header}, string(text)
 }
 
 func (r *rig) get(path string) string {
