@@ -50,13 +50,12 @@ type Service struct {
 	Tokens      *token.Plugin
 	Events      *sse.Plugin
 	Web         *web.Plugin
+	Console     *console.Plugin
 
 	Promotion   *promotion.Plugin
 	EventRouter *eventrouter.Plugin
 	WaitingRoom *waitingroom.Plugin
 	Webhook     *webhook.Plugin
-
-	Console *console.Plugin // its pages read the services of all others
 }
 
 // Plugins returns the plugins in the order of the fields.

@@ -35,11 +35,11 @@ func New() Service {
 	tokenPlugin := token.New()
 	ssePlugin := sse.New()
 	webPlugin := web.New(tokenPlugin, ssePlugin)
+	consolePlugin := console.New()
 	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, deadletterPlugin)
 	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	waitingroomPlugin := waitingroom.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	webhookPlugin := webhook.New(kafkaPlugin, deadletterPlugin)
-	consolePlugin := console.New()
 	service := Service{
 		Telemetry:   plugin,
 		Redis:       redisPlugin,
@@ -50,11 +50,11 @@ func New() Service {
 		Tokens:      tokenPlugin,
 		Events:      ssePlugin,
 		Web:         webPlugin,
+		Console:     consolePlugin,
 		Promotion:   promotionPlugin,
 		EventRouter: eventrouterPlugin,
 		WaitingRoom: waitingroomPlugin,
 		Webhook:     webhookPlugin,
-		Console:     consolePlugin,
 	}
 	return service
 }
