@@ -103,7 +103,7 @@ func (e explained) tables() []operate.Table {
 	if len(e.Audit) > 0 {
 		audit := operate.Table{Columns: []string{"AT", "ACTION", "WHO", "WHY", "DETAIL"}}
 		for _, a := range e.Audit {
-			audit.Rows = append(audit.Rows, []string{a.At.UTC().Format(time.RFC3339), a.Action, a.By.Who, a.By.Why, a.Detail})
+			audit.Rows = append(audit.Rows, []string{a.At.UTC().Format(time.RFC3339), a.Action, a.Who, a.Why, a.Detail})
 		}
 		tables = append(tables, audit)
 	}

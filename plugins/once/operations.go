@@ -46,7 +46,7 @@ func (p *Plugin) Operations() operate.Operations {
 	return operate.Operations{
 		Reports: []operate.Report{
 			{
-				About: p.about("once", "List the groups of effects, newest first", []operate.Field{
+				About: p.about("once", "List the groups of effects, by kind and name", []operate.Field{
 					{Name: "kind", Help: "only of this `kind`"},
 					{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"},
 				}, "once", "once --kind invoice --limit 200"),
@@ -62,7 +62,7 @@ func (p *Plugin) Operations() operate.Operations {
 				Read: p.withEffect(p.explain),
 			},
 			{
-				About: p.about("once problems", "List the effects that failed or ended unknown, newest first", append(slices.Clone(group),
+				About: p.about("once problems", "List the effects that failed or ended unknown", append(slices.Clone(group),
 					operate.Field{Name: "state", Help: "only in this `state`: FAILED or UNKNOWN"},
 					operate.Field{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"}),
 					"once problems", "once problems --kind invoice --state UNKNOWN"),
@@ -183,14 +183,24 @@ func listGroups(ctx context.Context, l *ledger.Ledger, in operate.Input) (operat
 			number(g.Cancelled), number(g.Accepted - g.Done - g.Failed - g.Unknown - g.Cancelled),
 		})
 	}
-	a := operate.Answer{Value: struct {
-		Groups []ledger.Status `json:"groups"`
-		More   bool            `json:"more"`
-	}{append([]ledger.Status{}, groups...), more}, Tables: []operate.Table{t}}
+	list := struct {
+		Groups []groupStatus `json:"groups"`
+		More   bool          `json:"more"` // there are groups that are not in the list
+	}{make([]groupStatus, len(groups)), more}
+	for i, g := range groups {
+		list.Groups[i] = groupStatus{g, g.OldestDue.Seconds()}
+	}
+	a := operate.Answer{Value: list, Tables: []operate.Table{t}}
 	if more {
 		a.Notes = []string{fmt.Sprintf("There are more than %d groups; --limit shows them.", limit)}
 	}
 	return a, nil
+}
+
+// groupStatus is a group for programs.
+type groupStatus struct {
+	ledger.Status
+	OldestDue float64 `json:"oldest_due_seconds"`
 }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
@@ -208,7 +218,7 @@ func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, _ opera
 	}{{"accepted", s.Accepted}, {"done", s.Done}, {"failed", s.Failed}, {"unknown", s.Unknown}, {"cancelled", s.Cancelled}, {"waiting", s.Waiting}, {"being called", s.Calling}} {
 		t.Rows = append(t.Rows, []string{row.name, number(row.n)})
 	}
-	a := operate.Answer{Value: s, Lines: []string{fmt.Sprintf("%s %s is %s", g.Kind, g.Name, s.State)}, Tables: []operate.Table{t}}
+	a := operate.Answer{Value: groupStatus{s, s.OldestDue.Seconds()}, Lines: []string{fmt.Sprintf("%s %s is %s", g.Kind, g.Name, s.State)}, Tables: []operate.Table{t}}
 	if s.OldestDue > 0 {
 		a.Notes = append(a.Notes, "The oldest has been due for "+s.OldestDue.Round(time.Millisecond).String()+".")
 	}

@@ -1,6 +1,8 @@
 package once_test
 
 import (
+	"encoding/json"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -144,4 +146,31 @@ func TestAFailedEffectIsReplayed(t *testing.T) {
 	require.ErrorContains(t, err, "it is done")
 	_, err = o.ask("once explain", input("404"))
 	require.ErrorContains(t, err, "invoice:acme:404 is not in the ledger")
+}
+
+// The answers for programs have the names that other commands have, and the times as numbers.
+func TestAnswersForPrograms(t *testing.T) {
+	t.Parallel()
+	w := oncetest.New(t)
+	p := newInvoices(w.Once, once.Never, nil)
+	p.far.Next(oncetest.Step{Execute: true, Answer: once.Answer{Text: "no answer"}})
+	w.Start(p)
+	o := operator{t, w}
+	_, err := p.effects.Enqueue(t.Context(), one)
+	require.NoError(t, err)
+	oncetest.Settled(t, p.effects, one.key())
+	o.must("once pause", input(""))
+	value := func(name string, in operate.Input) string {
+		text, err := json.Marshal(o.must(name, in).Value)
+		require.NoError(t, err)
+		return regexp.MustCompile(`"[0-9-]+T[0-9:.]+Z"`).ReplaceAllString(string(text), `"TIME"`)
+	}
+	status := `{"kind":"invoice","group":"acme","state":"PAUSED","created_at":"TIME","accepted":1,"done":0,"failed":0,"unknown":1,"cancelled":0,"waiting":0,"calling":0,"oldest_due_seconds":0}`
+	require.JSONEq(t, status, value("once status", input("")))
+	require.JSONEq(t, `{"groups":[`+status+`],"more":false}`, value("once", input("")))
+	require.JSONEq(t, `{"problems":[{"kind":"invoice","group":"acme","id":"17","state":"UNKNOWN","at":"TIME","class":"unknown","error":"no answer"}],"more":false}`,
+		value("once problems", input("")))
+	require.Contains(t, value("once explain", input("17")), `"audit":[]`)
+	o.must("once resolve", input("17", "done", "in_1"))
+	require.Contains(t, value("once explain", input("17")), `"audit":[{"at":"TIME","who":"me","why":"ticket 4711","action":"resolve","detail":`)
 }

@@ -8,13 +8,16 @@ import (
 
 // Key names an effect. Its texts are compared byte by byte.
 type Key struct {
-	Kind  string // a registered kind
-	Group string // 1 to 100 bytes
-	ID    string // 1 to 100 bytes, unique in the group
+	Kind  string `json:"kind"`  // a registered kind
+	Group string `json:"group"` // 1 to 100 bytes
+	ID    string `json:"id"`    // 1 to 100 bytes, unique in the group
 }
 
 // Group names the effects of a kind that share a pause, a cancellation and totals.
-type Group struct{ Kind, Name string }
+type Group struct {
+	Kind string `json:"kind"`
+	Name string `json:"group"`
+}
 
 // Kind is what the ledger has to know of a kind.
 type Kind struct {
@@ -90,23 +93,30 @@ type Due struct {
 }
 
 // By is an operator and the reason of an action, for the audit.
-type By struct{ Who, Why string }
+type By struct {
+	Who string `json:"who"`
+	Why string `json:"why"`
+}
 
 // Status is a group with its totals. Accepted = Done + Failed + Unknown + Cancelled + Waiting + Calling.
 type Status struct {
 	Group
-	State     rules.GroupState
-	CreatedAt time.Time
+	State     rules.GroupState `json:"state"`
+	CreatedAt time.Time        `json:"created_at"`
 	Totals
-	Waiting   int64         // accepted and neither settled nor called at the moment
-	Calling   int64         // under a lease
-	OldestDue time.Duration // how long the oldest due effect waits; 0: none is due
+	Waiting   int64         `json:"waiting"` // accepted and neither settled nor called at the moment
+	Calling   int64         `json:"calling"` // under a lease
+	OldestDue time.Duration `json:"-"`       // how long the oldest due effect waits; 0: none is due
 }
 
 // Totals count the effects of a group or of a part of it.
 type Totals struct {
-	Part                                       string // empty: the whole group
-	Accepted, Done, Failed, Unknown, Cancelled int64
+	Part      string `json:"part,omitempty"` // empty: the whole group
+	Accepted  int64  `json:"accepted"`
+	Done      int64  `json:"done"`
+	Failed    int64  `json:"failed"`
+	Unknown   int64  `json:"unknown"`
+	Cancelled int64  `json:"cancelled"`
 }
 
 // Explanation is everything that is known about an effect.
@@ -128,18 +138,18 @@ type Explanation struct {
 
 // Audit is one action of an operator.
 type Audit struct {
-	At       time.Time
-	By       By
-	Action   string // pause, resume, cancel, replay, resolve
-	Detail   string
-	Database string // the role of the database session
+	At time.Time `json:"at"`
+	By
+	Action   string `json:"action"` // pause, resume, cancel, replay, resolve
+	Detail   string `json:"detail"`
+	Database string `json:"database_user,omitempty"` // the role of the database session
 }
 
 // Problem is an effect that failed or ended unknown.
 type Problem struct {
 	Key
-	State rules.State // Failed or Unknown
-	At    time.Time
-	Class string
-	Error string
+	State rules.State `json:"state"` // Failed or Unknown
+	At    time.Time   `json:"at"`
+	Class string      `json:"class"`
+	Error string      `json:"error"`
 }
