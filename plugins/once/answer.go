@@ -3,48 +3,27 @@ package once
 import (
 	"fmt"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // Repeat says what the far side does with a second request for the same effect. The promise of a kind
 // depends on it, so it has no default: the zero value is not valid.
-type Repeat int
+type Repeat = rules.Repeat
 
 // The cases of Repeat.
 const (
 	// ByKey: the far side knows the idempotency key of a request for some time, and executes it once. An
 	// unclear effect is sent again with the same key and the same bytes while the key is young.
-	ByKey Repeat = iota + 1
+	ByKey = rules.ByKey
 	// ByLookup: it has no keys, but an effect can be found. An unclear effect is sent again only after a
 	// lookup found nothing at a time when no earlier request can be under way any more.
-	ByLookup
+	ByLookup = rules.ByLookup
 	// Never: it has neither. An unclear effect is not sent again, and an operator decides: at most once.
-	Never
+	Never = rules.Never
 	// Always: it has neither. An unclear effect is sent again: at least once.
-	Always
+	Always = rules.Always
 )
-
-// String returns key, lookup, never or always.
-func (r Repeat) String() string {
-	switch r {
-	case ByKey:
-		return "key"
-	case ByLookup:
-		return "lookup"
-	case Never:
-		return "never"
-	case Always:
-		return "always"
-	}
-	return fmt.Sprintf("Repeat(%d)", int(r))
-}
-
-// Validate returns an error for a value that is not one of the four cases, such as the zero value.
-func (r Repeat) Validate() error {
-	if r < ByKey || r > Always {
-		return fmt.Errorf("once: %s says nothing about a second request: set ByKey, ByLookup, Never or Always", r)
-	}
-	return nil
-}
 
 // Attempt is one request for an effect at the far side.
 type Attempt[T any] struct {

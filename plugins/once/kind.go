@@ -170,7 +170,7 @@ func (c *KindConfig) fits(name string, r Repeat) error {
 // policy returns the rules of the kind. hasLookup says whether the kind can look effects up.
 func (c *KindConfig) policy(r Repeat, hasLookup bool, instance string) rules.Policy {
 	p := rules.Policy{
-		Repeat: rules.Repeat(r), MaxAttempts: 1 + c.MaxRetries, MaxReleased: c.MaxReleased, Lease: c.lease(),
+		Repeat: r, MaxAttempts: 1 + c.MaxRetries, MaxReleased: c.MaxReleased, Lease: c.lease(),
 		KeyTTL: c.KeyTTL, UnderWay: c.UnderWay, Delay: c.Retry.Delay, Instance: instance,
 	}
 	if hasLookup {

@@ -31,7 +31,7 @@ func (k Kind) check() error {
 		return rules.Invalid("the kind %s: Lease, MaxAttempts and MaxReleased must be > 0, got %s, %d and %d", k.Name, p.Lease, p.MaxAttempts, p.MaxReleased)
 	case p.Delay == nil:
 		return rules.Invalid("the kind %s: Policy.Delay is missing", k.Name)
-	case p.Repeat < rules.ByKey || p.Repeat > rules.Always:
+	case p.Repeat.Validate() != nil:
 		return rules.Invalid("the kind %s: Policy.Repeat is missing", k.Name)
 	}
 	return nil

@@ -1,6 +1,9 @@
 package rules
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Repeat says what the far side does with a second request for the same effect. It decides what
 // follows a call that may have taken effect. There is no default, because a wrong one loses or
@@ -20,6 +23,29 @@ const (
 	// Always: it has neither, and a second effect does no harm. The request is sent again.
 	Always
 )
+
+// String returns key, lookup, never or always.
+func (r Repeat) String() string {
+	switch r {
+	case ByKey:
+		return "key"
+	case ByLookup:
+		return "lookup"
+	case Never:
+		return "never"
+	case Always:
+		return "always"
+	}
+	return fmt.Sprintf("Repeat(%d)", int(r))
+}
+
+// Validate returns an error for a value that is not one of the four cases, such as the zero value.
+func (r Repeat) Validate() error {
+	if r < ByKey || r > Always {
+		return fmt.Errorf("once: %s says nothing about a second request: set ByKey, ByLookup, Never or Always", r)
+	}
+	return nil
+}
 
 // lookups returns how many lookups an effect has.
 func (p Policy) lookups() int {
