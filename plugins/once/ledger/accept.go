@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
@@ -151,7 +152,7 @@ func (l *Ledger) acceptAgain(ctx context.Context, items []*acceptItem, w readReq
 }
 
 func acceptedAgain(item *acceptItem, row *storedRow, ev rules.Event) (rules.Row, rules.Writes, rules.Decision) {
-	ev.Kind, ev.SameRequest = rules.EventAcceptAgain, item.kind.Same(row.requestToSend(), requestOf(item.record))
+	ev.Kind, ev.SameRequest = rules.EventAcceptAgain, bytes.Equal(row.requestToSend(), requestOf(item.record))
 	return item.kind.Policy.Apply(row.Row, ev)
 }
 

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -77,7 +78,7 @@ func (l *Ledger) AcceptTx(ctx context.Context, tx Execer, records []Record) erro
 		var rows []*storedRow
 		for _, item := range items {
 			if row := fresh[item.key]; row != nil {
-				if !item.kind.Same(row.requestToSend(), requestOf(item.record)) {
+				if !bytes.Equal(row.requestToSend(), requestOf(item.record)) {
 					return conflict(item)
 				}
 				continue
@@ -116,7 +117,7 @@ func (l *Ledger) compareLedger(ctx context.Context, tx Execer) (now time.Time, s
 	case id != h.id:
 		return now, "", fmt.Errorf("once: ledger: %w: its id is %s and not %s", ErrOtherLedger, id, h.id)
 	}
-	return now.UTC().Add(time.Duration(l.opts.skew.Load())), h.schema, nil
+	return now.UTC().Add(time.Duration(l.opts.Skew.Load())), h.schema, nil
 }
 
 // noTable reports whether a database has no such table or schema.
@@ -194,7 +195,7 @@ func compareTx(ctx context.Context, tx Execer, schema string, items []*acceptIte
 			`SELECT coalesce(request, payload) FROM `+schema+`once_effects WHERE kind = $1 AND grp = $2 AND id = $3`, item.key.kind, item.key.group, item.key.id); err != nil {
 			return err
 		}
-		if !found || !item.kind.Same(request, requestOf(item.record)) {
+		if !found || !bytes.Equal(request, requestOf(item.record)) {
 			return conflict(item)
 		}
 	}

@@ -45,7 +45,6 @@ type Options struct {
 	// Skew is added to the time of the database, in nanoseconds, for tests. Nil: nothing.
 	Skew *atomic.Int64
 
-	skew    *atomic.Int64
 	timeout time.Duration // of one transaction; zero: callTimeout
 }
 
@@ -57,7 +56,7 @@ func (o *Options) check() error {
 		return errors.New("once: ledger: the instance has no name: set Options.Instance")
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.skew = cmp.Or(o.skew, o.Skew, new(atomic.Int64))
+	o.Skew = cmp.Or(o.Skew, new(atomic.Int64))
 	o.timeout = cmp.Or(o.timeout, callTimeout)
 	return nil
 }

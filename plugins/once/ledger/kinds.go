@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -56,9 +55,6 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 		}
 		if kinds[i].Policy.Instance == "" {
 			kinds[i].Policy.Instance = l.opts.Instance
-		}
-		if kinds[i].Same == nil {
-			kinds[i].Same = bytes.Equal
 		}
 	}
 	return l.call(ctx, "register kinds", func(ctx context.Context) error {

@@ -68,7 +68,7 @@ func policyOf(kind string) rules.Policy {
 // open opens and migrates an instance with the kinds of the tests, and closes it at the end of the test.
 func (h *testDB) open(t testing.TB, tunes ...tune) *Ledger {
 	t.Helper()
-	cfg, opts := DefaultConfig(), Options{Instance: "a", skew: h.skew}
+	cfg, opts := DefaultConfig(), Options{Instance: "a", Skew: h.skew}
 	cfg.DSN = setting.NewSecret(h.dsn)
 	for _, f := range tunes {
 		f(&cfg, &opts)

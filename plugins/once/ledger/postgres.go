@@ -41,7 +41,7 @@ const (
 )
 
 func openPostgres(ctx context.Context, cfg Config, o Options) (*postgres, error) {
-	s := &postgres{log: o.Log, skew: o.skew}
+	s := &postgres{log: o.Log, skew: o.Skew}
 	var err error
 	if s.hot, err = s.newPool(ctx, cfg.DSN, cfg.Connections, "jit = off", "enable_seqscan = off", "enable_bitmapscan = off",
 		"enable_hashjoin = off", "enable_mergejoin = off", "plan_cache_mode = force_generic_plan", "lock_timeout = '"+pgLockTimeout+"'"); err != nil {

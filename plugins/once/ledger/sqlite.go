@@ -38,7 +38,7 @@ func openSQLite(ctx context.Context, cfg Config, o Options) (*sqliteStore, error
 		return nil, fmt.Errorf("once: ledger: %w", err)
 	}
 	common := url.Values{"_pragma": {"cache_size(-32000)", "journal_size_limit(67108864)"}}
-	s := &sqliteStore{path: file.Path, log: o.Log, skew: o.skew, writerToken: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
+	s := &sqliteStore{path: file.Path, log: o.Log, skew: o.Skew, writerToken: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
 	if s.writer, err = file.Open(ctx, common); err != nil {
 		return nil, openError("sqlite at "+file.Path, err)
 	}

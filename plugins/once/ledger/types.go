@@ -23,9 +23,6 @@ type Group struct {
 type Kind struct {
 	Name   string
 	Policy rules.Policy
-	// Same reports whether two requests with the same key request the same effect. Nil: their bytes
-	// are equal.
-	Same func(stored, offered []byte) bool
 }
 
 // Record is an effect to accept.
