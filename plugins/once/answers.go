@@ -53,37 +53,6 @@ func textOfAnswer(a Answer) string {
 	return a.Text
 }
 
-// answered holds when the far side last answered about an effect of one kind, for two effects, so for each
-// effect it can be said whether another one was answered since a moment. It is safe for concurrent use.
-type answered struct {
-	mu   sync.Mutex
-	last [2]struct { // different keys, newest first
-		key ledger.Key
-		at  time.Time
-	}
-}
-
-func (a *answered) note(key ledger.Key, at time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.last[0].key != key {
-		a.last[1] = a.last[0]
-	}
-	a.last[0].key, a.last[0].at = key, at
-}
-
-// othersSince reports whether an effect other than key was answered after t.
-func (a *answered) othersSince(key ledger.Key, t time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, l := range a.last {
-		if l.key != key {
-			return l.at.After(t)
-		}
-	}
-	return false
-}
-
 // counts reports whether a released call counts against its effect. It does when it was sent, the trouble
 // is not general, and another effect of the kind was answered since this one's previous call. An outage, a
 // refused credential or general throttling therefore never ends an effect. counts also notes the answer.
@@ -92,12 +61,12 @@ func (w *worker) counts(c ledger.Claimed, a Answer, before time.Time, decoded bo
 	case !decoded:
 		return true // no other version of this program may ever come that can
 	case aboutTheEffect(a):
-		w.answered.note(c.Key, time.Now())
+		w.answered.Note(c.Key, time.Now())
 		return false
 	case a.Class == NotSent, a.General, c.SinceLastCall == 0:
 		return false
 	}
-	return w.answered.othersSince(c.Key, before.Add(-c.SinceLastCall))
+	return w.answered.OthersSince(c.Key, before.Add(-c.SinceLastCall))
 }
 
 // aboutTheEffect reports whether an answer is the far side's own and about one effect.

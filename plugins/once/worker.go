@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/answered"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
@@ -40,7 +41,7 @@ type worker struct {
 	freed       chan struct{} // capacity 1: a call has ended
 	inFlight    atomic.Int64
 	lastSettled atomic.Int64 // Unix nanoseconds
-	answered    answered
+	answered    answered.Keys[ledger.Key]
 	trouble     trouble
 	measured    atomic.Pointer[measurement]
 	settles     settler

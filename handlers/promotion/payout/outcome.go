@@ -2,46 +2,12 @@ package payout
 
 import (
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
-
-// answered holds when the Money API last answered about a payout of one type, for two payouts. For
-// each payout it can then be said whether another one was answered since a moment. It is safe for
-// concurrent use.
-type answered struct {
-	mu   sync.Mutex
-	last [2]struct { // different keys, newest first
-		key payouts.Key
-		at  time.Time
-	}
-}
-
-// note stores an answer about key.
-func (a *answered) note(key payouts.Key, at time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.last[0].key != key {
-		a.last[1] = a.last[0]
-	}
-	a.last[0].key, a.last[0].at = key, at
-}
-
-// othersSince reports whether a payout other than key was answered after a moment.
-func (a *answered) othersSince(key payouts.Key, t time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, l := range a.last {
-		if l.key != key {
-			return l.at.After(t)
-		}
-	}
-	return false
-}
 
 // counts reports whether a released call counts against its payout. It counts when it was sent, the
 // trouble is not general, and another payout of the type was answered since the payout's previous
@@ -50,12 +16,12 @@ func (a *answered) othersSince(key payouts.Key, t time.Time) bool {
 func (p *Processor) counts(key payouts.Key, a attempt) bool {
 	switch {
 	case aboutThePayout(a.answer):
-		p.answered.note(key, time.Now())
+		p.answered.Note(key, time.Now())
 		return false
 	case a.answer.Class == money.NotSent, a.answer.General, a.begin.SinceLastCall == 0:
 		return false
 	}
-	return p.answered.othersSince(key, a.before.Add(-a.begin.SinceLastCall))
+	return p.answered.OthersSince(key, a.before.Add(-a.begin.SinceLastCall))
 }
 
 // aboutThePayout reports whether an answer is the API's own and about one payout.

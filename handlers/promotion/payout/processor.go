@@ -10,6 +10,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/internal/answered"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/slots"
@@ -38,7 +39,7 @@ type Processor struct {
 	// SettleTries is the maximum number of tries to store an answer. 0: until settleTimeout.
 	SettleTries int
 
-	answered  answered
+	answered  answered.Keys[payouts.Key]
 	cancelled promotionSet // promotions with records that came after their cancellation
 }
 
