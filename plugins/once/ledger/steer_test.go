@@ -201,3 +201,44 @@ func (tx *deafTransaction) commit(ctx ctxt, w *writeSet) error {
 	tx.s.times--
 	return io.ErrUnexpectedEOF
 }
+
+// A claim decides about a group whose state can't change until its commit, because it shares the lock that a
+// pause takes alone. So no call is leased by a transaction that read the state before the pause and commits
+// after it.
+func TestAClaimAndAPauseExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 3)...)
+		number := l.kinds["invoice"].number
+
+		pause := h.begin(t)
+		_, err := pause.Exec(t.Context(), pgGroupLock, number, "acme")
+		require.NoError(t, err)
+		claimed, err := l.Claim(t.Context(), "invoice", int(laneOf("acme")), 1)
+		require.ErrorIs(t, err, ErrUnavailable, "it waited for the pause until its time was over")
+		require.Empty(t, claimed)
+		require.NoError(t, pause.Rollback(t.Context()))
+
+		claim := h.begin(t)
+		_, err = claim.Exec(t.Context(), pgShareGroupLocks, []int64{number}, []string{"acme"})
+		require.NoError(t, err)
+		claimed, err = l.Claim(t.Context(), "invoice", int(laneOf("acme")), 1)
+		require.NoError(t, err, "claims share the lock")
+		require.Len(t, claimed, 1)
+		paused := make(chan error, 1)
+		go func() { paused <- l.Pause(t.Context(), acme, operator) }()
+		waits := "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = " + pgGroupLockClass + " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+		require.Eventually(t, func() bool {
+			var n int
+			return claim.QueryRow(t.Context(), waits).Scan(&n) == nil && n > 0
+		}, time.Minute, 5*time.Millisecond, "the pause waits for the claim")
+		select {
+		case err := <-paused:
+			require.Fail(t, "the pause has returned before the claim ended", "%v", err)
+		default:
+		}
+		require.NoError(t, claim.Commit(t.Context()))
+		require.NoError(t, <-paused)
+	})
+}
