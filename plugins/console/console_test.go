@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/bcrypt"
 
@@ -304,4 +305,44 @@ func TestPagesWithMistakesEndTheStart(t *testing.T) {
 			require.ErrorContains(t, pipeline.NewRuntime(registry, pipeline.RuntimeOptions{}).StartServices(t.Context()), c.want)
 		})
 	}
+}
+
+// silent is a source of a server that has never answered.
+type silent struct {
+	*pipelinetest.Feed
+	end chan struct{}
+}
+
+// Backlog implements operate.Measured, and does not look at its context.
+func (s silent) Backlog(context.Context) (operate.Backlog, error) {
+	<-s.end
+	return operate.Backlog{}, nil
+}
+
+// silentRoute is a plugin that reads it.
+type silentRoute struct{ silent }
+
+func (silentRoute) Name() string { return "quiet" }
+
+func (p silentRoute) Register(r *pipeline.Registry) error {
+	r.Route(pipeline.Route{
+		Name: "quiet", From: p.silent, Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
+		Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+	})
+	return nil
+}
+
+// A server that has never answered is named beside the routes that read from it, and its numbers are unknown.
+func TestAServerThatHasNeverAnswered(t *testing.T) {
+	t.Parallel()
+	feed := silent{pipelinetest.NewFeed("mails"), make(chan struct{})}
+	r := start(t, nil, silentRoute{feed})
+	t.Cleanup(func() { close(feed.end) }) // before the stop of the rig
+	text := r.get("/")
+	kind := feed.Describe().Kind
+	require.Contains(t, text, "not known, because "+kind+" does not answer")
+	require.Contains(t, text, "no answer within ")
+	quiet := rows(t, r.panels("home")["routes"].Value, "route")["quiet"]
+	require.Contains(t, quiet, "waiting")
+	require.Nil(t, quiet["waiting"], "what is not known is no 0")
 }
