@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-// Block is what a panel shows: Table, Stats, Record, Text, Checks, Answer, HTML, or several as Blocks.
+// Block is what a panel shows: Table, Stats, Record, Text, Checks, Answer, Find, HTML, or several as Blocks.
 type Block interface {
 	// JSON is the block for programs, as a value that encoding/json takes.
 	JSON() any
@@ -211,6 +211,21 @@ type Answer operate.Answer
 
 // JSON returns what the command of the report writes with --json.
 func (a Answer) JSON() any { return a.Value }
+
+// Find is a form whose values become the address of a page, such as the id of a row that a person looks for.
+type Find struct {
+	Page   string          // the path of the page
+	Fields []operate.Field // Name, and Default for what is filled in already
+}
+
+// JSON returns the page and the names of the values in its address.
+func (f Find) JSON() any {
+	names := make([]string, len(f.Fields))
+	for i, field := range f.Fields {
+		names[i] = field.Name
+	}
+	return map[string]any{"page": f.Page, "fields": names}
+}
 
 // HTML is a block of its own making, such as a drawing. Make it with html/template, so that foreign text
 // stays text. The policy of the console permits no scripts and no style attributes.

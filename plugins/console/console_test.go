@@ -346,3 +346,15 @@ func TestAServerThatHasNeverAnswered(t *testing.T) {
 	require.Contains(t, quiet, "waiting")
 	require.Nil(t, quiet["waiting"], "what is not known is no 0")
 }
+
+// A form of a page leads to the address with its values, and what it is filled with stays text.
+func TestAFormThatFinds(t *testing.T) {
+	t.Parallel()
+	find := pages.Find{Page: "tried", Fields: []operate.Field{{Name: "kind", Default: `"><script>alert(1)</script>`}, {Name: "id"}}}
+	r := start(t, nil, page(loading("find", find, nil)))
+	text := r.get("/tried")
+	require.Contains(t, text, `<form method="get" action="/tried" class="find">`)
+	require.Contains(t, text, `<input name="id" value="" required>`)
+	require.NotContains(t, text, "<script")
+	require.JSONEq(t, `{"page": "tried", "fields": ["kind", "id"]}`, string(r.panels("tried")["find"].Value))
+}

@@ -237,6 +237,8 @@ func kindOf(b console.Block) string {
 		return "checks"
 	case console.Answer:
 		return "answer"
+	case console.Find:
+		return "find"
 	case console.HTML:
 		return "html"
 	case console.Blocks:

@@ -86,6 +86,7 @@ func (p *Plugin) Schemas(env pipeline.Env) []migration.Schema {
 // Register implements pipeline.Plugin.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.env, p.log = r.Env(), r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
+	r.Offer(p) // it is a console.Contributor
 	r.ErrorClasses(errorClasses()...)
 	for _, schema := range p.Schemas(r.Env()) {
 		r.Offer(schema) // it is an operate.Examined
@@ -203,6 +204,7 @@ func (s *workers) Start(ctx context.Context) error {
 	}
 	for _, w := range s.kinds() {
 		loops = append(loops, func(ctx context.Context) {
+			w.measure(ctx, l) // until then the instance is not ready
 			loop.Every(ctx, measureInterval, func(ctx context.Context) { w.measure(ctx, l) })
 		})
 	}
