@@ -61,6 +61,10 @@ func raisers() map[string][]happening {
 		"MillraceFarSideMisconfigured":   {is(`millrace_once_http_misconfigured`, 1)},
 		"MillraceFarSideBreakerOpen":     {is(`millrace_once_http_breaker_state`, 2)},
 		"MillraceFarSideUncertain":       {grows(`millrace_once_http_calls_total{class="unclear"}`, 1), grows(`millrace_once_http_calls_total{class="done"}`, 4)},
+		"MillraceEffectsNotCalled":       {is(`millrace_once_oldest_due_seconds`, 400), grows(`millrace_once_attempts_total{state="stale"}`, 1)},
+		"MillraceEffectsLate":            {is(`millrace_once_oldest_due_seconds`, 8000)},
+		"MillraceEffectsFailed":          {grows(`millrace_once_attempts_total{kind="notice",state="FAILED"}`, 0.01)},
+		"MillraceEffectsUnknown":         {is(`millrace_once_backlog{kind="notice",state="unknown"}`, 1)},
 		"MillraceDeadLetters":            {grows(`millrace_deadletter_published_total{topic="campaign-promotion-point-dead"}`, 0.01)},
 		"MillraceDeadLettersUnpublished": {grows(`millrace_deadletter_unpublished_total{topic="campaign-promotion-point-dead"}`, 0.01)},
 		"MillraceDeadLettersWaiting":     {is(`millrace_deadletter_stored{state="parked"}`, 2)},
@@ -129,6 +133,10 @@ func quiets() map[string][]happening {
 	return map[string][]happening{
 		// A large campaign: much is due, and it is being paid.
 		"MillraceNothingIsPaid": {is(`millrace_promotion_overdue_seconds`, 4000), grows(`millrace_promotion_attempts_total{state="SUCCESS"}`, 50)},
+		// More effects are due than fit into five minutes, and calls end.
+		"MillraceEffectsNotCalled": {is(`millrace_once_oldest_due_seconds`, 4000), grows(`millrace_once_attempts_total{state="AMBIGUOUS"}`, 1)},
+		// An effect is perhaps done, and is looked up.
+		"MillraceEffectsFailed": {grows(`millrace_once_attempts_total{state="AMBIGUOUS"}`, 1)},
 		// A campaign has just been published, and the lag shrinks.
 		"MillraceKafkaLag": {{`millrace_kafka_lag`, func(ago time.Duration, _ float64) float64 { return 20_000 + 10*ago.Seconds() }}},
 		// A retry record waits for its time, and holds nothing back.

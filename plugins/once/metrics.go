@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // metrics are those of all kinds.
@@ -55,6 +56,16 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest}
 }
 
+// begin gives the counters of ends their series, because an increase from no series to 1 is none in Prometheus.
+func (m *metrics) begin(kind string) {
+	for _, state := range []rules.State{rules.Success, rules.Errored, rules.Ambiguous, rules.Failed, rules.Unknown, rules.Cancelled, stale} {
+		m.ended.WithLabelValues(kind, string(state))
+	}
+}
+
+// stale is the state of an end that came after another lease, as a label.
+const stale = "stale"
+
 func (m *metrics) called(kind string, lookup bool, a Answer, took time.Duration) {
 	call := "send"
 	if lookup {
@@ -67,7 +78,7 @@ func (m *metrics) called(kind string, lookup bool, a Answer, took time.Duration)
 func (m *metrics) settled(kind string, s ledger.Settled) {
 	state := string(s.State)
 	if s.Stale {
-		state = "stale"
+		state = stale
 	}
 	m.ended.WithLabelValues(kind, state).Inc()
 }

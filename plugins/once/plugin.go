@@ -153,6 +153,7 @@ func (s *ledgerService) Start(ctx context.Context) error {
 	all := make([]ledger.Kind, len(kinds))
 	for i, k := range kinds {
 		all[i] = k.effects.ledgerKind(p.instance())
+		p.metrics.begin(k.name)
 	}
 	if err := l.Register(ctx, all...); err != nil {
 		return errors.Join(err, l.CloseContext(ctx))
