@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"net/url"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -38,6 +39,9 @@ type Route struct {
 	// Activity is called when a message begins and ends, so that idle sources can be stopped. May
 	// be nil.
 	Activity Activity
+	// Calls are servers outside of the pipeline that the handler calls, such as APIs (ServerOf). Topology and
+	// console show them, and nothing else uses them.
+	Calls []Endpoint
 	// Middlewares are steps of the chain of this route alone, and of its route NAME.retry. In the
 	// routes of a Registry they are all middlewares of the route, in the order of the chain.
 	Middlewares []Middleware
@@ -103,12 +107,26 @@ func (e Endpoint) String() string {
 // KindHTTP is the kind of an endpoint whose name is a pattern of http.ServeMux.
 const KindHTTP = "http"
 
+// KindServer is the kind of an endpoint that is called, such as an API.
+const KindServer = "server"
+
+// ServerOf returns the endpoint of a server that is called. Of the URL it has scheme, host and port, because the
+// rest may be secret.
+func ServerOf(address string) Endpoint {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return Endpoint{Kind: KindServer, Name: "of an address that can't be read"}
+	}
+	return Endpoint{Kind: KindServer, Name: u.Scheme + "://" + u.Host}
+}
+
 // The uses of endpoints outside of routes.
 const (
 	UseOperations = "operations" // the operations server serves it
 	UseWeb        = "web"        // the public HTTP server serves it
 	UseFollows    = "follows"    // a service reads it from its end, without a group
 	UseWrites     = "writes"     // a service or a handler writes it
+	UseCalls      = "calls"      // a service calls it
 )
 
 // PluginEndpoint is an endpoint that a plugin uses outside of its routes.

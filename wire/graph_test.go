@@ -59,6 +59,9 @@ func TestTheGraphsOfTheService(t *testing.T) {
 		for _, o := range r.AllOutputs() {
 			require.True(t, has(part, graph.PlaceID(o.Describe())), r.Name)
 		}
+		for _, at := range r.Calls {
+			require.True(t, has(part, graph.PlaceID(at)), r.Name)
+		}
 		if r.Policy.Retry.To != nil {
 			require.True(t, has(part, graph.PlaceID(r.Policy.Retry.To.Describe())), r.Name)
 		}

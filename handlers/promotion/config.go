@@ -57,6 +57,14 @@ type MoneyConfig struct {
 	Simulator SimulatorConfig `yaml:"simulator"`
 }
 
+// endpoint is the server that is called, for the topology.
+func (c *MoneyConfig) endpoint() pipeline.Endpoint {
+	if c.Simulator.Enabled {
+		return pipeline.Endpoint{Kind: pipeline.KindServer, Name: "simulated Money API"}
+	}
+	return pipeline.ServerOf(c.URL)
+}
+
 // SimulatorConfig is the simulated Money API inside the process.
 type SimulatorConfig struct {
 	Enabled bool `yaml:"enabled"`

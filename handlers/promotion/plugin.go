@@ -180,10 +180,12 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 		retry.To, retry.Backoff, retry.Payload = p.kafka.Sink(t.RetryTopic()), p.config.Ledger.Retry, promotiontype.WithRetryCount
 		return pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(t.DeadTopic()), Retry: retry}
 	}
+	moneyAPI := []pipeline.Endpoint{p.config.MoneyAPI.endpoint()}
 	r.Route(pipeline.Route{
 		Name:   proc.StreamRoute(),
 		From:   proc.Streams.Source(),
 		Handle: proc.PayFrom(proc.StreamRoute()),
+		Calls:  moneyAPI,
 		// All failures go to the retry topic: a pending entry would wait for min_idle.
 		Policy:   policy(pipeline.Retry{TakesReplays: true}),
 		Activity: proc.Streams.Activity(),
@@ -192,6 +194,7 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 		Name:   proc.RetryRoute(),
 		From:   p.kafka.Source(t.RetryTopic(), t.RetryGroup()),
 		Handle: proc.PayFrom(proc.RetryRoute()),
+		Calls:  moneyAPI,
 		Policy: policy(pipeline.Retry{TakesReplays: true, OnlyRetryAfter: true}),
 		Flow:   pipeline.Flow{Gate: p.run.ready},
 	})

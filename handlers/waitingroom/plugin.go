@@ -76,6 +76,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		return err
 	}
 	r.Service("waitingroom.eventservice", events)
+	if address := p.config.EventService.URL; address != "" {
+		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(address))
+	}
 	series := labels.New()
 	r.Collect(append(events.Collectors(), series.Collectors()...)...)
 	dead := p.dead.StreamSink(deadStream)

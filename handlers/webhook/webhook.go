@@ -59,7 +59,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	p.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	r.Route(pipeline.Route{
-		Name: "webhook", From: p.topics.Source(c.Topic, "millrace-webhook"), Handle: p.post,
+		Name: "webhook", From: p.topics.Source(c.Topic, "millrace-webhook"), Handle: p.post, Calls: []pipeline.Endpoint{pipeline.ServerOf(c.URL)},
 		Policy: pipeline.Policy{
 			Timeout:    c.Timeout,
 			Retry:      pipeline.RetryVia(p.topics, c.Topic+"-retry", "millrace-webhook-retry", c.MaxRetries, c.Retry),

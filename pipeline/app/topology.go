@@ -16,18 +16,19 @@ import (
 
 // TopologyRoute is a route in a Topology.
 type TopologyRoute struct {
-	Plugin     string             `json:"-"` // which has registered it
-	Name       string             `json:"name"`
-	From       pipeline.Endpoint  `json:"from"`
-	To         *pipeline.Endpoint `json:"to,omitempty"`
-	Outputs    []TopologyOutput   `json:"outputs,omitempty"`
-	Retry      *pipeline.Endpoint `json:"retry,omitempty"`
-	MaxRetries int                `json:"max_retries,omitempty"`
-	DeadLetter *pipeline.Endpoint `json:"dead_letter,omitempty"`
-	Order      string             `json:"order"`
-	Window     int                `json:"window,omitempty"`
-	Timeout    string             `json:"timeout,omitempty"`
-	Chain      []string           `json:"chain"` // the outermost step first
+	Plugin     string              `json:"-"` // which has registered it
+	Name       string              `json:"name"`
+	From       pipeline.Endpoint   `json:"from"`
+	To         *pipeline.Endpoint  `json:"to,omitempty"`
+	Outputs    []TopologyOutput    `json:"outputs,omitempty"`
+	Retry      *pipeline.Endpoint  `json:"retry,omitempty"`
+	MaxRetries int                 `json:"max_retries,omitempty"`
+	DeadLetter *pipeline.Endpoint  `json:"dead_letter,omitempty"`
+	Calls      []pipeline.Endpoint `json:"calls,omitempty"`
+	Order      string              `json:"order"`
+	Window     int                 `json:"window,omitempty"`
+	Timeout    string              `json:"timeout,omitempty"`
+	Chain      []string            `json:"chain"` // the outermost step first
 }
 
 // TopologyOutput is one of Route.Outputs, by its name.
@@ -50,7 +51,7 @@ func NewTopology(reg *pipeline.Registry) Topology {
 		f := TopologyRoute{
 			Plugin: r.Plugin(), Name: r.Name, From: r.From.Describe(), To: endpoint(r.To), Retry: endpoint(r.Policy.Retry.To),
 			MaxRetries: r.Policy.Retry.Max, DeadLetter: endpoint(r.Policy.DeadLetter),
-			Order: r.Flow.Order.String(), Window: r.Flow.Window, Chain: chain(r),
+			Calls: r.Calls, Order: r.Flow.Order.String(), Window: r.Flow.Window, Chain: chain(r),
 		}
 		for _, o := range r.AllOutputs() {
 			if o.Name != "" {
@@ -184,6 +185,9 @@ func writeBlocks(w io.Writer, t Topology) error {
 		}
 		line("retry", f.Retry)
 		line("dead letter", f.DeadLetter)
+		for _, at := range f.Calls {
+			line("calls", &at)
+		}
 		fmt.Fprintf(&b, "  %-12s %s\n", "order", f.Order)
 		fmt.Fprintf(&b, "  %-12s %s\n", "chain", strings.Join(f.Chain, " "))
 	}
@@ -227,7 +231,8 @@ func chain(r pipeline.Route) (names []string) {
 	return names
 }
 
-// outputs returns where the messages of the handler go: To, and each of the others with its name.
+// outputs returns where the messages of the handler go: To, and each of the others with its name. What the handler
+// calls comes last.
 func (f TopologyRoute) outputs() string {
 	var list []string
 	if f.To != nil {
@@ -235,6 +240,9 @@ func (f TopologyRoute) outputs() string {
 	}
 	for _, o := range f.Outputs {
 		list = append(list, o.Output+": "+o.String())
+	}
+	for _, at := range f.Calls {
+		list = append(list, "calls "+at.String())
 	}
 	return cmp.Or(strings.Join(list, ", "), "-")
 }
@@ -282,6 +290,9 @@ func writeMermaid(w io.Writer, t Topology) error {
 		}
 		arrow("-.->|retry|", f.Retry)
 		arrow("-.->|dead letter|", f.DeadLetter)
+		for _, at := range f.Calls {
+			arrow("-->|calls|", &at)
+		}
 	}
 	plugin, plugins := "", 0
 	for _, e := range t.Endpoints {
@@ -291,7 +302,7 @@ func writeMermaid(w io.Writer, t Topology) error {
 			fmt.Fprintf(&b, "  p%d[\"%s\"]\n", plugins, mermaidText(plugin))
 		}
 		from, to := node(e.Endpoint), fmt.Sprintf("p%d", plugins)
-		if e.Use == pipeline.UseWrites {
+		if e.Use == pipeline.UseWrites || e.Use == pipeline.UseCalls {
 			from, to = to, from
 		}
 		fmt.Fprintf(&b, "  %s -->|%s| %s\n", from, mermaidText(e.Use), to)

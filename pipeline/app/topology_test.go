@@ -65,12 +65,14 @@ func (m mill) Register(r *pipeline.Registry) error {
 		Policy: pipeline.Policy{DeadLetter: kafka("grain-dead", "")},
 	})
 	r.Route(pipeline.Route{
-		Name: "bell", From: end{m.t, pipeline.Endpoint{Kind: "elastic-streams", Name: `bell:<TYPE>:"<id>"`}}, Handle: handle,
+		Calls: []pipeline.Endpoint{pipeline.ServerOf("https://user:secret@bells.example:8443/secret?key=secret#x")},
+		Name:  "bell", From: end{m.t, pipeline.Endpoint{Kind: "elastic-streams", Name: `bell:<TYPE>:"<id>"`}}, Handle: handle,
 		Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, Flow: pipeline.Flow{Order: pipeline.OrderPartition},
 	})
 	r.HTTP("GET /mill", http.NotFoundHandler())
 	r.Endpoint(pipeline.UseWeb, pipeline.Endpoint{Kind: pipeline.KindHTTP, Name: "GET /bells/{id}"})
 	r.Endpoint(pipeline.UseWrites, pipeline.Endpoint{Kind: "redis-stream", Name: "bells:<shard>"})
+	r.Endpoint(pipeline.UseCalls, pipeline.ServerOf("http://weather.example/v1"))
 	r.Endpoint(pipeline.UseFollows, pipeline.Endpoint{Kind: "redis-stream", Name: "bells:<shard>"})
 	return nil
 }

@@ -68,6 +68,8 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 		return err
 	}
 	r.Offer(e.worker)
+	effects := pipeline.Endpoint{Kind: kindLedger, Name: e.kind.Name}
+	r.Endpoint(pipeline.UseFollows, effects)
 	if e.config.Topic == "" {
 		return nil
 	}
@@ -76,7 +78,7 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 	}
 	r.Route(pipeline.Route{
 		Name: e.kind.Name + ".accept", From: e.plugin.topics.Source(e.config.Topic, e.config.Group),
-		HandleBatch: e.accept, Batch: e.config.AcceptBatch,
+		HandleBatch: e.accept, Batch: e.config.AcceptBatch, Calls: []pipeline.Endpoint{effects},
 		Policy: pipeline.Policy{Timeout: acceptTimeout, DeadLetter: e.plugin.dead.Sink(e.config.Topic + "-dead")},
 	})
 	return nil

@@ -21,6 +21,7 @@ import (
 const (
 	pluginName    = "once"
 	ledgerSetting = "plugins.once.ledger.dsn"
+	kindLedger    = "ledger" // of the endpoint of a kind, whose name is that of the kind
 )
 
 var errNotOpen = fmt.Errorf("once: the ledger is not open: %w: it opens when the services start, and closes when they stop", pipeline.ErrUnavailable)

@@ -13,12 +13,14 @@ func RouteID(route string) string { return "route " + route }
 // PlaceID is the ID of the box of a topic or stream. All groups of a place share it.
 func PlaceID(at pipeline.Endpoint) string { return at.Kind + " " + at.Name }
 
-// PluginID is the ID of the box of a plugin that uses places outside of its routes. use is pipeline.UseWrites
-// or pipeline.UseFollows, because what a plugin writes need not come of what it follows.
+// PluginID is the ID of the box of a plugin that uses places outside of its routes. use is pipeline.UseWrites,
+// or pipeline.UseFollows with what it calls about what it follows. These are two boxes, because what a plugin
+// writes need not come of what it follows.
 func PluginID(plugin, use string) string { return "plugin " + plugin + " " + use }
 
-// Of returns the graph of all routes, and of what plugins write and follow outside of them. HTTP endpoints are
-// left out, because requests are not messages. Every box is in the state Unknown, without numbers.
+// Of returns the graph of all routes with the servers that they call, and of what plugins write, follow and call
+// outside of them. HTTP endpoints are left out, because requests are not messages. Every box is in the state
+// Unknown, without numbers.
 func Of(t app.Topology) Graph {
 	var g Graph
 	add := func(b Box) string {
@@ -45,14 +47,22 @@ func Of(t app.Topology) Graph {
 		}
 		to(r.Retry, Retry, "")
 		to(r.DeadLetter, Dead, "")
+		for _, called := range r.Calls {
+			to(&called, Forward, pipeline.UseCalls)
+		}
 	}
 	for _, e := range t.Endpoints {
-		if e.Use != pipeline.UseWrites && e.Use != pipeline.UseFollows {
+		use, label, outwards := e.Use, e.Group, e.Use != pipeline.UseFollows
+		switch e.Use {
+		case pipeline.UseWrites, pipeline.UseFollows:
+		case pipeline.UseCalls:
+			use, label = pipeline.UseFollows, pipeline.UseCalls
+		default:
 			continue
 		}
-		edge := Edge{From: place(e.Plugin, e.Endpoint), Way: Forward, Label: e.Group}
-		edge.To = add(Box{ID: PluginID(e.Plugin, e.Use), Kind: Step, Group: e.Plugin, Type: "plugin, " + e.Use, Title: e.Plugin, State: Unknown})
-		if e.Use == pipeline.UseWrites {
+		edge := Edge{From: place(e.Plugin, e.Endpoint), Way: Forward, Label: label}
+		edge.To = add(Box{ID: PluginID(e.Plugin, use), Kind: Step, Group: e.Plugin, Type: "plugin, " + e.Use, Title: e.Plugin, State: Unknown})
+		if outwards {
 			edge.From, edge.To = edge.To, edge.From
 		}
 		g.Edges = append(g.Edges, edge)
