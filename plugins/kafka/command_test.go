@@ -74,6 +74,9 @@ func runShopWith(t *testing.T, brokers []string, prefix string, adapt func(*Conf
 			fmt.Sprintf("SHOP__PLUGINS__KAFKA__BROKERS=%s", strings.Join(brokers, ",")),
 		},
 	})
+	if args[0] != "run" {
+		require.NoError(t, ctx.Err(), "the command must end by itself")
+	}
 	return code, out.String(), errs.String()
 }
 
