@@ -52,8 +52,8 @@ func closed(reason string) watch.Message {
 func TestEachWrongStreamIsReported(t *testing.T) {
 	t.Parallel()
 	one, two, three, end := numbered(1, "scan", "x"), numbered(2, "scan", ""), numbered(3, "scan", ""), numbered(5, "done", "")
-	otherID := two
-	otherID.ID = "7"
+	otherID, gapped := two, end
+	otherID.ID, gapped.ID = "7", "5~4"
 	for name, tc := range map[string]struct {
 		stream  []watch.Message
 		problem string
@@ -61,6 +61,7 @@ func TestEachWrongStreamIsReported(t *testing.T) {
 	}{
 		"complete":               {stream: []watch.Message{one, token("a"), two, three, token("b"), end, closed("done")}},
 		"a shown hole":           {stream: []watch.Message{one, two, three, gap(4, 4), end, closed("done")}},
+		"its gap in the id":      {stream: []watch.Message{one, two, three, gap(4, 4), gapped, closed("done")}},
 		"a lost token":           {stream: []watch.Message{one, two, token("b"), three, end, closed("done")}},
 		"several connections":    {stream: []watch.Message{one, two, closed("draining"), three, end, closed("done")}},
 		"missing":                {stream: []watch.Message{one, three, end, closed("done")}, problem: "event 2 is missing, and no gap says so"},

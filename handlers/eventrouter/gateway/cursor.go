@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -40,6 +41,93 @@ type cursor struct {
 	// ahead says that the log had lost the event of the mark when the client came. A number up to
 	// at that comes later, in a newer entry, belongs to another event.
 	ahead bool
+	// gaps has the numbers below the event of the mark that were reported as missing.
+	gaps gaps
+}
+
+// span is a range of numbers. The zero value has none.
+type span struct{ from, to int64 }
+
+// gapsKept limits the gaps of a cursor, because ids go over the wire with each event.
+const gapsKept = 4
+
+// gaps are the highest gaps that a client has received, in order. Those that are not used are zero and
+// behind the others.
+type gaps [gapsKept]span
+
+// with returns the gaps with one that is not below them. The lowest one makes room for it.
+func (g gaps) with(one span) gaps {
+	n := slices.Index(g[:], span{})
+	switch {
+	case n < 0:
+		copy(g[:], g[1:])
+		n = gapsKept - 1
+	case n > 0 && g[n-1].to >= one.from-1:
+		g[n-1].to = max(g[n-1].to, one.to)
+		return g
+	}
+	g[n] = one
+	return g
+}
+
+// within returns the parts of the gaps from a number to another.
+func (g gaps) within(from, to int64) (out gaps) {
+	n := 0
+	for _, one := range g {
+		if one = (span{max(one.from, from), min(one.to, to)}); one.from <= one.to && one.to > 0 {
+			out[n] = one
+			n++
+		}
+	}
+	return out
+}
+
+func (g gaps) have(n int64) bool {
+	return slices.ContainsFunc(g[:], func(one span) bool { return one.from <= n && n <= one.to })
+}
+
+// last returns the highest number, or 0.
+func (g gaps) last() (n int64) {
+	for _, one := range g {
+		n = max(n, one.to)
+	}
+	return n
+}
+
+// String returns ~FROM-TO, or ~NUMBER, for each gap.
+func (g gaps) String() (text string) {
+	for _, one := range g {
+		if one.to > 0 {
+			text += "~" + strconv.FormatInt(one.from, 10)
+		}
+		if one.to > one.from {
+			text += "-" + strconv.FormatInt(one.to, 10)
+		}
+	}
+	return text
+}
+
+// parseGaps is the reverse of String, without the first ~. The numbers must be below a number.
+func parseGaps(text string, below int64) (g gaps, ok bool) {
+	if strings.Count(text, "~") >= gapsKept {
+		return gaps{}, false
+	}
+	i, last := 0, int64(0)
+	for one := range strings.SplitSeq(text, "~") {
+		from, to, several := strings.Cut(one, "-")
+		if !several {
+			to = from
+		}
+		var errs [2]error
+		g[i].from, errs[0] = strconv.ParseInt(from, 10, 64)
+		g[i].to, errs[1] = strconv.ParseInt(to, 10, 64)
+		if errs[0] != nil || errs[1] != nil || g[i].from <= last || g[i].to < g[i].from || g[i].to >= below {
+			return gaps{}, false
+		}
+		last = g[i].to
+		i++
+	}
+	return g, true
 }
 
 // cursorAt returns the cursor of a client that has just received an item.
@@ -58,14 +146,64 @@ func (c cursor) with(m mark) cursor {
 
 func (c cursor) marked() bool { return c.mark.entry != entry{} }
 
-// lacks reports whether a number was reported to the client as missing, after the last event that it
-// has received.
-func (c cursor) lacks(n int64) bool { return !c.trusted && c.mark.seq < n && n <= c.at }
+// open returns the gap after the last event that the client has received.
+func (c cursor) open() span {
+	if c.trusted || c.mark.seq >= c.at {
+		return span{}
+	}
+	return span{c.mark.seq + 1, c.at}
+}
+
+// missing returns all that was reported to the client as missing.
+func (c cursor) missing() gaps {
+	if open := c.open(); open.to > 0 {
+		return c.gaps.with(open)
+	}
+	return c.gaps
+}
+
+// lacks reports whether a number was reported to the client as missing.
+func (c cursor) lacks(n int64) bool {
+	open := c.open()
+	return open.from <= n && n <= open.to && n > 0 || c.gaps.have(n)
+}
+
+// take returns the cursor of the client after it has received a numbered item.
+func (c cursor) take(it item) cursor {
+	next := cursorAt(it)
+	next.at, next.gaps = max(c.at, it.seq), c.missing()
+	return next
+}
+
+// back returns the cursor of the client after the numbers from one on were taken back. known is the newest
+// item before them that the log has.
+func (c cursor) back(from int64, known mark) cursor {
+	if open := c.open(); open.from <= from && from <= open.to { // the client keeps all its events
+		c.at = from - 1
+		return c
+	}
+	next := cursor{at: from - 1}.with(known)
+	next.gaps = c.gaps.within(1, from-1)
+	if open := next.open(); open.to > 0 {
+		next.gaps = next.gaps.within(1, open.from-1)
+	}
+	return next
+}
 
 // String returns the cursor as it is in ids: NUMBER.ENTRY, or NUMBER.ENTRY.SEQ when the entry is
 // that of another number, because a gap followed it. After a gap in front of all events it is
-// NUMBER.0-0.0.
-func (c cursor) String() string {
+// NUMBER.0-0.0. The earlier gaps follow.
+func (c cursor) String() string { return c.withoutGaps() + c.idGaps() }
+
+// idGaps returns the gaps as they are in ids. A number alone has none.
+func (c cursor) idGaps() string {
+	if c.trusted || c.at == 0 {
+		return ""
+	}
+	return c.gaps.String()
+}
+
+func (c cursor) withoutGaps() string {
 	text := strconv.FormatInt(c.at, 10)
 	if c.trusted || c.at == 0 {
 		return text
@@ -87,6 +225,7 @@ func parseCursor(text string) (cursor, bool) {
 	if !marked {
 		return cursor{at: at, trusted: at > 0}, true
 	}
+	rest, missing, gapped := strings.Cut(rest, "~")
 	id, seq, other := strings.Cut(rest, ".")
 	e, ok := parseEntry(id)
 	of := at
@@ -95,10 +234,14 @@ func parseCursor(text string) (cursor, bool) {
 			return cursor{}, false
 		}
 	}
-	if other && of == 0 && e == (entry{}) {
+	if other && of == 0 && e == (entry{}) && !gapped {
 		return cursor{at: at}, ok
 	}
-	return cursor{at: at}.with(mark{seq: of, entry: e}), ok && 1 <= of && of <= at
+	c := cursor{at: at}.with(mark{seq: of, entry: e})
+	if gapped && ok {
+		c.gaps, ok = parseGaps(missing, of)
+	}
+	return c, ok && 1 <= of && of <= at
 }
 
 // cursors returns the cursors of a Last-Event-ID by the short name of the job. A cursor without a
@@ -144,11 +287,12 @@ func (c cursor) compare(p page) comparison {
 	return unknown
 }
 
-// firstLacked returns the lowest number of a page that was reported to the client as missing: it came
-// late, or was given again. It returns 0 when there is none.
+// firstLacked returns the lowest number of a page that was reported to the client as missing after its last
+// event: it came late, or was given again. It returns 0 when there is none.
 func (c cursor) firstLacked(p page) int64 {
+	open := c.open()
 	for _, it := range p.items {
-		if c.lacks(it.seq) {
+		if open.from <= it.seq && it.seq <= open.to {
 			return it.seq
 		}
 	}

@@ -29,6 +29,8 @@ func TestACursorIsWrittenAndRead(t *testing.T) {
 		"37.1732662934123-2":  {at: 37, mark: mark{seq: 37, entry: entry{1732662934123, 2}}},
 		"40.1732662934123-02": {at: 40, mark: mark{seq: 40, entry: entry{1732662934123, 2}}},
 		"40.9-1.37":           {at: 40, mark: mark{seq: 37, entry: entry{9, 1}}},
+		"40.9-1.37~2-5~8":     {at: 40, mark: mark{seq: 37, entry: entry{9, 1}}, gaps: gaps{{2, 5}, {8, 8}}},
+		"9.9-1~1~3~5~7-8":     {at: 9, mark: mark{seq: 9, entry: entry{9, 1}}, gaps: gaps{{1, 1}, {3, 3}, {5, 5}, {7, 8}}},
 	} {
 		got, ok := parseCursor(text)
 		require.True(t, ok, text)
@@ -37,7 +39,9 @@ func TestACursorIsWrittenAndRead(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, got, again)
 	}
-	for _, text := range []string{"", "x", "-1", "1.", "1.5", "1.5-", "1.-5-1", "1.5-1.", "1.5-1.2", "1.5-1.0", "0.5-1", "1.5-1.1.1", "1.5-1.0", "1.0-0.x", "99999999999999999999"} {
+	for _, text := range []string{"", "x", "-1", "1.", "1.5", "1.5-", "1.-5-1", "1.5-1.", "1.5-1.2", "1.5-1.0", "0.5-1", "1.5-1.1.1", "1.5-1.0", "1.0-0.x", "99999999999999999999",
+		"9.9-1~", "9.9-1~0", "9.9-1~9", "9.9-1~x", "9.9-1~5-4", "9.9-1~5-", "9.9-1~5~5", "9.9-1~5~3", "9.9-1~2-9", "9.9-1~1~2~3~4~5", "9.9-1.7~7", "9~2", "9.0-0.0~2",
+	} {
 		_, ok := parseCursor(text)
 		require.False(t, ok, text)
 	}

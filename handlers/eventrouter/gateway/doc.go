@@ -47,10 +47,11 @@
 // The id of a numbered event is its number and the id of its stream entry, such as
 // 37.1732662934123-0, which is the same at every gateway. The id of a gap is its last missing
 // number with the entry of the event before it, and the number of that event as a third part. In front
-// of all events that entry is 0-0 and its number 0, as in 5.0-0.0. In a stream with several jobs, an
+// of all events that entry is 0-0 and its number 0, as in 5.0-0.0. The last four gaps before that event
+// follow, as in 37.1732662934123-0~2-5~8. In a stream with several jobs, an
 // id has the cursors of all: name:cursor, with commas between them. The name is the first 6 bytes of
 // the SHA-256 of <domain>/<job_id>, in base64 for URLs. A client may reconnect with other jobs. With
-// 32 jobs, which is the limit, an id has at most 2 KiB.
+// 32 jobs, which is the limit, an id has at most 2 KiB, so it may lack the gaps of some.
 //
 // When a client comes back, the entry of its cursor is compared with the log, because Redis may
 // have lost the event and the producer may have given its number to another one. If the log has
@@ -62,9 +63,10 @@
 // terminal event that alone is newer may be late, so it arrives without such a gap, unless its number is 1:
 // a job that ends with its first event has no numbers before it that a client could keep.
 //
-// A client that has received a gap and no event after it may come back when the log has a number of the gap,
-// because the event was late or because the number was given again. It then receives a second gap that takes
-// the first one back from this number on, and the events.
+// A client that has received a gap may come back when the log has a number of the gap, because the event was
+// late or because the number was given again. It then receives a second gap that takes the first one back from
+// this number on, and the events. If the number comes after the client is back, the gateway knows from the
+// cursor that the client lacks it, also when no other client here has received the gap.
 //
 // A stream with several jobs stays open until all have ended. When an operator resets one that has ended,
 // its clients receive the gap of all numbers and the second run, and the stream waits for its end again.

@@ -180,6 +180,9 @@ func (d *domain) lost() {
 	defer d.mu.Unlock()
 	for _, j := range d.jobs {
 		j.losses++
+		if len(j.watchers) > 0 {
+			j.sequence.searchMissing()
+		}
 		j.catchUp(readLost)
 	}
 }
@@ -359,12 +362,34 @@ func (j *job) room(events, size int) bool {
 	return true
 }
 
-// send sends steps to all watchers. Each is encoded once.
+// encoded is an event of a step, encoded once for all clients that get the same id.
+type encoded struct {
+	first sse.Event
+	more  map[string]sse.Event // by id, for clients with gaps
+}
+
+// with returns the encoded form of an event of the step.
+func (e *encoded) with(event sse.Event) sse.Event {
+	if event.ID == e.first.ID {
+		return e.first
+	}
+	known, ok := e.more[event.ID]
+	if !ok {
+		if e.more == nil {
+			e.more = map[string]sse.Event{}
+		}
+		known = event.Prepare()
+		e.more[event.ID] = known
+	}
+	return known
+}
+
+// send sends steps to all watchers. Each is encoded once per id.
 func (j *job) send(steps []step) {
 	now := time.Now()
 	for _, one := range steps {
 		j.domain.observe(one, now)
-		shared := one.event(jobKey{j.domain.name, j.id}, one.item.event.ID).Prepare()
+		shared := &encoded{first: one.event(jobKey{j.domain.name, j.id}, one.item.event.ID).Prepare()}
 		for w := range j.watchers {
 			w.send(one, shared)
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
-	"github.com/millrace-io/millrace/plugins/sse"
 )
 
 // reset resets a job, and returns when the gateway has read of it.
@@ -207,7 +206,7 @@ func TestWhoIsToldOfNumbersAfterTheEnd(t *testing.T) {
 		"closed":         {0, step{kind: again, from: 1, to: 3}},
 	} {
 		w := &watcher{ended: true, cursor: cursor{at: 3}, stream: &stream{open: tc.open, several: true}}
-		w.send(tc.one, sse.Event{})
+		w.send(tc.one, &encoded{})
 		require.Equal(t, cursor{at: 3}, w.cursor, name)
 		require.True(t, w.ended, name)
 		require.Equal(t, tc.open, w.stream.open, name)

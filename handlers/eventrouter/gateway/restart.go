@@ -128,6 +128,15 @@ func (s *sequence) searchLate(n int64) {
 	}
 }
 
+// searchMissing begins the search for what came late, because the news of it may have been missed.
+func (s *sequence) searchMissing() {
+	for _, gap := range s.gaps {
+		if gap.from <= gap.to && gap.from <= s.at {
+			s.searchLate(gap.from)
+		}
+	}
+}
+
 // firstLate returns the lowest number of a page that was reported as missing, and the item before it. It
 // returns 0 when there is none.
 func (s *sequence) firstLate(p page) (n int64, before mark) {
@@ -188,7 +197,7 @@ func (s *sequence) begunAgain(p page) bool {
 func (s *sequence) renew(at int64) {
 	*s = sequence{
 		at: at, base: at, full: s.full, dropped: s.dropped, failed: s.failed, seen: sightings{wait: s.seen.wait},
-		lives: s.lives + 1, moves: s.moves,
+		lives: s.lives + 1, moves: s.moves, moved: s.moved,
 	}
 }
 

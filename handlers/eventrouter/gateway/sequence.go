@@ -53,7 +53,9 @@ type step struct {
 
 const (
 	heldMost = 64 // transient items that wait for a hole to close
-	gapsMost = 32 // gaps that are kept to count late items
+	gapsMost = 32 // gaps that are kept to find late items
+
+	movesKept = 64 // items of the feed that are kept to find one that a watcher has as missing
 )
 
 // sequence is the position of one job in this gateway, shared by its watchers. The log is the
@@ -77,9 +79,10 @@ type sequence struct {
 	partly    bool // the search began at a number that came late, and not at the begin of the log
 	searched  mark // the position of the search in the log
 
-	lives int  // how often the search has found one: what was read before may be of an earlier life
-	moves int  // how often a numbered item of the feed or a page was taken
-	asks  bool // the log must be read once, because the feed brought what only the log can confirm
+	lives int              // how often the search has found one: what was read before may be of an earlier life
+	moves int              // how often a numbered item of the feed or a page was taken
+	moved [movesKept]int64 // the numbers of the last items of the feed, by moves modulo movesKept; 0: a page
+	asks  bool             // the log must be read once, because the feed brought what only the log can confirm
 
 	full    bool // the caller has no room: items of the feed are left to the log
 	dropped int  // transient items that had no room
@@ -133,7 +136,7 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 	case it.seq == 0:
 		return s.transient(it), false
 	}
-	s.moves++
+	s.move(it.seq)
 	if late = it.seq <= s.at && it.end == "" && s.wasMissing(it.seq); late {
 		s.searchLate(it.seq)
 	}
@@ -238,7 +241,7 @@ func (s *sequence) unreadable(begin time.Time) {
 
 // page takes a page of the log after s.next(), and returns what to send.
 func (s *sequence) page(p page, now time.Time) []step {
-	s.moves++
+	s.move(0)
 	if s.at < 0 || s.over {
 		return nil
 	}
@@ -338,6 +341,35 @@ func (s *sequence) attach(cursor int64, p page) bool {
 	return cursor >= s.at
 }
 
+// misses adds what a watcher has as missing, so that it is found when it comes late. The log of the watcher
+// has none of it.
+func (s *sequence) misses(g gaps) {
+	for _, one := range g.within(1, s.at) {
+		if one.to > 0 && len(s.gaps) < gapsMost && !(s.wasMissing(one.from) && s.wasMissing(one.to)) {
+			s.gaps = append(s.gaps, step{kind: missing, from: one.from, to: one.to})
+		}
+	}
+}
+
+// move notes that an item of the feed or a page was taken.
+func (s *sequence) move(n int64) {
+	s.moves++
+	s.moved[s.moves%movesKept] = n
+}
+
+// brought reports whether one of some numbers may have come since there were that many moves.
+func (s *sequence) brought(g gaps, moves int) bool {
+	if g == (gaps{}) {
+		return false
+	}
+	for n := moves + 1; n <= s.moves; n++ {
+		if number := s.moved[n%movesKept]; number == 0 || g.have(number) || s.moves-moves > movesKept {
+			return true
+		}
+	}
+	return false
+}
+
 // due returns the time at which the next missing number is reported.
 func (s *sequence) due() (time.Time, bool) { return s.seen.due(s.at + 1) }
 
@@ -348,8 +380,7 @@ func take(c cursor, one step) (_ step, next cursor, send bool) {
 	case numbered:
 		// A terminal item always arrives, also when the cursor is higher than its number.
 		if send = c.at < one.item.seq || one.ends && !c.hasEnd(one.item.seq); send {
-			next = cursorAt(one.item)
-			next.at = max(c.at, one.item.seq)
+			next = c.take(one.item)
 		}
 		return one, next, send
 	case missing:
@@ -361,10 +392,7 @@ func take(c cursor, one step) (_ step, next cursor, send bool) {
 			return one, c, false
 		}
 		one.to = max(one.to, c.at)
-		if next.at = one.from - 1; !c.lacks(one.from) { // else the client keeps all its events
-			next = cursor{at: next.at}.with(mark{seq: one.item.seq, entry: one.item.entry})
-		}
-		return one, next, true
+		return one, c.back(one.from, mark{seq: one.item.seq, entry: one.item.entry}), true
 	default:
 		return one, c, true
 	}

@@ -188,7 +188,7 @@ func (w *watcher) noteLife() {
 	d := w.job.domain
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w.unsure = w.cursor.marked() || w.cursor.lacks(w.cursor.at)
+	w.unsure = w.cursor.marked() || w.cursor.missing() != (gaps{})
 	w.lives, w.moves = w.job.sequence.lives, w.job.sequence.moves
 }
 
@@ -196,7 +196,7 @@ func (w *watcher) noteLife() {
 // arrived that the client has for other events or has as missing. The caller has the lock of the domain.
 func (w *watcher) outdated() bool {
 	s, c := w.job.sequence, w.cursor
-	return w.lives != s.lives || !w.ended && (c.ahead || c.lacks(c.at)) && w.moves != s.moves
+	return w.lives != s.lives || !w.ended && (c.ahead && w.moves != s.moves || s.brought(c.missing(), w.moves))
 }
 
 // position returns where the next page begins. It must be called before the page is read. The page
@@ -238,7 +238,13 @@ func (w *watcher) compare(ctx context.Context) error {
 	if from == 0 {
 		from = w.cursor.firstLacked(w.page)
 	}
-	if from == 0 {
+	late, beforeLate, err := w.firstLate(ctx)
+	switch {
+	case err != nil:
+		return err
+	case late > 0 && (from == 0 || late < from):
+		from, before = late, beforeLate
+	case from == 0:
 		return nil
 	}
 	steps := rewind(from, w.cursor.at, before, state)
@@ -278,6 +284,29 @@ func (w *watcher) firstOther(ctx context.Context, proven bool) (from int64, befo
 	default:
 		return 0, mark{}, nil
 	}
+}
+
+// firstLate returns the lowest number that the log has, and that was reported to the client as missing
+// before it has received later events. It returns 0 when there is none. Gaps that the log has no room for any
+// more are forgotten.
+func (w *watcher) firstLate(ctx context.Context) (n int64, before mark, err error) {
+	before.seq = max(0, w.cursor.gaps[0].from-2)
+	for more := w.cursor.gaps != (gaps{}); more; {
+		pages, err := w.stream.g.reader.pages(ctx, position{w.key, before.seq})
+		if err != nil {
+			return 0, mark{}, err
+		}
+		p := pages[0]
+		w.cursor.gaps = w.cursor.gaps.within(p.first, w.cursor.at)
+		for _, it := range p.items {
+			if it.end == "" && w.cursor.gaps.have(it.seq) {
+				return it.seq, before, nil
+			}
+			before = mark{seq: it.seq, entry: it.entry}
+		}
+		more = p.more && before.seq < w.cursor.gaps.last()
+	}
+	return 0, mark{}, nil
 }
 
 // backlog writes the page, and further pages while there are more.
@@ -336,7 +365,7 @@ func (w *watcher) steps() []step {
 // event returns what is sent for a step after the cursor was set.
 func (w *watcher) event(one step) sse.Event {
 	id := one.item.event.ID
-	if w.stream.several || one.kind != numbered {
+	if w.stream.several || one.kind != numbered || !one.ends && w.cursor.gaps != (gaps{}) {
 		id = w.stream.id(w)
 	}
 	return one.event(w.key, id)
@@ -387,6 +416,9 @@ func (s *stream) attach() bool {
 		}
 		w.page = page{} // a stream can stay open for hours
 		j.watchers[w] = struct{}{}
+		if !w.ended {
+			j.sequence.misses(w.cursor.missing())
+		}
 		switch {
 		case w.ended: // it waits for a reset
 		case j.losses != w.losses:
@@ -408,25 +440,28 @@ func (w *watcher) attachable() bool {
 	return w.ended || w.job.sequence.attach(w.cursor.at, w.page)
 }
 
-// id returns the id of an event for a watcher, which carries the cursors of all jobs.
+// id returns the id of an event for a watcher, which carries the cursors of all jobs. Where there are too many
+// jobs for the gaps of all, the first ones have theirs.
 func (s *stream) id(of *watcher) string {
 	if !s.several {
 		return of.cursor.String()
 	}
-	var b strings.Builder
+	parts, size := make([]string, len(s.watchers)), len(s.watchers)
 	for i, w := range s.watchers {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(w.key.short())
-		b.WriteByte(':')
-		b.WriteString(w.cursor.String())
+		parts[i] = w.key.short() + ":" + w.cursor.withoutGaps()
+		size += len(parts[i])
 	}
-	return b.String()
+	for i, w := range s.watchers {
+		if gaps := w.cursor.idGaps(); size+len(gaps) <= maxIDBytes {
+			parts[i] += gaps
+			size += len(gaps)
+		}
+	}
+	return strings.Join(parts, ",")
 }
 
-// send sends a step of the job to the client. shared is its event for clients that watch one job.
-func (w *watcher) send(one step, shared sse.Event) {
+// send sends a step of the job to the client. shared has its event for clients that watch one job.
+func (w *watcher) send(one step, shared *encoded) {
 	s := w.stream
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,9 +483,11 @@ func (w *watcher) send(one step, shared sse.Event) {
 	case !send:
 	case one.kind == transient && one.item.entry.before(w.from): // the client may have it already
 	case one.kind == latest:
-		s.client.Latest(w.key.String(), shared)
-	case one.kind == transient || !s.several && one.kind == numbered:
-		s.client.Send(shared)
+		s.client.Latest(w.key.String(), shared.first)
+	case one.kind == transient:
+		s.client.Send(shared.first)
+	case !s.several && one.kind == numbered:
+		s.client.Send(shared.with(w.event(out)))
 	default:
 		s.client.Send(w.event(out))
 	}
