@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/wire"
 
+	"github.com/millrace-io/millrace/handlers/effects"
 	"github.com/millrace-io/millrace/handlers/eventrouter"
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/waitingroom"
@@ -36,7 +37,7 @@ func newDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter.Plu
 }
 
 // Handlers are the business. `millrace new handler` adds one.
-var Handlers = wire.NewSet(promotion.New, eventrouter.New, waitingroom.New, webhook.New)
+var Handlers = wire.NewSet(promotion.New, eventrouter.New, waitingroom.New, webhook.New, effects.New)
 
 // Service is what the binary runs. A plugin stands below those that it uses, because the plugins start
 // in this order and stop in the reverse one.
@@ -56,6 +57,7 @@ type Service struct {
 	EventRouter *eventrouter.Plugin
 	WaitingRoom *waitingroom.Plugin
 	Webhook     *webhook.Plugin
+	Effects     *effects.Plugin
 }
 
 // Plugins returns the plugins in the order of the fields.

@@ -7,6 +7,7 @@
 package wire
 
 import (
+	"github.com/millrace-io/millrace/handlers/effects"
 	"github.com/millrace-io/millrace/handlers/eventrouter"
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/waitingroom"
@@ -40,6 +41,7 @@ func New() Service {
 	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	waitingroomPlugin := waitingroom.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	webhookPlugin := webhook.New(kafkaPlugin, deadletterPlugin)
+	effectsPlugin := effects.New(oncePlugin, webPlugin)
 	service := Service{
 		Telemetry:   plugin,
 		Redis:       redisPlugin,
@@ -55,6 +57,7 @@ func New() Service {
 		EventRouter: eventrouterPlugin,
 		WaitingRoom: waitingroomPlugin,
 		Webhook:     webhookPlugin,
+		Effects:     effectsPlugin,
 	}
 	return service
 }

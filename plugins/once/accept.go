@@ -56,21 +56,26 @@ func (e *Effects[T]) accept(ctx context.Context, msgs []*message.Message) []pipe
 	return results
 }
 
+// recordOf returns what the ledger stores of a message. Its errors name the place that the message came from,
+// because that is what its publisher knows.
 func (e *Effects[T]) recordOf(m *message.Message) (ledger.Record, error) {
+	origin := pipeline.DeliveryFrom(m.Context()).String()
 	v, err := e.kind.decode(m.Payload)
 	if err != nil {
 		if !pipeline.IsPermanent(err) {
 			err = pipeline.WithClass(pipeline.Permanent(fmt.Errorf("once: decode a record of kind %s: %w", e.kind.Name, err)), pipeline.ClassUndecodable)
 		}
-		return ledger.Record{}, err
+		return ledger.Record{}, from(origin, err)
 	}
 	rec, err := e.record(v, m.Payload)
 	if err != nil {
-		return ledger.Record{}, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
+		return ledger.Record{}, from(origin, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable))
 	}
-	rec.Headers, rec.Origin = traceHeaders(m.Context(), m.Metadata), pipeline.DeliveryFrom(m.Context()).String()
+	rec.Headers, rec.Origin = traceHeaders(m.Context(), m.Metadata), origin
 	return rec, nil
 }
+
+func from(origin string, err error) error { return fmt.Errorf("the record at %s: %w", origin, err) }
 
 // outcome returns the error of one record, and counts it.
 func (e *Effects[T]) outcome(k ledger.Key, r ledger.AcceptResult) error {

@@ -30,7 +30,7 @@ const shownRows = 200
 // Console implements console.Contributor: the kinds of this binary, their groups and problems, and one
 // effect with its history. A binary without a kind has no such pages.
 func (p *Plugin) Console() []console.Page {
-	if !p.used {
+	if !p.isUsed() {
 		return nil
 	}
 	return []console.Page{

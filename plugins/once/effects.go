@@ -47,7 +47,7 @@ type Effects[T any] struct {
 // are decoded later.
 func New[T any](p *Plugin, kind Kind[T], config *KindConfig) *Effects[T] {
 	e := &Effects[T]{plugin: p, kind: kind, config: config}
-	p.used = true
+	p.names = append(p.names, kind.Name)
 	e.worker = newWorker(p, kind.Name, config, e)
 	return e
 }
@@ -140,6 +140,15 @@ func (e *Effects[T]) enqueueTx(ctx context.Context, tx ledger.Execer, values []T
 	return e.worker.wake, nil
 }
 
+// read implements caller.
+func (e *Effects[T]) read(payload []byte) (ledger.Record, error) {
+	v, err := e.kind.decode(payload)
+	if err != nil {
+		return ledger.Record{}, fmt.Errorf("once: decode a record of kind %s: %w", e.kind.Name, err)
+	}
+	return e.record(v, payload)
+}
+
 // records are what the ledger stores of values.
 func (e *Effects[T]) records(ctx context.Context, values []T) ([]ledger.Record, error) {
 	records := make([]ledger.Record, 0, len(values))
@@ -195,7 +204,11 @@ func (e *Effects[T]) State(ctx context.Context, k Key) (State, error) {
 	if l == nil {
 		return State{}, errNotOpen
 	}
-	x, err := l.Explain(ctx, ledger.Key{Kind: e.kind.Name, Group: k.Group, ID: k.ID})
+	return stateOf(ctx, l, ledger.Key{Kind: e.kind.Name, Group: k.Group, ID: k.ID})
+}
+
+func stateOf(ctx context.Context, l *ledger.Ledger, k ledger.Key) (State, error) {
+	x, err := l.Explain(ctx, k)
 	if err != nil {
 		return State{}, err
 	}

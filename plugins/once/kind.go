@@ -50,6 +50,16 @@ type Kind[T any] struct {
 
 var kindShape = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 
+const nameRule = "must be a letter, and up to 30 letters, digits or -, all lower-case"
+
+// CheckName returns why a kind can't have the name.
+func CheckName(name string) error {
+	if !kindShape.MatchString(name) {
+		return fmt.Errorf("the name of a kind %s, got %q", nameRule, name)
+	}
+	return nil
+}
+
 // validate reports every mistake of the kind at once.
 func (k Kind[T]) validate() error {
 	var errs []error
@@ -58,7 +68,7 @@ func (k Kind[T]) validate() error {
 			errs = append(errs, fmt.Errorf("once: kind %q: "+format, append([]any{k.Name}, args...)...))
 		}
 	}
-	check(kindShape.MatchString(k.Name), "its name must be a letter, and up to 30 letters, digits or -, all lower-case")
+	check(CheckName(k.Name) == nil, "its name %s", nameRule)
 	check(k.Repeat.Validate() == nil, "Repeat must be ByKey, ByLookup, Never or Always, because it decides what follows an unclear answer")
 	check(k.Key != nil, "Key is nil: it must name the effect of a value")
 	check(k.Call != nil, "Call is nil: it must request the effect")

@@ -124,7 +124,7 @@ func (p *Plugin) about(name, short string, fields []operate.Field, examples ...s
 // registerCommand opens the ledger for a command.
 func (p *Plugin) registerCommand(r *pipeline.Registry) error {
 	switch {
-	case !p.used:
+	case !p.isUsed():
 		return app.Usage("this binary has no kind of effects: a plugin adds one (millrace new once NAME)")
 	case p.config.Ledger.DSN.IsZero():
 		return app.Usage("there is no ledger of effects: %s is not set", ledgerSetting)

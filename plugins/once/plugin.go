@@ -53,7 +53,9 @@ type Plugin struct {
 	config Config
 	topics pipeline.Topics
 	dead   pipeline.DeadLetters
-	used   bool // there are Effects
+	names  []string // of the kinds of New
+
+	usedWhen []func() bool // see UsedWhen
 
 	env     pipeline.Env
 	log     *slog.Logger
@@ -78,7 +80,7 @@ func (p *Plugin) Settings() any { return &p.config }
 
 // Schemas implements pipeline.Migratable.
 func (p *Plugin) Schemas(env pipeline.Env) []migration.Schema {
-	if p.config.Ledger.DSN.IsZero() || !p.used {
+	if p.config.Ledger.DSN.IsZero() || !p.isUsed() {
 		return nil
 	}
 	return []migration.Schema{ledger.Schema(p.config.Ledger, ledgerSetting, env.Logger)}

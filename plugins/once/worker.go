@@ -25,6 +25,8 @@ type caller interface {
 	call(ctx context.Context, c ledger.Claimed) (a Answer, decoded bool)
 	// describe returns the idempotency key, and what people see of a stored record.
 	describe(k ledger.Key, payload []byte) (idempotency, value string)
+	// read returns what the ledger stores of a record, without its origin.
+	read(payload []byte) (ledger.Record, error)
 	// ready reports whether calls would be sent now.
 	ready() bool
 }

@@ -31,6 +31,7 @@ var (
 )
 
 // Post sends the stored request of an attempt to path, with its idempotency key, and classifies the answer.
+// Mapping.Method may say that the API wants PUT or PATCH instead.
 // It never starts a request after ctx's deadline, never retries, and returns when ctx ends at the latest.
 //
 // path is below Config.URL and may have a query. {key} in it stands for the idempotency key, {group} and
@@ -59,7 +60,7 @@ func (c *Client) call(ctx context.Context, operation, path string, k once.Key, r
 	if err := n.mapping.checkKey(req.key); err != nil {
 		return o.refuse(once.Answer{Class: once.Rejected, Err: err})
 	}
-	method := http.MethodPost
+	method := n.mapping.Method
 	if req.lookup {
 		method = http.MethodGet
 	}
@@ -147,8 +148,11 @@ func (n *connection) exchange(caller context.Context, template *http.Request, re
 func (n *connection) build(ctx context.Context, template *http.Request, r *request, cred *credential) *http.Request {
 	req := template.WithContext(ctx)
 	h := maps.Clone(cred.header)
+	for name, value := range n.mapping.Headers {
+		h[http.CanonicalHeaderKey(name)] = []string{value}
+	}
 	if !r.lookup {
-		h["Content-Type"] = h["Accept"]
+		h["Content-Type"] = []string{"application/json"}
 		h[n.mapping.Header] = []string{r.key}
 		req.ContentLength = int64(len(r.body))
 		body := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.body)), nil }

@@ -34,8 +34,11 @@ type request struct {
 //
 // Only the far side's own words prove that an effect was done, or was not: a receipt or the key in a 200
 // or 201, or a code. Any other answer may come from a proxy that passed the request on.
+//
+// The exception are the statuses of Mapping.Statuses and LookupStatuses, which are taken at their word.
 func classify(m *Mapping, req *request, r *reply, now time.Time, cfg *Config) (once.Answer, verdict) {
-	if r.status >= 200 && r.status < 300 {
+	stated, isStated := m.statuses(req.lookup).of(r.status)
+	if r.status >= 200 && r.status < 300 && !isStated {
 		return classifyDone(m, req, r)
 	}
 	code, message := "", ""
@@ -44,14 +47,21 @@ func classify(m *Mapping, req *request, r *reply, now time.Time, cfg *Config) (o
 			code, message = e[0], e[1]
 		}
 	}
-	a := once.Answer{Status: r.status, Text: clean(redact(errorText(r, code, message), req.secret), maxTextLen)}
+	a := once.Answer{Status: r.status, Text: clean(m.redact(errorText(r, code, message), req.secret), maxTextLen)}
 	if !m.isCode(code) {
 		code = ""
 	}
-	a.Code = clean(redact(code, req.secret), maxCodeLen)
+	a.Code = clean(m.redact(code, req.secret), maxCodeLen)
 	wait, given := retryAfter(r.header, now, cfg.MaxRetryAfter)
 	if !given && r.status == http.StatusTooManyRequests {
 		wait, given = clamp(cfg.DefaultRetryAfter, cfg.MaxRetryAfter), true
+	}
+	if isStated {
+		a.Class = stated
+		if stated == once.Retry {
+			a.RetryAfter = wait
+		}
+		return classifyStated(m, r, req, a, given)
 	}
 	var v verdict
 	a.Class, v = classifyStatus(m, req, r.status, code, given)
@@ -111,7 +121,7 @@ func classifyDone(m *Mapping, req *request, r *reply) (once.Answer, verdict) {
 		a.Class, a.Receipt = once.Done, receipt
 		return a, healthy
 	}
-	a.Text = clean(redact(fmt.Sprintf("%d, but %s", r.status, a.Err), req.secret), maxTextLen)
+	a.Text = clean(m.redact(fmt.Sprintf("%d, but %s", r.status, a.Err), req.secret), maxTextLen)
 	return a, failing
 }
 
@@ -173,12 +183,21 @@ func errorText(r *reply, code, message string) string {
 	return text
 }
 
-// redact removes the secret from a text in which the far side may have repeated it.
-func redact(text, secret string) string {
-	if secret == "" {
-		return text
+// leastHidden is the length of the shortest header that is taken for a credential.
+const leastHidden = 8
+
+// redact removes the secret, and the values of Mapping.Headers, from a text in which the far side may have
+// repeated them.
+func (m *Mapping) redact(text, secret string) string {
+	if secret != "" {
+		text = strings.ReplaceAll(text, secret, "[redacted]")
 	}
-	return strings.ReplaceAll(text, secret, "[redacted]")
+	for _, value := range m.Headers {
+		if len(value) >= leastHidden {
+			text = strings.ReplaceAll(text, value, "[redacted]")
+		}
+	}
+	return text
 }
 
 // clean makes s printable on one line, and at most limit bytes long.

@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/millrace-io/millrace/internal/jsonpath"
 )
 
 // field is a value in a JSON document. Without a path it is not looked for.
@@ -100,10 +101,8 @@ func parseAny(body []byte, fields []field) ([]string, error) {
 			continue
 		}
 		raw, there := all[f.path[0]]
-		for _, name := range f.path[1:] {
-			if there {
-				raw, there = member(raw, name)
-			}
+		if there {
+			raw, there = jsonpath.Path(f.path[1:]).Find(raw)
 		}
 		if !there {
 			continue
@@ -117,24 +116,6 @@ func parseAny(body []byte, fields []field) ([]string, error) {
 		}
 	}
 	return values, nil
-}
-
-// member returns a member of an object or an element of an array, if there is one.
-func member(raw json.RawMessage, name string) (json.RawMessage, bool) {
-	if raw[0] == '[' {
-		var list []json.RawMessage
-		i, err := strconv.Atoi(name)
-		if err != nil || json.Unmarshal(raw, &list) != nil || i < 0 || i >= len(list) {
-			return nil, false
-		}
-		return list[i], true
-	}
-	var object map[string]json.RawMessage
-	if json.Unmarshal(raw, &object) != nil {
-		return nil, false
-	}
-	found, there := object[name]
-	return found, there
 }
 
 func isNumber(raw json.RawMessage) bool {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once"
@@ -20,6 +21,10 @@ type Mapping struct {
 	Name string
 	// Header is the header of the idempotency key. Empty: Idempotency-Key.
 	Header string
+	// Method is that of a request. Empty: POST. PUT and PATCH are the others.
+	Method string
+	// Headers are further headers of every call. Their values are hidden like a token.
+	Headers map[string]string
 	// MaxKey is the length of the longest idempotency key in bytes, by which a longer one is Rejected. 0: 255.
 	MaxKey int
 
@@ -51,6 +56,12 @@ type Mapping struct {
 	// NotFound are the codes with which a 404 answers a lookup of an effect that is not known. Without them
 	// no lookup is NotDone, because a 404 may also be about the address.
 	NotFound []string
+
+	// Statuses are the answers to a request whose status is taken at its word: Done, Rejected, Retry or
+	// Unclear. With a 2xx that is Done, Receipt and Key may be empty.
+	Statuses Statuses
+	// LookupStatuses are the same for the answers to a lookup: Done, NotDone or Unclear.
+	LookupStatuses Statuses
 }
 
 const (
@@ -71,12 +82,26 @@ func (m *Mapping) Validate() error {
 	var p setting.Problems
 	p.Check(nameForm.MatchString(m.Name), "Name", "must begin with a lower-case letter and have up to 32 letters, digits, - and _, got %q", m.Name)
 	p.Check(m.Header == "" || headerForm.MatchString(m.Header), "Header", "must be the name of a header, got %q", m.Header)
+	p.Check(slices.Contains([]string{"", http.MethodPost, http.MethodPut, http.MethodPatch}, m.Method), "Method", "must be POST, PUT or PATCH, got %q", m.Method)
 	for _, taken := range []string{"Accept", "Authorization", "Content-Type", "Content-Length", "Host", "Traceparent"} {
 		p.Check(!strings.EqualFold(m.Header, taken), "Header", "must not be %s, which has another value", taken)
 	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		p.Check(headerForm.MatchString(name), "Headers", "must have names of headers, got %q", name)
+		for _, taken := range []string{"Content-Length", "Content-Type", "Host", "Traceparent", "Transfer-Encoding", m.completed().Header} {
+			p.Check(!strings.EqualFold(name, taken), "Headers", "must not have %s, which has another value", taken)
+		}
+		p.Check(!strings.ContainsFunc(m.Headers[name], unicode.IsControl), "Headers", "%s must have one line", name)
+	}
 	p.Check(m.MaxKey >= 0, "MaxKey", "must be >= 0, got %d", m.MaxKey)
 	p.Check(m.MaxReceipt >= 0 && m.MaxReceipt <= once.MaxReceipt, "MaxReceipt", "must be 0 to %d, got %d", once.MaxReceipt, m.MaxReceipt)
-	p.Check(len(m.Receipt) > 0 || len(m.Key) > 0, "Receipt", "must be set, or Key: otherwise any 200 counts as done, also one of a proxy")
+	p.Check(len(m.Receipt) > 0 || len(m.Key) > 0 || m.Statuses.done(), "Receipt", "must be set, or Key, or a 2xx of Statuses must be done: otherwise nothing proves that an effect was done")
+	for path, statuses := range map[string]Statuses{"Statuses": m.Statuses, "LookupStatuses": m.LookupStatuses} {
+		for _, name := range slices.Sorted(maps.Keys(statuses)) {
+			err := CheckStatus(name, statuses[name], path == "LookupStatuses")
+			p.Check(err == nil, path, "%v", err)
+		}
+	}
 	for _, status := range slices.Sorted(maps.Keys(m.Rejected)) {
 		p.Check(status == http.StatusForbidden || status == http.StatusNotFound || status == http.StatusConflict, "Rejected",
 			"must have the statuses 403, 404 and 409, got %d: every other 4xx with a code is about the effect anyway", status)
@@ -93,8 +118,18 @@ func (m *Mapping) Validate() error {
 	return p.Err()
 }
 
+func (m *Mapping) statuses(lookup bool) Statuses {
+	if lookup {
+		return m.LookupStatuses
+	}
+	return m.Statuses
+}
+
 // completed returns the mapping with its defaults.
 func (m Mapping) completed() Mapping {
+	if m.Method == "" {
+		m.Method = http.MethodPost
+	}
 	if m.Header == "" {
 		m.Header = "Idempotency-Key"
 	}

@@ -76,19 +76,19 @@ func TestAWrongMappingNamesItsMistakes(t *testing.T) {
 	require.NoError(t, good.Validate())
 	for want, change := range map[string]func(*Mapping){
 		"Name: must begin with a lower-case letter": func(m *Mapping) { m.Name = "The API" },
-		"Name: must":                      func(m *Mapping) { m.Name = "" },
-		"Header: must be the name":        func(m *Mapping) { m.Header = "Idempotency Key" },
-		"Header: must not be Content":     func(m *Mapping) { m.Header = "content-type" },
-		"MaxKey: must be >= 0":            func(m *Mapping) { m.MaxKey = -1 },
-		"MaxReceipt: must be 0 to 255":    func(m *Mapping) { m.MaxReceipt = 256 },
-		"any 200 counts as done":          func(m *Mapping) { m.Receipt = nil },
-		"403, 404 and 409, got 422":       func(m *Mapping) { m.Rejected = map[int][]string{422: {"x"}} },
-		`Rejected: "a b" has not`:         func(m *Mapping) { m.Rejected = map[int][]string{403: {"a b"}} },
-		`Done: "" has not`:                func(m *Mapping) { m.Done = []string{""} },
-		`NotFound: "x:y" has not`:         func(m *Mapping) { m.NotFound = []string{"x:y"} },
-		`NotFound: must not have "gone"`:  func(m *Mapping) { m.NotFound, m.Rejected = []string{"gone"}, map[int][]string{404: {"gone"}} },
-		`Done: "lower" has not the form`:  func(m *Mapping) { m.Done, m.CodeForm = []string{"lower"}, regexp.MustCompile(`^[A-Z]+$`) },
-		"Header: must be the name of a h": func(m *Mapping) { m.Header = strings.Repeat("k", 101) },
+		"Name: must":                             func(m *Mapping) { m.Name = "" },
+		"Header: must be the name":               func(m *Mapping) { m.Header = "Idempotency Key" },
+		"Header: must not be Content":            func(m *Mapping) { m.Header = "content-type" },
+		"MaxKey: must be >= 0":                   func(m *Mapping) { m.MaxKey = -1 },
+		"MaxReceipt: must be 0 to 255":           func(m *Mapping) { m.MaxReceipt = 256 },
+		"nothing proves that an effect was done": func(m *Mapping) { m.Receipt = nil },
+		"403, 404 and 409, got 422":              func(m *Mapping) { m.Rejected = map[int][]string{422: {"x"}} },
+		`Rejected: "a b" has not`:                func(m *Mapping) { m.Rejected = map[int][]string{403: {"a b"}} },
+		`Done: "" has not`:                       func(m *Mapping) { m.Done = []string{""} },
+		`NotFound: "x:y" has not`:                func(m *Mapping) { m.NotFound = []string{"x:y"} },
+		`NotFound: must not have "gone"`:         func(m *Mapping) { m.NotFound, m.Rejected = []string{"gone"}, map[int][]string{404: {"gone"}} },
+		`Done: "lower" has not the form`:         func(m *Mapping) { m.Done, m.CodeForm = []string{"lower"}, regexp.MustCompile(`^[A-Z]+$`) },
+		"Header: must be the name of a h":        func(m *Mapping) { m.Header = strings.Repeat("k", 101) },
 	} {
 		m := good
 		change(&m)

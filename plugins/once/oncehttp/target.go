@@ -22,6 +22,12 @@ const (
 // they are read again at each call.
 const maxTargets = 1000
 
+// CheckPath returns why the path of a call, with its placeholders, can't be one below a URL.
+func CheckPath(path string) error {
+	_, err := (&targets{base: &url.URL{Scheme: "https", Host: "localhost"}}).request(http.MethodGet, path, once.Key{Group: "group", ID: "id"}, "key")
+	return err
+}
+
 // target is where the calls of one path go. path and query are escaped, and may have placeholders.
 type target struct {
 	path, query string

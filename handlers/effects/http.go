@@ -1,0 +1,201 @@
+package effects
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+const (
+	askTimeout = 10 * time.Second // of the ledger
+	warnEvery  = 10 * time.Second
+)
+
+// entrance answers POST /once/{kind}.
+type entrance struct {
+	kinds    []string
+	clients  []*client
+	ask      func(ctx context.Context, kind string, a once.Ask) (once.Asked, error)
+	instance string
+	now      func() time.Time
+	log      *slog.Logger
+	sampled  *logs.Throttle
+}
+
+// client is whom a token belongs to.
+type client struct {
+	name   string
+	token  *web.Tokens
+	limits limit
+}
+
+func newEntrance(c HTTP, o *once.Plugin, instance string, log *slog.Logger) *entrance {
+	e := &entrance{kinds: c.Kinds, ask: o.Ask, instance: instance, now: time.Now, log: log, sampled: logs.NewThrottle(warnEvery)}
+	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
+		token := web.NewTokens("plugins.effects.http.tokens."+name, log, []setting.Secret{c.Tokens[name]}...)
+		e.clients = append(e.clients, &client{name: name, token: token, limits: limit{most: c.RequestsPerMinute}})
+	}
+	return e
+}
+
+// order is the body of a request.
+type order struct {
+	Key       string          `json:"key"`
+	Group     string          `json:"group"`
+	Payload   json.RawMessage `json:"payload"`
+	NotBefore time.Time       `json:"not_before"`
+}
+
+// answer is the body of a 200 and a 202.
+type answer struct {
+	Kind     string      `json:"kind"`
+	Group    string      `json:"group"`
+	Key      string      `json:"key"`
+	State    rules.State `json:"state"`
+	Receipt  string      `json:"receipt,omitempty"` // the API's name of the effect
+	Attempts int         `json:"attempts"`          // sends that count
+	Class    string      `json:"class,omitempty"`   // of the last answer that was not done
+	Error    string      `json:"error,omitempty"`   // its text
+}
+
+// ServeHTTP implements http.Handler.
+func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	refuse := func(status int, word, format string, args ...any) {
+		web.Refuse(w, r, web.Refusal{Status: status, Word: word, Message: fmt.Sprintf(format, args...)})
+	}
+	from := e.clientOf(r)
+	kind := r.PathValue("kind")
+	switch {
+	case r.Header.Get("Authorization") == "":
+		refuse(http.StatusUnauthorized, "no_token", "present a token in the header Authorization, as a bearer token")
+		return
+	case from == nil:
+		refuse(http.StatusForbidden, "other_token", "the token is none of plugins.effects.http.tokens")
+		return
+	case !slices.Contains(e.kinds, kind):
+		refuse(http.StatusNotFound, "unknown_kind", "no kind %q may be asked for here: plugins.effects.http.kinds has %s", kind, strings.Join(e.kinds, ", "))
+		return
+	}
+	if wait := from.limits.take(e.now()); wait > 0 {
+		web.Refuse(w, r, web.Refusal{
+			Status: http.StatusTooManyRequests, Word: "too_many", RetryAfter: max(wait, time.Second),
+			Message: fmt.Sprintf("%s may send %d requests a minute", from.name, from.limits.most),
+		})
+		return
+	}
+	o, err := readOrder(r.Body)
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		refuse(http.StatusRequestEntityTooLarge, "too_large", "the body may have %d bytes", tooLarge.Limit)
+		return
+	}
+	if err != nil {
+		refuse(http.StatusBadRequest, "bad_body", "%s", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
+	defer cancel()
+	asked, err := e.ask(ctx, kind, once.Ask{
+		Payload: o.Payload, ID: o.Key, Group: o.Group, NotBefore: o.NotBefore, Origin: fmt.Sprintf("asked for by %s over HTTP at %s", from.name, e.instance),
+	})
+	name := kind + ":" + asked.Key.String()
+	switch {
+	case errors.Is(err, once.ErrOtherKey):
+		refuse(http.StatusUnprocessableEntity, "other_key", "%s", err)
+	case pipeline.IsPermanent(err):
+		refuse(http.StatusUnprocessableEntity, "bad_payload", "%s", err)
+	case err != nil:
+		// The text may name servers, which the client need not know.
+		e.sampled.Warn(e.log, "an effect that was asked for over HTTP was not accepted", slog.String("kind", kind), slog.String("client", from.name), logs.Err(err))
+		refuse(http.StatusServiceUnavailable, "unavailable", "the ledger does not answer; send the same request again, which is harmless")
+	case asked.Accepted == once.Conflict:
+		refuse(http.StatusConflict, "effect_conflict", "%s exists with another request, which stands: use another key, or send what was sent first", name)
+	case asked.Accepted == once.Cancelled:
+		refuse(http.StatusConflict, "cancelled", "%s is cancelled with its group, for good", name)
+	default:
+		status := http.StatusOK
+		if asked.Accepted == once.Fresh {
+			status = http.StatusAccepted
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(status)
+		// A client that is gone needs no answer.
+		_ = json.NewEncoder(w).Encode(answer{
+			Kind: kind, Group: asked.Key.Group, Key: asked.Key.ID,
+			State: asked.State.State, Receipt: asked.State.Receipt, Attempts: asked.State.Attempts, Class: asked.State.Class, Error: asked.State.Error,
+		})
+	}
+}
+
+// clientOf returns the client whose token a request presents, or nil. It takes the same time for each of them.
+func (e *entrance) clientOf(r *http.Request) (found *client) {
+	for _, c := range e.clients {
+		if c.token.Accepts(r) {
+			found = c
+		}
+	}
+	return found
+}
+
+// readOrder reads a body to its end. Its errors are for people, unless the body is too large.
+func readOrder(body io.Reader) (o order, err error) {
+	text, err := io.ReadAll(body)
+	if err != nil {
+		return o, err
+	}
+	dec := json.NewDecoder(strings.NewReader(string(text)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&o); err != nil {
+		return o, fmt.Errorf("the body must be a JSON object with key, group, payload and not_before: %w", err)
+	}
+	switch _, err := dec.Token(); {
+	case !errors.Is(err, io.EOF):
+		return o, errors.New("the body has something after its JSON object")
+	case o.Key == "":
+		return o, errors.New("key must be set: it names the effect, as the kind finds it in the payload")
+	case len(o.Payload) == 0 || string(o.Payload) == "null":
+		return o, errors.New("payload must be set: it is what a record of the kind's topic would be")
+	}
+	return o, nil
+}
+
+// limit bounds the requests of a client. It may send those of a minute at once, and each of them is allowed
+// again after its share of the minute. It is safe for concurrent use.
+type limit struct {
+	most int // per minute
+
+	mu   sync.Mutex
+	full time.Time // when all requests of a minute are allowed again
+}
+
+// take counts a request. It returns 0, or after how long the request is allowed; then it does not count.
+func (l *limit) take(now time.Time) (wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	full := l.full
+	if full.Before(now) {
+		full = now
+	}
+	full = full.Add(time.Minute / time.Duration(l.most))
+	if wait = full.Sub(now) - time.Minute; wait > 0 {
+		return wait
+	}
+	l.full = full
+	return 0
+}

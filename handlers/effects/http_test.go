@@ -1,0 +1,261 @@
+package effects_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/effects"
+	"github.com/millrace-io/millrace/internal/sqldbtest"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+const (
+	shopToken  = "the token of the shop"
+	otherToken = "a token of somebody else"
+	slowToken  = "the token of a slow one"
+)
+
+const overHTTP = invoices + `
+    http: {kinds: [invoice, parcel], tokens: {shop: "` + shopToken + `"}}
+  web: {listen: "127.0.0.1:0"}
+`
+
+// parcel is a kind that is written in Go.
+type parcel struct {
+	Shop string `json:"shop"`
+	ID   string `json:"id"`
+}
+
+type parcels struct {
+	config  once.KindConfig
+	effects *once.Effects[parcel]
+}
+
+func newParcels(o *once.Plugin) *parcels {
+	p := &parcels{config: once.DefaultKind("")}
+	p.effects = once.New(o, once.Kind[parcel]{
+		Name: "parcel", Repeat: once.Never,
+		Key: func(v parcel) (once.Key, error) { return once.Key{Group: v.Shop, ID: v.ID}, nil },
+		Call: func(_ context.Context, a once.Attempt[parcel]) once.Answer {
+			return once.IsDone("parcel " + a.Value.ID)
+		},
+	}, &p.config)
+	return p
+}
+
+func (*parcels) Name() string                          { return "parcels" }
+func (p *parcels) Register(r *pipeline.Registry) error { return p.effects.Register(r) }
+
+// answered is an answer of POST /once/{kind}.
+type answered struct {
+	status int
+	header http.Header
+	Kind, Group, Key, Receipt,
+	Error, Message string
+	State rules.State
+}
+
+// post sends a body with a token, which may be empty.
+func (w *world) post(t testing.TB, kind, bearer, body string) (a answered) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.web.Addr()+"/once/"+kind, strings.NewReader(body))
+	require.NoError(t, err)
+	if bearer != "" {
+		r.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	got, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &a), string(text))
+	a.status, a.header = got.StatusCode, got.Header
+	return a
+}
+
+func TestEffectsOverHTTP(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		api := newFar(t, true)
+		w := newWorld(t, dsn)
+		w.start(t, overHTTP, dsn, api)
+		const body = `{"key": "17", "group": "acme", "payload": {"invoice": {"customer": "acme", "number": "17", "cents": 1}}}`
+		a := w.post(t, "invoice", shopToken, body)
+		require.Equal(t, http.StatusAccepted, a.status, a)
+		require.Equal(t, []string{"invoice", "acme", "17", "PENDING"}, []string{a.Kind, a.Group, a.Key, string(a.State)})
+		s := w.settled(t, "invoice", `{"invoice":{"customer":"acme","number":"17","cents":1}}`)
+		require.Equal(t, rules.Success, s.State)
+
+		// The same request in another form, and without the group, is the same effect.
+		a = w.post(t, "invoice", shopToken, `{"key":"17","payload":{"invoice":{"customer":"acme","number":"17","cents":1}}}`)
+		require.Equal(t, http.StatusOK, a.status, a)
+		require.Equal(t, rules.Success, a.State)
+		require.Equal(t, "71", a.Receipt)
+
+		a = w.post(t, "invoice", shopToken, strings.ReplaceAll(body, `"cents": 1`, `"cents": 2`))
+		require.Equal(t, http.StatusConflict, a.status, a)
+		require.Equal(t, "effect_conflict", a.Error)
+		require.Equal(t, "invoice:acme:17 exists with another request, which stands: use another key, or send what was sent first", a.Message)
+		require.Equal(t, 1, api.executed("invoice:acme:17"))
+		require.Len(t, api.requests(http.MethodPost, "/billing/v1/invoices"), 1)
+
+		// A kind that is written in Go.
+		a = w.post(t, "parcel", shopToken, `{"key":"5","payload":{"shop":"de","id":"5"}}`)
+		require.Equal(t, http.StatusAccepted, a.status, a)
+		require.Equal(t, "parcel 5", w.settled(t, "parcel", `{"shop":"de","id":"5"}`).Receipt)
+
+		// A time in the request wins over that of the payload.
+		later := time.Now().Add(24 * time.Hour).Format(time.RFC3339)
+		a = w.post(t, "invoice", shopToken, `{"key":"18","not_before":"`+later+`","payload":{"invoice":{"customer":"acme","number":"18"}}}`)
+		require.Equal(t, http.StatusAccepted, a.status, a)
+		s = w.state(t, "invoice", `{"invoice":{"customer":"acme","number":"18"}}`)
+		require.Equal(t, rules.Pending, s.State)
+		require.Greater(t, s.NextIn, 22*time.Hour)
+	})
+}
+
+func TestWhatIsRefusedOverHTTP(t *testing.T) {
+	t.Parallel()
+	dsn, api := sqldbtest.File(t), newFar(t, true)
+	w := newWorld(t, dsn)
+	w.start(t, overHTTP, dsn, api)
+	const payload = `{"invoice":{"customer":"acme","number":"17"}}`
+	for name, c := range map[string]struct {
+		kind, token, body string
+		status            int
+		word, message     string
+	}{
+		"no token":               {"invoice", "", "{}", http.StatusUnauthorized, "no_token", "present a token in the header Authorization, as a bearer token"},
+		"another token":          {"invoice", otherToken, "{}", http.StatusForbidden, "other_token", "the token is none of plugins.effects.http.tokens"},
+		"another kind":           {"mail", shopToken, "{}", http.StatusNotFound, "unknown_kind", `no kind "mail" may be asked for here: plugins.effects.http.kinds has invoice, parcel`},
+		"no JSON":                {"invoice", shopToken, "{", http.StatusBadRequest, "bad_body", "the body must be a JSON object with key, group, payload and not_before: unexpected EOF"},
+		"an unknown member":      {"invoice", shopToken, `{"id":"17"}`, http.StatusBadRequest, "bad_body", `the body must be a JSON object with key, group, payload and not_before: json: unknown field "id"`},
+		"two objects":            {"invoice", shopToken, `{"key":"17","payload":{}}{}`, http.StatusBadRequest, "bad_body", "the body has something after its JSON object"},
+		"no key":                 {"invoice", shopToken, `{"payload":` + payload + `}`, http.StatusBadRequest, "bad_body", "key must be set: it names the effect, as the kind finds it in the payload"},
+		"no payload":             {"invoice", shopToken, `{"key":"17","payload":null}`, http.StatusBadRequest, "bad_body", "payload must be set: it is what a record of the kind's topic would be"},
+		"another key":            {"invoice", shopToken, `{"key":"18","payload":` + payload + `}`, http.StatusUnprocessableEntity, "other_key", `the payload names another effect: it has the group "acme" and the key "17"`},
+		"another group":          {"invoice", shopToken, `{"key":"17","group":"b","payload":` + payload + `}`, http.StatusUnprocessableEntity, "other_key", `the payload names another effect: it has the group "acme" and the key "17"`},
+		"a payload without it":   {"invoice", shopToken, `{"key":"17","payload":{"invoice":{"customer":"acme"}}}`, http.StatusUnprocessableEntity, "bad_payload", "once: the key of a record of kind invoice: key: the record has no invoice.number"},
+		"a payload of Go":        {"parcel", shopToken, `{"key":"17","payload":{"shop":5}}`, http.StatusUnprocessableEntity, "bad_payload", "json: cannot unmarshal number"},
+		"a key of Go is missing": {"parcel", shopToken, `{"key":"17","payload":{"shop":"de"}}`, http.StatusUnprocessableEntity, "bad_payload", `once: the key of a record of kind parcel: once: not a key: id "" has 0 bytes: want 1 to 100`},
+		"too much":               {"invoice", shopToken, `{"key":"` + strings.Repeat("x", 64<<10) + `"}`, http.StatusRequestEntityTooLarge, "too_large", "the body may have 65536 bytes"},
+	} {
+		a := w.post(t, c.kind, c.token, c.body)
+		require.Equal(t, c.status, a.status, name)
+		require.Equal(t, c.word, a.Error, name)
+		require.Contains(t, a.Message, c.message, name)
+	}
+	require.Empty(t, api.requests(http.MethodPost, "/billing/v1/invoices"))
+}
+
+// A group that is cancelled takes nothing more.
+func TestACancelledGroupIsRefusedOverHTTP(t *testing.T) {
+	t.Parallel()
+	dsn, api := sqldbtest.File(t), newFar(t, true)
+	w := newWorld(t, dsn)
+	w.start(t, overHTTP, dsn, api)
+	body := func(number string) string {
+		return `{"key":"` + number + `","payload":{"invoice":{"customer":"acme","number":"` + number + `"}}}`
+	}
+	require.Equal(t, http.StatusAccepted, w.post(t, "invoice", shopToken, body("1")).status)
+	w.cancel(t, "invoice", "acme")
+	a := w.post(t, "invoice", shopToken, body("2"))
+	require.Equal(t, http.StatusConflict, a.status)
+	require.Equal(t, "cancelled", a.Error)
+	require.Equal(t, "invoice:acme:2 is cancelled with its group, for good", a.Message)
+}
+
+func TestAClientThatAsksTooOftenIsRefused(t *testing.T) {
+	t.Parallel()
+	dsn, api := sqldbtest.File(t), newFar(t, true)
+	w := newWorld(t, dsn)
+	settings := strings.Replace(overHTTP, `tokens: {shop: "`, `requests_per_minute: 1, tokens: {slow: "`+slowToken+`", shop: "`, 1)
+	w.start(t, settings, dsn, api)
+	require.Equal(t, http.StatusBadRequest, w.post(t, "invoice", slowToken, "{}").status)
+	a := w.post(t, "invoice", slowToken, "{}")
+	require.Equal(t, http.StatusTooManyRequests, a.status)
+	require.Equal(t, "too_many", a.Error)
+	require.Equal(t, "slow may send 1 requests a minute", a.Message)
+	seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
+	require.NoError(t, err)
+	require.Positive(t, seconds)
+	require.Equal(t, http.StatusBadRequest, w.post(t, "invoice", shopToken, "{}").status, "each token has its own")
+}
+
+func TestALimit(t *testing.T) {
+	t.Parallel()
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	require.Equal(t, []time.Duration{0, 0, 30 * time.Second, 10 * time.Second, 0, 30 * time.Second, 0, 0, 30 * time.Second},
+		effects.Take(2, at(0), at(0), at(0), at(20), at(30), at(30), at(120), at(120), at(120)))
+}
+
+// A ledger that does not answer is no reason to lose an effect: the client is told to come again.
+func TestALedgerThatDoesNotAnswerIsToldOverHTTP(t *testing.T) {
+	t.Parallel()
+	dsn, api := sqldbtest.File(t), newFar(t, true)
+	w := newWorld(t, dsn)
+	w.start(t, overHTTP, dsn, api)
+	const body = `{"key":"17","payload":{"invoice":{"customer":"acme","number":"17"}}}`
+	release := lock(t, dsn)
+	a := w.post(t, "invoice", shopToken, body)
+	require.Equal(t, http.StatusServiceUnavailable, a.status, a)
+	require.Equal(t, "unavailable", a.Error)
+	require.Equal(t, "5", a.header.Get("Retry-After"))
+	require.NotContains(t, a.Message, "sqlite")
+	release()
+	require.Eventually(t, func() bool { return w.post(t, "invoice", shopToken, body).status/100 == 2 }, patience, 10*time.Millisecond)
+	require.Equal(t, rules.Success, w.settled(t, "invoice", `{"invoice":{"customer":"acme","number":"17"}}`).State)
+	require.Equal(t, 1, api.executed("invoice:acme:17"))
+}
+
+// Without kinds there is no address, and no need of a server.
+func TestOverHTTPIsOffUnlessConfigured(t *testing.T) {
+	t.Parallel()
+	dsn := sqldbtest.File(t)
+	w := newWorld(t, dsn)
+	w.start(t, invoices+"\n  web: {listen: \"127.0.0.1:0\"}\n", dsn, newFar(t, true))
+	require.Empty(t, w.web.Addr(), "the server has no handler, so it does not listen")
+}
+
+func TestMistakesOfHTTP(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sqldbtest.File(t))
+	code, printed := w.validate(t, `plugins:
+  effects:
+    kinds:
+      parcel: {repeat: never, key: id, group: to, request: {path: /x}, answers: {receipt: id}, api: {url: "http://127.0.0.1"}}
+    http:
+      kinds: [parcel, mail, parcel]
+      requests_per_minute: 0
+      tokens:
+        shop: short
+        other: "`+otherToken+`"
+        third: "`+otherToken+`"
+`)
+	require.Equal(t, app.ExitUsage, code)
+	require.Equal(t, `mill: the settings have mistakes:
+  mill.yaml:4: plugins.effects.kinds.parcel: a plugin of this binary has a kind parcel: choose another name
+  mill.yaml:6: plugins.effects.http.kinds[2]: "parcel" is in the list already
+  mill.yaml:6: plugins.effects.http.kinds[1]: must be the name of a kind, got "mail": there are parcel, parcel
+  mill.yaml:7: plugins.effects.http.requests_per_minute: must be > 0, got 0
+  mill.yaml:9: plugins.effects.http.tokens.shop: must have at least 16 characters
+  mill.yaml:11: plugins.effects.http.tokens.third: must not be the token of other: each client has a rate and a name of its own
+`, printed)
+	code, printed = newWorld(t, sqldbtest.File(t)).validate(t, "plugins: {effects: {http: {kinds: [mail]}}}\n")
+	require.Equal(t, app.ExitUsage, code)
+	require.Equal(t, `mill: the settings have mistakes:
+  mill.yaml:1: plugins.effects.http.tokens: must have the token of a client: without one nobody may ask for an effect
+  mill.yaml:1: plugins.effects.http.kinds[0]: must be the name of a kind, got "mail": there are parcel
+`, printed)
+}

@@ -1,0 +1,142 @@
+package effects
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/millrace-io/millrace/internal/jsonpath"
+	"github.com/millrace-io/millrace/plugins/once"
+)
+
+// record is a record as it came, which is JSON.
+type record json.RawMessage
+
+func decode(payload []byte) (record, error) {
+	if !utf8.Valid(payload) { // encoding/json replaces such bytes, so two keys could become one
+		return nil, errors.New("it is not UTF-8")
+	}
+	var raw json.RawMessage
+	if err := json.Unmarshal(payload, &raw); err != nil {
+		return nil, fmt.Errorf("it is not JSON: %w", err)
+	}
+	return record(raw), nil
+}
+
+// wholeNumber is the only form in which a number is a key, because 17, 17.0 and 1.7e1 are one number and
+// would be three keys.
+var wholeNumber = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
+
+// maxKey is the length of a key and of a group in bytes, as once.Key has it.
+const maxKey = 100
+
+// keyOf returns the key of the effect that a record asks for.
+func (k *Kind) keyOf(r record) (once.Key, error) {
+	id, err := r.name("key", k.Key)
+	group, wrong := r.name("group", k.Group)
+	return once.Key{Group: group, ID: id}, errors.Join(err, wrong)
+}
+
+// name returns the text or whole number at the path of a setting.
+func (r record) name(setting, path string) (string, error) {
+	value, err := r.at(setting, path)
+	if err != nil {
+		return "", err
+	}
+	var text string
+	switch {
+	case wholeNumber.Match(value):
+		text = string(value)
+	case json.Unmarshal(value, &text) != nil:
+		return "", fmt.Errorf("%s: %s is %s: expected a text or a whole number", setting, path, describe(value))
+	}
+	switch {
+	case text == "":
+		return "", fmt.Errorf("%s: %s is empty: expected 1 to %d bytes", setting, path, maxKey)
+	case len(text) > maxKey:
+		return "", fmt.Errorf("%s: %s has %d bytes: expected 1 to %d", setting, path, len(text), maxKey)
+	case strings.ContainsFunc(text, unicode.IsControl):
+		return "", fmt.Errorf("%s: %s has a control character: expected printable text", setting, path)
+	}
+	return text, nil
+}
+
+// at returns the value at the path of a setting. It is an error if there is none, or null.
+func (r record) at(setting, path string) (json.RawMessage, error) {
+	p, err := jsonpath.Parse(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", setting, err)
+	}
+	value, found := p.Find(json.RawMessage(r))
+	switch {
+	case !found:
+		return nil, fmt.Errorf("%s: the record has no %s", setting, path)
+	case string(value) == "null":
+		return nil, fmt.Errorf("%s: %s is null", setting, path)
+	}
+	return value, nil
+}
+
+// describe says what a value is, without the value: it may be private.
+func describe(value json.RawMessage) string {
+	switch value[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a text"
+	case 't', 'f':
+		return string(value)
+	}
+	return "a number with a fraction or an exponent"
+}
+
+// requestOf returns the body of the request, without the space between its parts: a record that comes again
+// in another form asks for the same effect.
+func (k *Kind) requestOf(r record) ([]byte, error) {
+	if _, err := k.timeOf(r); err != nil {
+		return nil, err
+	}
+	value := json.RawMessage(r)
+	if k.Request.Body != "" {
+		var err error
+		if value, err = r.at("request.body", k.Request.Body); err != nil {
+			return nil, err
+		}
+	}
+	var body bytes.Buffer
+	if err := json.Compact(&body, value); err != nil {
+		return nil, fmt.Errorf("request.body: %w", err)
+	}
+	return body.Bytes(), nil
+}
+
+// notBefore returns the earliest time of the first attempt. A record with a time that can't be read has no
+// request either, so its error is not lost.
+func (k *Kind) notBefore(r record) time.Time {
+	at, _ := k.timeOf(r)
+	return at
+}
+
+func (k *Kind) timeOf(r record) (time.Time, error) {
+	p, err := jsonpath.Parse(k.NotBefore)
+	if k.NotBefore == "" || err != nil {
+		return time.Time{}, nil //nolint:nilerr // Validate has refused it
+	}
+	value, found := p.Find(json.RawMessage(r))
+	if !found || string(value) == "null" {
+		return time.Time{}, nil
+	}
+	var at time.Time
+	if err := json.Unmarshal(value, &at); err != nil {
+		return at, fmt.Errorf("not_before: %s is no time such as 2026-01-31T09:00:00Z", k.NotBefore)
+	}
+	return at, nil
+}
