@@ -95,10 +95,8 @@ func (h *Host) operation(about operate.About, read func(context.Context, *pipeli
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		in := inputOf(cmd, about.Fields, args)
-		if about.Validate != nil {
-			if err := about.Validate(in); err != nil {
-				return err
-			}
+		if err := about.Check(in); err != nil {
+			return err
 		}
 		o := ServicesOptions{Routes: true, Register: about.Register}
 		return h.Services(cmd.Context(), cmd, o, func(ctx context.Context, running *Running) error {
@@ -144,6 +142,9 @@ func addFields(cmd *cobra.Command, fields []operate.Field) {
 	for _, f := range fields {
 		if f.Arguments {
 			continue
+		}
+		if f.Required {
+			f.Help += " (required)"
 		}
 		switch f.Type {
 		case operate.Number:

@@ -40,6 +40,10 @@ type Panel struct {
 	// Asked is for what costs too much to be read with the page: a person presses a button, and may
 	// wait longer than for other panels.
 	Asked bool
+	// Actions are the names of actions (operate.Action) about what the panel shows, of any plugin. The
+	// page leads to their forms, and what its address has for a field of the action, such as id, is
+	// filled in. An action that the process does not have is left out.
+	Actions []string
 	// Load returns what the panel shows. Its context ends with a limit, and one load runs at a time
 	// for equal inputs. The error is shown in place of the panel; ErrNothing says that there is no
 	// panel at all. It is safe for concurrent use.
@@ -60,15 +64,7 @@ type Query struct {
 // OfReport returns the Load of a panel that shows the answer of a report. in has the fields that do not
 // have their defaults.
 func OfReport(r operate.Report, in operate.Input) func(context.Context, Query) (Block, error) {
-	full := operate.Input{}
-	for _, f := range r.Fields {
-		if f.Type != operate.List {
-			full[f.Name] = []string{f.Default}
-		}
-	}
-	for name, values := range in {
-		full[name] = values
-	}
+	full := r.Complete(in)
 	return func(ctx context.Context, q Query) (Block, error) {
 		a, err := r.Read(ctx, q.Registry, full)
 		if a.Value == nil && err != nil {

@@ -2,7 +2,10 @@ package operate
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"strconv"
+	"strings"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -91,6 +94,17 @@ func (u Use) Tell(text string) {
 // Role is what a person may do. Each role may also do what those before it may.
 type Role string
 
+// Includes reports whether a person with the role may do what needs another one. What needs no known role,
+// because its author has not decided, needs Admin.
+func (r Role) Includes(needed Role) bool {
+	rank := map[Role]int{Viewer: 1, Operator: 2, Admin: 3}
+	least := rank[needed]
+	if least == 0 {
+		least = rank[Admin]
+	}
+	return rank[r] >= least
+}
+
 // The roles.
 const (
 	Viewer   Role = "viewer"   // sees everything, and changes nothing
@@ -100,7 +114,11 @@ const (
 
 // InputError says that a field has a value that the report or action can't work with, which only it
 // can tell. The command then ends with the exit code of a wrong command line.
-type InputError struct{ Problem string }
+type InputError struct {
+	Problem string
+	// Field is the one that is wrong, or empty when it is not one alone.
+	Field string
+}
 
 // Error returns the problem.
 func (e *InputError) Error() string { return e.Problem }
@@ -132,6 +150,8 @@ type Field struct {
 	Help string // a word in back quotes names the value
 	// Default is used when the field is not given. Empty: none, 0 or false.
 	Default string
+	// Required fields must be given, and not be empty.
+	Required bool
 	// Arguments says that the values, a List, are the arguments of the command instead of a flag.
 	Arguments bool
 }
@@ -158,6 +178,38 @@ func (in Input) Number(field string) int {
 
 // Switch reports whether a value is true.
 func (in Input) Switch(field string) bool { return in.Text(field) == strconv.FormatBool(true) }
+
+// Complete returns the input with the default of each field that is not given, as the command has it.
+func (a About) Complete(in Input) Input {
+	full := Input{}
+	for _, f := range a.Fields {
+		if f.Type != List {
+			full[f.Name] = []string{f.Default}
+		}
+	}
+	maps.Copy(full, in)
+	return full
+}
+
+// Check reports a required field that is missing, a number that is none, and what Validate says.
+func (a About) Check(in Input) error {
+	for _, f := range a.Fields {
+		name, value := "--"+f.Name, in.Text(f.Name)
+		if f.Arguments {
+			name = strings.ToUpper(f.Name)
+		}
+		if f.Required && strings.TrimSpace(value) == "" {
+			return &InputError{Problem: name + " is required", Field: f.Name}
+		}
+		if _, err := strconv.Atoi(value); f.Type == Number && value != "" && err != nil {
+			return &InputError{Problem: fmt.Sprintf("%s must be a whole number, got %q", name, value), Field: f.Name}
+		}
+	}
+	if a.Validate == nil {
+		return nil
+	}
+	return a.Validate(in)
+}
 
 // Answer is what a report or an action returns.
 type Answer struct {

@@ -61,7 +61,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	}
 	only := in.Text("route")
 	if only != "" && !slices.Contains(names, only) {
-		return Answer{}, &InputError{fmt.Sprintf("no route has the name %q; the routes are %s", only, strings.Join(names, ", "))}
+		return Answer{}, &InputError{Problem: fmt.Sprintf("no route has the name %q; the routes are %s", only, strings.Join(names, ", ")), Field: "route"}
 	}
 	if only != "" {
 		routes = slices.DeleteFunc(slices.Clone(routes), func(r pipeline.Route) bool {

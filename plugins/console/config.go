@@ -1,8 +1,11 @@
 package console
 
 import (
+	"maps"
 	"net"
+	"slices"
 
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -12,8 +15,14 @@ type Config struct {
 	// UsersFile.
 	Listen string `yaml:"listen"`
 	// UsersFile has the users who may sign in with a password, in the format of htpasswd with bcrypt
-	// (htpasswd -B). It is read at the start. Empty: whoever reaches the address sees the pages.
+	// (htpasswd -B). It is read at the start. Empty: whoever reaches the address sees the pages, and may use
+	// all actions.
 	UsersFile string `yaml:"users_file"`
+	// Roles has what the users of UsersFile may do, by name: viewer, operator or admin. A user who is not
+	// in it is a viewer. Without UsersFile, whoever reaches the address is an admin.
+	Roles map[string]operate.Role `yaml:"roles"`
+	// ReadOnly removes all actions, so that the console can't change anything.
+	ReadOnly bool `yaml:"read_only"`
 	// TLS is the certificate of the server. Without it the server speaks HTTP without encryption.
 	TLS setting.ServerTLS `yaml:"tls"`
 	// AllowPlaintextCredentials permits passwords without TLS beyond loopback, for a proxy on the same
@@ -34,9 +43,17 @@ func (c *Config) Validate() error {
 	_, port, err := net.SplitHostPort(c.Listen)
 	wellFormed := err == nil && port != ""
 	p.Check(wellFormed, "listen", "must be host:port, got %q", c.Listen)
+	var users map[string][]byte
 	if c.UsersFile != "" {
-		_, err := readUsers(c.UsersFile)
+		users, err = readUsers(c.UsersFile)
 		p.Check(err == nil, "users_file", "%s", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Roles)) {
+		role := c.Roles[name]
+		p.Check(slices.Contains([]operate.Role{operate.Viewer, operate.Operator, operate.Admin}, role), "roles."+name,
+			"must be viewer, operator or admin, got %q", role)
+		p.Check(c.UsersFile != "", "roles."+name, "has no effect without plugins.console.users_file, because nobody signs in")
+		p.Check(users == nil || users[name] != nil, "roles."+name, "no user of %s has this name", c.UsersFile)
 	}
 	p.Under("tls", c.TLS.Validate())
 	if wellFormed && !setting.Loopback(c.Listen) {

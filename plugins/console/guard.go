@@ -26,7 +26,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 			// A foreign page may make the name of its own site an address of this machine.
 			http.Error(w, "The console has no login, so it answers at localhost and 127.0.0.1 only. Use this address, or set plugins.console.users_file.", http.StatusMisdirectedRequest)
 			return
-		case isForeign(r):
+		case isForeign(r), s.origins.Check(r) != nil:
 			http.Error(w, "Pages of other origins may not use the console.", http.StatusForbidden)
 			return
 		case s.users != nil && !s.users.allow(r):
@@ -35,13 +35,17 @@ func (s *server) guard(next http.Handler) http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, s.signedIn(r))
 	})
 }
 
-// isForeign reports whether a page of another origin has sent the request. A link of another page is
-// fine, because that page does not see the answer. A browser sets these headers, and a page can't.
+// isForeign reports whether a page of another origin reads one of the console. A link of another page is
+// fine, because that page does not see the answer. A browser sets these headers, and a page can't. What
+// changes something is for http.CrossOriginProtection to judge.
 func isForeign(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
 		return err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host)
@@ -50,6 +54,5 @@ func isForeign(r *http.Request) bool {
 	case "", "same-origin", "none":
 		return false
 	}
-	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
-	return !reads || r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
+	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }

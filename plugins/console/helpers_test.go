@@ -37,6 +37,8 @@ type rig struct {
 	log    *pipelinetest.Buffer
 	client *http.Client
 	base   string
+	plugin *console.Plugin
+	stop   func() error // may be called twice
 }
 
 // start starts a console with pages. configure may be nil.
@@ -49,7 +51,7 @@ func start(t testing.TB, configure func(*console.Config), plugins ...pipeline.Pl
 		configure(config)
 	}
 	require.NoError(t, config.Validate())
-	r := &rig{t: t, log: &pipelinetest.Buffer{}, client: &http.Client{
+	r := &rig{t: t, plugin: c, log: &pipelinetest.Buffer{}, client: &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -57,7 +59,8 @@ func start(t testing.TB, configure func(*console.Config), plugins ...pipeline.Pl
 	require.NoError(t, err)
 	runtime := pipeline.NewRuntime(registry, pipeline.RuntimeOptions{})
 	require.NoError(t, runtime.StartServices(t.Context()))
-	t.Cleanup(func() { require.NoError(t, runtime.Stop(context.Background())) })
+	r.stop = func() error { return runtime.Stop(context.Background()) }
+	t.Cleanup(func() { require.NoError(t, r.stop()) })
 	r.base = "http://" + c.Addr()
 	return r
 }

@@ -53,7 +53,7 @@ func collect(reg *pipeline.Registry) ([]page, error) {
 		if p.Title == "" {
 			errs = append(errs, fmt.Errorf("page %q has no title", p.Path))
 		}
-		if p.Path == homeName || p.Path == "api" || p.Path == "assets" {
+		if p.Path == homeName || p.Path == "api" || p.Path == "assets" || p.Path == actionsPath || strings.HasPrefix(p.Path, actionsPath+"/") {
 			errs = append(errs, fmt.Errorf("page %q: the console itself uses this path", p.Path))
 		}
 		for _, panel := range p.Panels {
@@ -97,6 +97,8 @@ type shown struct {
 	Problem     string        // of a panel that failed or is late
 	Block       console.Block // nil: there is none
 	At          time.Time     // when Block was read
+	Actions     []string      // names
+	Offers      []offered     // Actions as links
 }
 
 // load loads the panels of a page side by side. Those that are asked for are loaded only if asked is
@@ -108,7 +110,7 @@ func (s *server) load(ctx context.Context, p page, values url.Values, asked, onl
 		switch {
 		case only != "" && panel.Name != only:
 		case panel.Asked && panel.Name != asked:
-			results[i] = &shown{Name: panel.Name, Title: panel.Title, State: stateAsked}
+			results[i] = &shown{Name: panel.Name, Title: panel.Title, State: stateAsked, Actions: panel.Actions}
 		default:
 			loading.Go(func() { results[i] = s.loadPanel(ctx, p, panel, values) })
 		}
@@ -132,7 +134,7 @@ func (s *server) loadPanel(ctx context.Context, p page, panel console.Panel, val
 	key := p.Path + " " + panel.Name + " " + values.Encode()
 	query := console.Query{Input: operate.Input(values), Registry: s.registry}
 	r, late := s.loads.get(ctx, key, paced, func(ctx context.Context) (any, error) { return panel.Load(ctx, query) })
-	one := &shown{Name: panel.Name, Title: panel.Title, State: stateOK, At: r.at}
+	one := &shown{Name: panel.Name, Title: panel.Title, State: stateOK, At: r.at, Actions: panel.Actions}
 	one.Block, _ = r.value.(console.Block)
 	switch {
 	case late:

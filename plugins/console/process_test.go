@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -118,6 +119,7 @@ func (p *proxy) pass(from, to net.Conn) {
 type process struct {
 	*rig
 	redis *proxy
+	send  func(payload string) // to the route of Kafka
 }
 
 func startProcess(t *testing.T) *process {
@@ -167,8 +169,12 @@ func startProcess(t *testing.T) *process {
 	}
 	send(k.Sink("orders"), hostilePayload)
 	send(rd.Sink("mails"), "wait")
-	r := &rig{t: t, log: &log, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}, base: "http://" + pages.Addr()}
-	return &process{r, between}
+	client := &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	r := &rig{t: t, log: &log, client: client, base: "http://" + pages.Addr()}
+	return &process{r, between, func(payload string) { send(k.Sink("orders"), payload) }}
 }
 
 const hostilePayload = `{"id":1152921504606846977,"name":"<img src=x onerror=alert(1)>"}`
@@ -283,6 +289,33 @@ func TestPagesOfAPipeline(t *testing.T) {
 	})
 	require.Contains(t, doctor, "process memory")
 	require.Contains(t, doctor, "kafka brokers")
+
+	// A second dead letter is discarded from its page, and the audit names the console.
+	p.send("another")
+	eventually("the second dead letter", func() bool { return row("dead-letters", "groups", "route", "shop.orders")["count"] == 2.0 })
+	require.Contains(t, p.get("/topics"), `href="/actions/topics/create"`)
+	require.Contains(t, p.get("/dead-letters/group?"+link), `href="/actions/deadletter/replay?`+link+`"`)
+	require.Contains(t, p.get("/dead-letters/letter?id="+id), `href="/actions/deadletter/discard?id=`+id+`"`)
+	require.Contains(t, p.get("/actions/deadletter/discard?id="+id), id+"</textarea>")
+	confirm, preview := p.previewed("/actions/deadletter/discard", url.Values{"in.id": {id}})
+	require.Contains(t, preview, "1 dead letter: 1 would be discarded; nothing was changed.")
+	confirm.Set("why", "a <b>test</b>")
+	confirm.Set("confirm", "deadletter discard")
+	for range 2 {
+		answer, text := p.post("/actions/deadletter/discard", confirm)
+		require.Equal(t, http.StatusSeeOther, answer.StatusCode, text)
+		require.Contains(t, p.get(answer.Header.Get("Location")), "1 dead letter: 1 discarded.")
+	}
+	eventually("the audit on the page", func() bool { // which may show values of a second ago
+		return strings.Contains(p.get("/dead-letters/letter?id="+id), "<td>anonymous (console)</td><td>a &lt;b&gt;test&lt;/b&gt;</td>")
+	})
+	status, did := p.rig.send("deadletter/discard", `{"input":{"id":["`+id+`"]},"why":"again"}`)
+	require.Equal(t, http.StatusConflict, status, did)
+	require.Equal(t, 1.0, did["outcome"].(map[string]any)["skipped"])
+	status, did = p.rig.send("topics/create", `{"dry_run":true}`)
+	require.Equal(t, http.StatusOK, status, did)
+	require.Contains(t, did["outcome"], "topics")
+	eventually("the discard", func() bool { return row("home", "routes", "route", "shop.orders")["dead_letters"] == 1.0 })
 
 	p.redis.mu.Lock()
 	defer p.redis.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-//go:embed templates/page.html assets/style.css
+//go:embed templates/*.html assets/style.css
 var files embed.FS
 
 // stylePath is the address of the style sheet. It changes with the content, so that browsers may keep it.
@@ -32,7 +32,8 @@ func stylePath() string {
 func parsed() *template.Template {
 	return template.Must(template.New("page.html").Funcs(template.FuncMap{
 		"plain": plain, "lines": plainLines, "age": age, "levelText": levelText, "href": href, "kind": kindOf, "cells": cellsOf, "classes": classes,
-	}).ParseFS(files, "templates/page.html"))
+		"help": func(text string) string { return plain(strings.ReplaceAll(text, "`", "")) },
+	}).ParseFS(files, "templates/*.html"))
 }
 
 // view is what the template gets.
@@ -44,13 +45,16 @@ type view struct {
 	Instance string
 	Time     string
 	Pages    []page
+	Actions  bool // there are some
 	Panels   []shown
+	Action   *actionView
+	Refresh  int // seconds; 0: no
 }
 
 func (s *server) mux() http.Handler {
 	mux := http.NewServeMux()
-	tmpl, style := parsed(), stylePath()
-	mux.HandleFunc("GET "+style, func(w http.ResponseWriter, _ *http.Request) {
+	s.templates = parsed()
+	mux.HandleFunc("GET "+stylePath(), func(w http.ResponseWriter, _ *http.Request) {
 		text, _ := files.ReadFile("assets/style.css")
 		w.Header().Set("Content-Type", "text/css; charset=utf-8")
 		w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
@@ -59,10 +63,9 @@ func (s *server) mux() http.Handler {
 	mux.HandleFunc("GET /api/v1/{$}", s.listPages)
 	mux.HandleFunc("GET /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerJSON(w, r, "") })
 	mux.HandleFunc("POST /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerJSON(w, r, r.FormValue("panel")) })
-	mux.HandleFunc("GET /{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerPage(w, r, tmpl, style, "") })
-	mux.HandleFunc("POST /{path...}", func(w http.ResponseWriter, r *http.Request) {
-		s.answerPage(w, r, tmpl, style, r.PostFormValue("panel"))
-	})
+	mux.HandleFunc("GET /{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerPage(w, r, "") })
+	mux.HandleFunc("POST /{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerPage(w, r, r.PostFormValue("panel")) })
+	s.routeActions(mux)
 	return mux
 }
 
@@ -73,24 +76,36 @@ func valuesOf(r *http.Request) url.Values {
 	return values
 }
 
-func (s *server) answerPage(w http.ResponseWriter, r *http.Request, tmpl *template.Template, style, asked string) {
-	p, found := s.find(r.PathValue("path"))
-	v := view{
-		Style: style, Title: p.Title, Path: p.Path, Instance: s.registry.Env().Instance, Time: time.Now().UTC().Format(time.TimeOnly),
-		Pages: s.pages,
+// view returns what all pages have.
+func (s *server) view(title, path string) view {
+	return view{
+		Style: stylePath(), Title: title, Path: path, Instance: s.registry.Env().Instance, Time: time.Now().UTC().Format(time.TimeOnly),
+		Pages: s.pages, Actions: len(s.actions) > 0 && !s.plugin.config.ReadOnly,
 	}
+}
+
+func (s *server) answerPage(w http.ResponseWriter, r *http.Request, asked string) {
+	p, found := s.find(r.PathValue("path"))
+	v := s.view(p.Title, p.Path)
 	status := http.StatusOK
 	if found {
 		if values := valuesOf(r); len(values) > 0 {
 			v.Query = "?" + values.Encode()
 		}
 		v.Panels = s.load(r.Context(), p, valuesOf(r), asked, "")
+		for i := range v.Panels {
+			v.Panels[i].Offers = s.offers(r, v.Panels[i].Actions)
+		}
 	} else {
 		status, v.Title = http.StatusNotFound, "No such page"
 		v.Panels = []shown{{State: stateOK, Block: console.Text("No page has this address. The navigation has all pages.")}}
 	}
+	s.render(w, r, status, v)
+}
+
+func (s *server) render(w http.ResponseWriter, r *http.Request, status int, v view) {
 	var b bytes.Buffer // an error of the template must not be half a page
-	if err := tmpl.Execute(&b, v); err != nil {
+	if err := s.templates.Execute(&b, v); err != nil {
 		s.plugin.log.ErrorContext(r.Context(), "page not rendered", logs.Err(err))
 		http.Error(w, "The page could not be made; the log of this instance has the reason.", http.StatusInternalServerError)
 		return

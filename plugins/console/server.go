@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html/template"
 	"log/slog"
 	"net"
 	"net/http"
@@ -41,13 +42,18 @@ type server struct {
 	requests    httpserver.Requests
 	connections *httpserver.Connections
 	loads       *loads
+	uses        *uses
+	origins     *http.CrossOriginProtection
 	panels      pace // how long a panel is waited for
 	asked       pace // the same for one that a person has asked for
 	sources     pace // the same for a part of the home page
+	patience    patience
 
 	// From Start on.
-	pages []page
-	users *users // nil: nobody signs in
+	pages     []page
+	actions   []action
+	users     *users // nil: nobody signs in
+	templates *template.Template
 
 	mu       sync.Mutex // guards what follows
 	http     *http.Server
@@ -58,9 +64,11 @@ type server struct {
 func newServer(p *Plugin) *server {
 	return &server{
 		plugin: p, failed: make(chan error, 1), connections: httpserver.NewConnections("millrace_console"), loads: newLoads(),
-		panels:  pace{wait: 500 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
-		asked:   pace{wait: 20 * time.Second, run: 20 * time.Second},
-		sources: pace{wait: 400 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
+		uses: newUses(), origins: http.NewCrossOriginProtection(),
+		panels:   pace{wait: 500 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
+		asked:    pace{wait: 20 * time.Second, run: 20 * time.Second},
+		sources:  pace{wait: 400 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
+		patience: patience{page: time.Second, api: 30 * time.Second},
 	}
 }
 
@@ -76,6 +84,10 @@ func (s *server) Start(context.Context) error {
 	if s.pages, err = collect(s.registry); err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
+	if s.actions, err = collectActions(s.registry); err != nil {
+		return fmt.Errorf("console: %w", err)
+	}
+	s.uses.logTo(s.plugin.log)
 	if c.UsersFile != "" {
 		if s.users, err = newUsers(c.UsersFile); err != nil {
 			return fmt.Errorf("console: plugins.console.users_file: %w", err)
@@ -128,10 +140,10 @@ func (s *server) Running() {
 	})
 }
 
-// Draining implements pipeline.Phased. The pages are served until the stop.
-func (s *server) Draining() {}
+// Draining implements pipeline.Phased. The pages are served until the stop, and no action begins any more.
+func (s *server) Draining() { s.uses.drain() }
 
-// Stop ends the server and what it reads. It waits for requests in progress until ctx ends, but not for
+// Stop ends the server, the actions that run and what it reads. It waits for requests in progress until ctx ends, but not for
 // clients that are late with their request or do not read their answer.
 func (s *server) Stop(ctx context.Context) error {
 	s.mu.Lock()
@@ -139,6 +151,9 @@ func (s *server) Stop(ctx context.Context) error {
 	started := s.http
 	s.mu.Unlock()
 	var err error
+	if stop := s.uses.stop(ctx); stop != nil {
+		s.plugin.log.WarnContext(ctx, "an action has not returned", logs.Err(stop))
+	}
 	if stop := s.loads.stop(ctx); stop != nil {
 		s.plugin.log.WarnContext(ctx, "a panel has not returned", logs.Err(stop))
 	}

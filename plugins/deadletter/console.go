@@ -29,15 +29,16 @@ const shownLetters = 200
 // Console implements console.Contributor: the groups of dead letters that wait for a person, the letters of
 // a group, and one letter with its payload.
 func (p *Plugin) Console() []console.Page {
+	actions := []string{"deadletter replay", "deadletter discard"}
 	return []console.Page{
 		{Path: lettersPage, Title: "Dead letters", Order: 30, Panels: []console.Panel{
-			{Name: "groups", Title: "Groups of equal errors", Load: p.showGroups},
+			{Name: "groups", Title: "Groups of equal errors", Load: p.showGroups, Actions: actions},
 		}},
 		{Path: groupPage, Title: "Dead letters of one group", Hidden: true, Panels: []console.Panel{
-			{Name: "letters", Title: "Dead letters, newest first", Load: p.showLetters},
+			{Name: "letters", Title: "Dead letters, newest first", Load: p.showLetters, Actions: actions},
 		}},
 		{Path: letterPage, Title: "Dead letter", Hidden: true, Panels: []console.Panel{
-			{Name: "letter", Title: "Dead letter", Load: p.showLetter},
+			{Name: "letter", Title: "Dead letter", Load: p.showLetter, Actions: actions},
 		}},
 	}
 }

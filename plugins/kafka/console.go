@@ -15,7 +15,7 @@ import (
 func (p *Plugin) Console() []console.Page {
 	return []console.Page{{Path: "topics", Title: "Topics and groups", Order: 10, Panels: []console.Panel{
 		{Name: "groups", Title: "Consumer groups", Load: p.showGroups},
-		{Name: "topics", Title: "Topics", Load: console.OfReport(p.Operations().Reports[0], nil)},
+		{Name: "topics", Title: "Topics", Load: console.OfReport(p.Operations().Reports[0], nil), Actions: []string{"topics create"}},
 	}}}
 }
 
