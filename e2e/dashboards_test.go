@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -233,8 +234,23 @@ func observed(t *testing.T) *recorded {
 	settings := filepath.Join(t.TempDir(), "all.yaml")
 	public, err := freePort()
 	require.NoError(t, err)
+	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"id": "n-1"}`)) // a client that has gone needs no answer
+	}))
+	t.Cleanup(far.Close)
 	require.NoError(t, os.WriteFile(settings, []byte(`
 plugins:
+  effects:
+    kinds:
+      notice:
+        repeat: never
+        key: id
+        group: for
+        request: {path: /notices}
+        answers: {receipt: id}
+        api: {url: "`+far.URL+`"}
+    http: {kinds: [notice], tokens: {test: the-token-of-the-test}}
   waitingroom: {enabled: true, unknown_events: refuse, admin_token: the-token-of-operators}
   redis: {domains: [{prefix: "scan:events", shards: 2, group: eventrouter, fields: true, exclusive: true}]}
   eventrouter: {enabled: true, domains: ["scan:events"]}
@@ -243,6 +259,8 @@ plugins:
 	base, log := operated(t, 300, []string{"--profile", "embedded", "--config", settings}, "MILLRACE__PLUGINS__RECLAIM__INTERVAL=1s")
 	require.Eventually(t, func() bool { return log.has("Still running") }, 2*time.Minute, 50*time.Millisecond, "the demo has paid: %s", log)
 	waits(t, base, public)
+	request(t, http.StatusAccepted, http.MethodPost, public+"/once/notice", `{"key": "1", "group": "ann", "payload": {"id": "1", "for": "ann"}}`,
+		"Authorization", "Bearer the-token-of-the-test", "Content-Type", "application/json")
 	began := time.Now()
 	// Reclaim writes its series after its first round. The service counts settled payouts every 15
 	// seconds.
@@ -250,7 +268,7 @@ plugins:
 		first := newRecorded()
 		first.scrape(t, base)
 		if first.types["millrace_reclaim_lost_total"] != "" && first.types["millrace_redis_shard_entries"] != "" &&
-			first.types["millrace_room_tick_age_seconds"] != "" && first.types["millrace_room_waiting"] != "" &&
+			first.types["millrace_once_calls_total"] != "" && first.types["millrace_room_tick_age_seconds"] != "" && first.types["millrace_room_waiting"] != "" &&
 			first.sum(t, `millrace_redis_shards_owned`) == 2 && first.sum(t, `millrace_promotion_payouts{state="SUCCESS"}`) == 600 {
 			require.InDelta(t, 600, first.sum(t, `millrace_promotion_attempts_total{state="SUCCESS"}`), 0)
 			break
@@ -266,23 +284,27 @@ plugins:
 	return r
 }
 
+// request sends a request, whose headers are names and values in turn. The body of the answer stays open until
+// the end of the test.
+func request(t *testing.T, status int, method, address, body string, headers ...string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address, strings.NewReader(body))
+	require.NoError(t, err)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = answer.Body.Close() })
+	require.Equal(t, status, answer.StatusCode)
+}
+
 // waits opens a room with one seat, and lets a user wait in it until the end of the test.
 func waits(t *testing.T, operations, public string) {
 	t.Helper()
-	request := func(method, address, body string, headers ...string) {
-		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address, strings.NewReader(body))
-		require.NoError(t, err)
-		for i := 0; i < len(headers); i += 2 {
-			r.Header.Set(headers[i], headers[i+1])
-		}
-		answer, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = answer.Body.Close() })
-		require.Equal(t, http.StatusOK, answer.StatusCode)
-	}
-	request(http.MethodPost, strings.TrimPrefix(operations, "http://")+"/api/v1/rooms/42/open", `{"by":"test","why":"test","capacity":1}`,
+	request(t, http.StatusOK, http.MethodPost, strings.TrimPrefix(operations, "http://")+"/api/v1/rooms/42/open", `{"by":"test","why":"test","capacity":1}`,
 		"Authorization", "Bearer the-token-of-operators")
-	request(http.MethodGet, public+"/events/42/tickets/waiting", "", "X-User", "ann", "Accept", "text/event-stream")
+	request(t, http.StatusOK, http.MethodGet, public+"/events/42/tickets/waiting", "", "X-User", "ann", "Accept", "text/event-stream")
 }
 
 // A real process has every series that the dashboard and the alerts query.
