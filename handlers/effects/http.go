@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -31,25 +30,24 @@ const (
 type entrance struct {
 	kinds    []string
 	clients  []*client
+	rates    *web.Rates // by the name of the client
 	ask      func(ctx context.Context, kind string, a once.Ask) (once.Asked, error)
 	instance string
-	now      func() time.Time
 	log      *slog.Logger
 	sampled  *logs.Throttle
 }
 
 // client is whom a token belongs to.
 type client struct {
-	name   string
-	token  *web.Tokens
-	limits limit
+	name  string
+	token *web.Tokens
 }
 
 func newEntrance(c HTTP, o *once.Plugin, instance string, log *slog.Logger) *entrance {
-	e := &entrance{kinds: c.Kinds, ask: o.Ask, instance: instance, now: time.Now, log: log, sampled: logs.NewThrottle(warnEvery)}
+	e := &entrance{kinds: c.Kinds, ask: o.Ask, instance: instance, log: log, rates: &web.Rates{Most: c.RequestsPerMinute, Window: time.Minute}, sampled: logs.NewThrottle(warnEvery)}
 	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
 		token := web.NewTokens("plugins.effects.http.tokens."+name, log, []setting.Secret{c.Tokens[name]}...)
-		e.clients = append(e.clients, &client{name: name, token: token, limits: limit{most: c.RequestsPerMinute}})
+		e.clients = append(e.clients, &client{name, token})
 	}
 	return e
 }
@@ -92,10 +90,10 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusNotFound, "unknown_kind", "no kind %q may be asked for here: plugins.effects.http.kinds has %s", kind, strings.Join(e.kinds, ", "))
 		return
 	}
-	if wait := from.limits.take(e.now()); wait > 0 {
+	if wait := e.rates.Take(from.name, time.Now()); wait > 0 {
 		web.Refuse(w, r, web.Refusal{
 			Status: http.StatusTooManyRequests, Word: "too_many", RetryAfter: max(wait, time.Second),
-			Message: fmt.Sprintf("%s may send %d requests a minute", from.name, from.limits.most),
+			Message: fmt.Sprintf("%s may send %d requests a minute", from.name, e.rates.Most),
 		})
 		return
 	}
@@ -173,29 +171,4 @@ func readOrder(body io.Reader) (o order, err error) {
 		return o, errors.New("payload must be set: it is what a record of the kind's topic would be")
 	}
 	return o, nil
-}
-
-// limit bounds the requests of a client. It may send those of a minute at once, and each of them is allowed
-// again after its share of the minute. It is safe for concurrent use.
-type limit struct {
-	most int // per minute
-
-	mu   sync.Mutex
-	full time.Time // when all requests of a minute are allowed again
-}
-
-// take counts a request. It returns 0, or after how long the request is allowed; then it does not count.
-func (l *limit) take(now time.Time) (wait time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	full := l.full
-	if full.Before(now) {
-		full = now
-	}
-	full = full.Add(time.Minute / time.Duration(l.most))
-	if wait = full.Sub(now) - time.Minute; wait > 0 {
-		return wait
-	}
-	l.full = full
-	return 0
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/effects"
 	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -191,13 +190,6 @@ func TestAClientThatAsksTooOftenIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, seconds)
 	require.Equal(t, http.StatusBadRequest, w.post(t, "invoice", shopToken, "{}").status, "each token has its own")
-}
-
-func TestALimit(t *testing.T) {
-	t.Parallel()
-	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	require.Equal(t, []time.Duration{0, 0, 30 * time.Second, 10 * time.Second, 0, 30 * time.Second, 0, 0, 30 * time.Second},
-		effects.Take(2, at(0), at(0), at(0), at(20), at(30), at(30), at(120), at(120), at(120)))
 }
 
 // A ledger that does not answer is no reason to lose an effect: the client is told to come again.

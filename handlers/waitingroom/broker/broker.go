@@ -32,6 +32,7 @@ const (
 	signRound     = time.Second     // between two searches for signs that are due
 	maxDeliveries = 20
 	warnEvery     = 10 * time.Second
+	ratesWindow   = 10 * time.Second // in which a user may send Config.RequestsPerUser requests
 )
 
 // Confirmer creates the room of an event that exists but has none. *eventservice.Service is one.
@@ -69,7 +70,10 @@ type Broker struct {
 	requests atomic.Int64   // numbers of requests to the server
 
 	refusals refusals
-	limits   limits
+	// rates count the requests of a user for all events together, because the id of an event may be
+	// invented: each new one would otherwise have all requests again, costs a call to the Event Service,
+	// and leaves a key in Redis and an entry here.
+	rates web.Rates
 
 	mu     sync.Mutex
 	events map[string]*local
@@ -81,7 +85,7 @@ type Broker struct {
 // New returns a broker.
 func New(o Options) *Broker {
 	o.Labels = cmp.Or(o.Labels, labels.New())
-	b := &Broker{o: o, sampled: logs.NewThrottle(warnEvery), events: map[string]*local{}, limits: limits{most: o.RequestsPerUser}}
+	b := &Broker{o: o, sampled: logs.NewThrottle(warnEvery), events: map[string]*local{}, rates: web.Rates{Most: o.RequestsPerUser, Window: ratesWindow}}
 	b.metrics = newMetrics(b)
 	b.family = o.Redis.Family(redis.FamilyOptions{
 		Name: room.DispatchStream("<instance>"), Group: Group, Server: o.Server, Fields: true,
@@ -405,7 +409,7 @@ func (b *Broker) clean() {
 	}
 	b.metrics.labels.Choose("broker", sizes)
 	b.tables.clean(time.Now())
-	b.limits.clean(time.Now())
+	b.rates.Clean(time.Now())
 }
 
 // attach adds a connection of a user whose place is the answer to a request.

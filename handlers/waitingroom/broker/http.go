@@ -33,7 +33,7 @@ func (b *Broker) user(h func(w http.ResponseWriter, r *http.Request, event strin
 		case !room.ValidUser(u.ID):
 			web.Refuse(w, r, web.Refusal{Status: http.StatusBadRequest, Word: "bad_user", Message: "a user id has 1 to 128 printable characters"})
 		default:
-			if wait := b.limits.take(u.ID, time.Now()); wait > 0 {
+			if wait := b.rates.Take(u.ID, time.Now()); wait > 0 {
 				web.Refuse(w, r, web.Refusal{
 					Status: http.StatusTooManyRequests, Word: "too_many_requests", Message: "wait as long as Retry-After says",
 					RetryAfter: (wait + time.Second - 1).Truncate(time.Second),
