@@ -25,7 +25,6 @@ import (
 type Registry struct {
 	env        Env
 	plugin     string // whose Register runs
-	plugins    []Plugin
 	routes     []Route
 	services   []NamedService
 	handlers   map[string]http.Handler
@@ -84,7 +83,7 @@ func NewRegistry(env Env, plugins ...Plugin) (*Registry, error) {
 	if r.env.Tracer == nil {
 		r.env.Tracer = noopTracer()
 	}
-	r.plugins, r.plugin = slices.Clone(plugins), "pipeline"
+	r.plugin = "pipeline"
 	r.ErrorClasses(ownClasses()...)
 	for _, p := range plugins {
 		r.plugin = p.Name()
@@ -135,9 +134,6 @@ func Offers[T any](r *Registry) []T {
 	}
 	return list
 }
-
-// Plugins returns the registered plugins, in their order. Disabled ones are not among them.
-func (r *Registry) Plugins() []Plugin { return slices.Clone(r.plugins) }
 
 // Env returns what the process offers to plugins.
 func (r *Registry) Env() Env { return r.env }

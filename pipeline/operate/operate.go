@@ -11,7 +11,8 @@ import (
 )
 
 // Operated is implemented by a plugin that has reports or actions. Operations is called before the
-// settings are read, and its functions are called after all plugins were registered.
+// settings are read, and its functions are called after all plugins were registered. A plugin that also offers
+// itself in Register (pipeline.Registry.Offer) has its actions in the console.
 type Operated interface {
 	Operations() Operations
 }

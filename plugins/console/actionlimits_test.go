@@ -197,11 +197,11 @@ func TestTheStopEndsActions(t *testing.T) {
 }
 
 // twice is a plugin whose action has the name of another one.
-type twice struct{ *till }
+type twice struct{ first *till }
 
-func (twice) Name() string { return "twice" }
-
-func (twice) Register(*pipeline.Registry) error { return nil }
+func (twice) Name() string                          { return "twice" }
+func (t twice) Register(r *pipeline.Registry) error { r.Offer(t); return nil }
+func (t twice) Operations() operate.Operations      { return t.first.Operations() }
 
 func TestActionsWithMistakesEndTheStart(t *testing.T) {
 	t.Parallel()

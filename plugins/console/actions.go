@@ -26,13 +26,13 @@ type action struct {
 // usesPath is the address of what was done below that of the actions.
 const usesPath = "uses"
 
-// collectActions returns the actions of all plugins, in their order.
+// collectActions returns the actions of the plugins that offer themselves, in their order.
 func collectActions(reg *pipeline.Registry) ([]action, error) {
 	var all []action
 	var errs []error
-	for _, p := range reg.Plugins() {
-		operated, ok := p.(operate.Operated)
-		if !ok {
+	for _, operated := range pipeline.Offers[operate.Operated](reg) {
+		p, ok := operated.(pipeline.Plugin)
+		if !ok { // its commands are not found either
 			continue
 		}
 		for _, a := range operated.Operations().Actions {
