@@ -41,12 +41,12 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "problems", Title: "Failed or unknown", Load: p.show(showProblems)},
 		}},
 		{Path: groupPage, Title: "Group of effects", Hidden: true, Panels: []console.Panel{
-			{Name: "group", Title: "Totals", Load: p.show(showGroup)},
+			{Name: "group", Title: "Totals", Load: p.show(showGroup), Actions: []string{"once pause", "once resume", "once cancel"}},
 			{Name: "parts", Title: "Parts", Load: p.show(showParts)},
 			{Name: "problems", Title: "Failed or unknown", Load: p.show(showProblems)},
 		}},
 		{Path: effectPage, Title: "Effect", Hidden: true, Panels: []console.Panel{
-			{Name: "effect", Title: "What is known", Load: p.show(p.showEffect)},
+			{Name: "effect", Title: "What is known", Load: p.show(p.showEffect), Actions: []string{"once replay", "once resolve"}},
 			{Name: "find", Title: "Find another one", Load: showFind},
 		}},
 	}
@@ -180,13 +180,6 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 	} else if err != nil {
 		return nil, err
 	}
-	ended := s.Done + s.Failed + s.Unknown + s.Cancelled
-	open := s.Waiting + s.Calling
-	balance := operate.Check{Name: "balance", Level: operate.OK, Text: fmt.Sprintf("accepted %d = ended %d + open %d", s.Accepted, ended, open)}
-	if s.Accepted != ended+open {
-		balance.Level = operate.Fail
-		balance.Text = fmt.Sprintf("accepted %d, but ended %d + open %d = %d: the totals of the ledger are wrong", s.Accepted, ended, open, ended+open)
-	}
 	return console.Blocks{
 		console.Stats{
 			{Name: "Kind", Cell: console.Word(s.Kind)},
@@ -204,8 +197,17 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 			{Name: "Unknown", Cell: problem(s.Unknown, operate.Fail)},
 			{Name: "Cancelled", Cell: console.Count(s.Cancelled)},
 		},
-		console.Checks{balance},
+		console.Checks{balanceOf(s)},
 	}, nil
+}
+
+// balanceOf says whether what was accepted has ended or is open.
+func balanceOf(s ledger.Status) operate.Check {
+	ended, open := s.Done+s.Failed+s.Unknown+s.Cancelled, s.Waiting+s.Calling
+	if s.Accepted != ended+open {
+		return operate.Check{Name: "balance", Level: operate.Fail, Text: fmt.Sprintf("accepted %d, but ended %d + open %d = %d: the totals of the ledger are wrong", s.Accepted, ended, open, ended+open)}
+	}
+	return operate.Check{Name: "balance", Level: operate.OK, Text: fmt.Sprintf("accepted %d = ended %d + open %d", s.Accepted, ended, open)}
 }
 
 func showParts(ctx context.Context, l *ledger.Ledger, q console.Query) (console.Block, error) {

@@ -123,6 +123,29 @@ func TestThePageOfAnEffectThatNobodyKnows(t *testing.T) {
 	})
 }
 
+// The pages of a group and of an effect lead to what an operator can do about them.
+func TestThePagesLeadToActions(t *testing.T) {
+	t.Parallel()
+	w := oncetest.New(t)
+	newInvoices(w.Once, once.Never, nil)
+	fields := map[string][]string{}
+	for _, a := range w.Once.Operations().Actions {
+		for _, f := range a.Fields {
+			if f.Required {
+				fields[a.Name] = append(fields[a.Name], f.Name)
+			}
+		}
+	}
+	for path, in := range map[string][]string{"effects/group": {"kind", "group"}, "effects/effect": {"kind", "group", "id"}} {
+		i := slices.IndexFunc(w.Once.Console(), func(p console.Page) bool { return p.Path == path })
+		actions := w.Once.Console()[i].Panels[0].Actions
+		require.NotEmpty(t, actions)
+		for _, name := range actions {
+			require.Equal(t, in, fields[name], "the address of the page has what %s requires", name)
+		}
+	}
+}
+
 func TestABinaryWithoutKindsHasNoPagesOfEffects(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, once.NewPlugin(nil, nil).Console())

@@ -19,10 +19,10 @@ import (
 // Operations implements operate.Operated.
 func (p *Plugin) Operations() operate.Operations {
 	group := []operate.Field{
-		{Name: "kind", Help: "the `kind` of effect"},
-		{Name: "group", Help: "the `group` of effects"},
+		{Name: "kind", Help: "the `kind` of effect", Required: true},
+		{Name: "group", Help: "the `group` of effects", Required: true},
 	}
-	effect := append(slices.Clone(group), operate.Field{Name: "id", Help: "the `id` of the effect in its group"})
+	effect := append(slices.Clone(group), operate.Field{Name: "id", Help: "the `id` of the effect in its group", Required: true})
 	steer := func(verb, short string, danger operate.Danger, do func(context.Context, *ledger.Ledger, ledger.Group, ledger.By) (string, error)) operate.Action {
 		return operate.Action{
 			About:   p.about("once "+verb, short, group, "once "+verb+" --kind invoice --group acme --why \"they asked for it\""),
@@ -62,10 +62,11 @@ func (p *Plugin) Operations() operate.Operations {
 				Read: p.withEffect(p.explain),
 			},
 			{
-				About: p.about("once problems", "List the effects that failed or ended unknown", append(slices.Clone(group),
-					operate.Field{Name: "state", Help: "only in this `state`: FAILED or UNKNOWN"},
-					operate.Field{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"}),
-					"once problems", "once problems --kind invoice --state UNKNOWN"),
+				About: p.about("once problems", "List the effects that failed or ended unknown", []operate.Field{
+					{Name: "kind", Help: "only of this `kind`"}, {Name: "group", Help: "only of this `group`, with its kind"},
+					{Name: "state", Help: "only in this `state`: FAILED or UNKNOWN"},
+					{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"},
+				}, "once problems", "once problems --kind invoice --state UNKNOWN"),
 				Read: p.withLedger(listProblems),
 			},
 		},
@@ -147,21 +148,13 @@ func (p *Plugin) withLedger(do func(context.Context, *ledger.Ledger, operate.Inp
 
 func (p *Plugin) withGroup(do func(context.Context, *ledger.Ledger, ledger.Group, operate.Input) (operate.Answer, error)) read {
 	return p.withLedger(func(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
-		g := ledger.Group{Kind: in.Text("kind"), Name: in.Text("group")}
-		if g.Kind == "" || g.Name == "" {
-			return operate.Answer{}, &operate.InputError{Problem: "--kind and --group must be given; `once` lists them"}
-		}
-		return do(ctx, l, g, in)
+		return do(ctx, l, ledger.Group{Kind: in.Text("kind"), Name: in.Text("group")}, in)
 	})
 }
 
 func (p *Plugin) withEffect(do func(context.Context, *ledger.Ledger, ledger.Key, operate.Input) (operate.Answer, error)) read {
 	return p.withGroup(func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
-		k := ledger.Key{Kind: g.Kind, Group: g.Name, ID: in.Text("id")}
-		if k.ID == "" {
-			return operate.Answer{}, &operate.InputError{Problem: "--id must be given"}
-		}
-		return do(ctx, l, k, in)
+		return do(ctx, l, ledger.Key{Kind: g.Kind, Group: g.Name, ID: in.Text("id")}, in)
 	})
 }
 
