@@ -88,3 +88,36 @@ func TestTheTopologyHasTheResultsOfPromotions(t *testing.T) {
 	require.NotContains(t, topologyOf(t, wire.New().Plugins()), line, "they are not enabled by default")
 	require.Contains(t, topologyOf(t, wire.New().Plugins(), "MILLRACE__PLUGINS__PROMOTION__RESULTS__ENABLED=true"), line)
 }
+
+// What handlers and services call is shown: the far side of each kind of payout or effect, receivers, APIs.
+func TestTheTopologyHasWhatIsCalled(t *testing.T) {
+	t.Parallel()
+	const effects, room, money = "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__", "MILLRACE__PLUGINS__WAITINGROOM__", "MILLRACE__PLUGINS__PROMOTION__MONEY_API__"
+	environ := []string{
+		effects + "REPEAT=never", effects + "KEY=id", effects + "GROUP=group", effects + "REQUEST__PATH=/notices", effects + "ANSWERS__RECEIPT=id",
+		effects + "API__URL=https://notices.example/secret", effects + "EFFECTS__TOPIC=notices",
+		room + "ENABLED=true", room + "EVENT_SERVICE__URL=https://events.example/secret", room + "ADMIN_TOKEN=the-token-of-operators",
+		"MILLRACE__PLUGINS__WEB__AUTH__HEADER=X-User", "MILLRACE__PLUGINS__WEB__TRUSTED_PROXIES=127.0.0.1",
+		"MILLRACE__PLUGINS__WEBHOOK__ENABLED=true", "MILLRACE__PLUGINS__WEBHOOK__URL=https://hooks.example/secret",
+		"MILLRACE__PLUGINS__WEBHOOK__SECRET=of-at-least-thirty-two-characters-1",
+	}
+	blocks := func(environ []string) map[string]string {
+		all := map[string]string{}
+		for block := range strings.SplitSeq(topologyOf(t, wire.New().Plugins(), environ...), "\n\n") {
+			name, rest, _ := strings.Cut(block, "\n")
+			all[name] = rest
+		}
+		return all
+	}
+	found := blocks(environ)
+	for name, called := range map[string]string{
+		"promotion.point.stream": "server simulated Money API", "promotion.voucher.retry": "server simulated Money API",
+		"notice.accept": "ledger notice", "plugin effects": "server https://notices.example", "plugin waitingroom": "server https://events.example",
+		"webhook": "server https://hooks.example", "webhook.retry": "server https://hooks.example",
+	} {
+		require.Contains(t, found[name]+"\n", "  calls        "+called+"\n", name)
+	}
+	require.NotContains(t, found["promotion.point.accept"], "calls", "it only stores the payout")
+	found = blocks([]string{money + "SIMULATOR__ENABLED=false", money + "URL=https://money.example/v1", money + "TOKEN=x"})
+	require.Contains(t, found["promotion.point.stream"], "  calls        server https://money.example\n")
+}
