@@ -65,17 +65,17 @@ func (e *Effects[T]) recordOf(m *message.Message) (ledger.Record, error) {
 		if !pipeline.IsPermanent(err) {
 			err = pipeline.WithClass(pipeline.Permanent(fmt.Errorf("once: decode a record of kind %s: %w", e.kind.Name, err)), pipeline.ClassUndecodable)
 		}
-		return ledger.Record{}, from(origin, err)
+		return ledger.Record{}, withOrigin(origin, err)
 	}
 	rec, err := e.record(v, m.Payload)
 	if err != nil {
-		return ledger.Record{}, from(origin, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable))
+		return ledger.Record{}, withOrigin(origin, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable))
 	}
 	rec.Headers, rec.Origin = traceHeaders(m.Context(), m.Metadata), origin
 	return rec, nil
 }
 
-func from(origin string, err error) error { return fmt.Errorf("the record at %s: %w", origin, err) }
+func withOrigin(origin string, err error) error { return fmt.Errorf("the record at %s: %w", origin, err) }
 
 // outcome returns the error of one record, and counts it.
 func (e *Effects[T]) outcome(k ledger.Key, r ledger.AcceptResult) error {
