@@ -75,7 +75,9 @@ func (e *Effects[T]) recordOf(m *message.Message) (ledger.Record, error) {
 	return rec, nil
 }
 
-func withOrigin(origin string, err error) error { return fmt.Errorf("the record at %s: %w", origin, err) }
+func withOrigin(origin string, err error) error {
+	return fmt.Errorf("the record at %s: %w", origin, err)
+}
 
 // outcome returns the error of one record, and counts it.
 func (e *Effects[T]) outcome(k ledger.Key, r ledger.AcceptResult) error {
