@@ -33,21 +33,25 @@ func TestCredentialsOfKafkaAreRotatedUnderLoad(t *testing.T) {
 	addr, admin, _ := startGuardedKafka(t, &servers.Guard{Keystore: cert, Reauth: time.Second})
 	allowLoad(t, admin)
 
-	for mechanism, rotate := range map[string]func(t *testing.T, n int) string{
-		"SCRAM-SHA-512": func(t *testing.T, n int) string {
+	for mechanism, rotate := range map[string]func(t *testing.T, n int) (credential func() string){
+		"SCRAM-SHA-512": func(t *testing.T, n int) func() string {
 			password := fmt.Sprintf("scram%d", n)
 			altered, err := admin.AlterUserSCRAMs(t.Context(), nil, []kadm.UpsertSCRAM{
 				{User: "millrace", Mechanism: kadm.ScramSha512, Iterations: 4096, Password: password},
 			})
 			require.NoError(t, err)
 			require.NoError(t, altered.Error())
-			return password
+			return func() string { return password }
 		},
-		"OAUTHBEARER": func(_ *testing.T, n int) string { // the broker ends a login with its token
+		// Each login gets a token of its own, as from a real issuer, because the broker ends a login with its token.
+		// With one token per rotation, a busy machine needed longer for a round than the token lived, and nobody could log in any more.
+		"OAUTHBEARER": func(_ *testing.T, n int) func() string {
 			part := func(json string) string { return base64.RawURLEncoding.EncodeToString([]byte(json)) }
-			now := time.Now()
-			return part(`{"alg":"none"}`) + "." +
-				part(fmt.Sprintf(`{"sub":"millrace","jti":"%d","iat":%d,"exp":%d}`, n, now.Unix()-1, now.Add(10*time.Second).Unix())) + "."
+			return func() string {
+				now := time.Now()
+				return part(`{"alg":"none"}`) + "." +
+					part(fmt.Sprintf(`{"sub":"millrace","jti":"%d","iat":%d,"exp":%d}`, n, now.Unix()-1, now.Add(10*time.Second).Unix())) + "."
+			}
 		},
 	} {
 		t.Run(mechanism, func(t *testing.T) {
@@ -57,12 +61,12 @@ func TestCredentialsOfKafkaAreRotatedUnderLoad(t *testing.T) {
 			require.NoError(t, err)
 
 			var mu sync.Mutex
-			current, sent := rotate(t, 0), map[string]int{} // by credential, how often a connection got it
-			credential := setting.NewProvidedSecret(current, func(context.Context) (string, error) {
+			current, sent := rotate(t, 0), 0 // how often a connection got a credential since the last rotation
+			credential := setting.NewProvidedSecret(current(), func(context.Context) (string, error) {
 				mu.Lock()
 				defer mu.Unlock()
-				sent[current]++
-				return current, nil
+				sent++
+				return current(), nil
 			})
 			p := kafka.New()
 			c := p.Settings().(*kafka.Config)
@@ -78,12 +82,12 @@ func TestCredentialsOfKafkaAreRotatedUnderLoad(t *testing.T) {
 				l.more()
 				next := rotate(t, n)
 				mu.Lock()
-				current = next
+				current, sent = next, 0
 				mu.Unlock()
 				l.reaches("publisher and reader log in again", func() bool {
 					mu.Lock()
 					defer mu.Unlock()
-					return sent[next] >= 2
+					return sent >= 2
 				})
 			}
 			l.stop()
