@@ -34,8 +34,8 @@ type room struct {
 func rooms() []room {
 	contract := []string{"github.com/ThreeDotsLabs/watermill", "go.opentelemetry.io/otel", "github.com/prometheus/client_golang/prometheus"}
 	list := []room{
-		{folder: "pipeline/app", ours: []string{"pipeline/", "configs"}, testsToo: []string{"plugins/"}},
-		{folder: "pipeline/middleware", ours: []string{"pipeline", "pipeline/logs", "pipeline/loop", "pipeline/setting"}, testsToo: []string{"pipeline/"}, others: contract},
+		{folder: "pipeline/app", ours: []string{"pipeline/", "configs"}, testsToo: []string{"plugins/", "internal/terminaltest"}},
+		{folder: "pipeline/middleware", ours: []string{"pipeline", "pipeline/logs", "pipeline/loop", "pipeline/setting"}, testsToo: []string{"pipeline/"}, others: append([]string{"github.com/prometheus/client_model/go"}, contract...)},
 		{folder: "pipeline/httpclient", ours: []string{"pipeline/logs", "pipeline/setting"}, testsToo: []string{"pipeline/"}, others: append([]string{"golang.org/x/oauth2"}, contract...)},
 		{folder: "pipeline/pipelinetest", ours: []string{"pipeline/"}, others: append([]string{"github.com/stretchr/testify"}, contract...)},
 		{folder: "pipeline", testsToo: []string{"pipeline/"}, others: contract},
@@ -81,7 +81,7 @@ func onlys() []only {
 	return []only{
 		{modules: []string{"github.com/google/wire"}, in: []string{"wire/"}},
 		{modules: []string{"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/pressly/goose"}, in: []string{"plugins/sqldb/", "plugins/once/", "handlers/", "internal/sqldbtest"}},
-		{modules: []string{"github.com/spf13/cobra"}, in: []string{"pipeline/app/", "plugins/deadletter/", "handlers/", "internal/"}},
+		{modules: []string{"github.com/spf13/cobra"}, in: []string{"pipeline/app/", "plugins/console/", "plugins/deadletter/", "handlers/", "internal/"}},
 		{
 			modules: []string{
 				"github.com/IBM/sarama", "github.com/ThreeDotsLabs/watermill-kafka", "github.com/ThreeDotsLabs/watermill-redisstream",

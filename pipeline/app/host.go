@@ -64,6 +64,10 @@ func (h *Host) Err() io.Writer { return h.o.Stderr }
 // IsTerminal reports whether a person reads what is written to w.
 func (h *Host) IsTerminal(w io.Writer) bool { return isTerminal(w) }
 
+// Colors reports whether a person reads what is written to w, on a terminal with colors, and wants them
+// (https://no-color.org).
+func (h *Host) Colors(w io.Writer) bool { return isTerminal(w) && showsColors(h.o.Environ) }
+
 // JSONFlag adds --json to a command and returns the command.
 func (h *Host) JSONFlag(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().Bool("json", false, "write one JSON object, for scripts")

@@ -1,41 +1,16 @@
 package app
 
 import (
-	"bufio"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
-)
 
-// pseudoTerminal returns both ends of a terminal: what is written to screen is read from person.
-func pseudoTerminal(t *testing.T) (person *bufio.Reader, screen *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = master.Close() })
-	control := func(request uintptr, value *int32) {
-		conn, err := master.SyscallConn()
-		require.NoError(t, err)
-		require.NoError(t, conn.Control(func(fd uintptr) {
-			_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, request, uintptr(unsafe.Pointer(value)))
-			require.Zero(t, errno)
-		}))
-	}
-	var unlocked, number int32
-	control(syscall.TIOCSPTLCK, &unlocked)
-	control(syscall.TIOCGPTN, &number)
-	screen, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = screen.Close() })
-	return bufio.NewReader(master), screen
-}
+	"github.com/millrace-io/millrace/internal/terminaltest"
+)
 
 func TestTheLogOnATerminalIsForPeople(t *testing.T) {
 	t.Parallel()
@@ -56,7 +31,7 @@ func TestTheLogOnATerminalIsForPeople(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			person, screen := pseudoTerminal(t)
+			person, screen := terminaltest.Open(t)
 			newLogger(screen, LogSettings{Format: c.format}, c.environ).Info("waiting", slog.Duration("at_most", 15*time.Second))
 			line, err := person.ReadString('\n')
 			require.NoError(t, err)

@@ -65,9 +65,13 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 	})
 	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.fail)
 	reg.Collect(c.metrics.collectors()...)
+	reg.Offer(c) // operate.AckCounter
 	reg.Service("middleware", c.failures)
 	return c
 }
+
+// Acked implements operate.AckCounter.
+func (c *Chain) Acked(route string) uint64 { return c.metrics.acked(route) }
 
 // Wrap puts the chain around the handler of a route (pipeline.RuntimeOptions.Wrap).
 func (c *Chain) Wrap(r pipeline.Route) (handle message.HandlerFunc, received func(*message.Message)) {

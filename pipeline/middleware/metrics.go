@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -66,6 +67,15 @@ func newMetrics() *metrics {
 
 func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.messages, m.seconds, m.inFlight, m.last, m.stuck, m.batchSeconds, m.batchRecords}
+}
+
+// acked returns the value of the counter of a route.
+func (m *metrics) acked(route string) uint64 {
+	var value dto.Metric
+	if err := m.messages.WithLabelValues(route, outcomeAcked, "").Write(&value); err != nil {
+		return 0 // a counter can always be written
+	}
+	return uint64(value.GetCounter().GetValue())
 }
 
 // routeMetrics are the series of one route.

@@ -34,6 +34,12 @@ type RoutesStatus struct {
 	Checks []Check       `json:"checks"` // what could not be read
 }
 
+// AckCounter is what the chain of a process offers (pipeline.Registry.Offer): how many messages of a route
+// this instance has acknowledged since it started. It is safe for concurrent use.
+type AckCounter interface {
+	Acked(route string) uint64
+}
+
 // Routes returns the report about the routes of all plugins: what waits, what is in flight, what
 // waits for a retry, and the dead letters. The route that reads a retry topic is part of the routes
 // that retry into it.

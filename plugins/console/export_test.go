@@ -1,4 +1,24 @@
 package console
 
+import (
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
 // Impatient makes requests answer at once that an action still runs.
 func (p *Plugin) Impatient() { p.server.patience = patience{} }
+
+// TextOf returns a page with one panel for a terminal.
+func TextOf(title string, b console.Block, width int) string {
+	return string(textFormat{width: width}.page(view{Title: title, Instance: "rig", Time: "12:00:00", Panels: []shown{{Title: title, Block: b, At: time.Now()}}}))
+}
+
+// Rates returns what the home page shows of a counter, look by look.
+func Rates(c operate.AckCounter, route string) func(now time.Time) string {
+	r := rates{}
+	return func(now time.Time) string {
+		return rateCell(r.of([]operate.AckCounter{c}, []string{route}, now), route).Text
+	}
+}

@@ -110,8 +110,8 @@ func (p *Plugin) Operations() operate.Operations {
 	}}}
 }
 
-// find returns the address of the running console.
-func (p *Plugin) find(ctx context.Context) (string, error) {
+// address returns that of the console that runs on this machine with these settings.
+func (p *Plugin) address() (string, error) {
 	host, port, err := net.SplitHostPort(p.config.Listen)
 	if err != nil {
 		return "", fmt.Errorf("console: plugins.console.listen: %w", err)
@@ -119,7 +119,15 @@ func (p *Plugin) find(ctx context.Context) (string, error) {
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1" // it listens at all addresses of this machine
 	}
-	address := p.url(net.JoinHostPort(host, port))
+	return p.url(net.JoinHostPort(host, port)), nil
+}
+
+// find returns the address of the running console.
+func (p *Plugin) find(ctx context.Context) (string, error) {
+	address, err := p.address()
+	if err != nil {
+		return "", err
+	}
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+strings.TrimPrefix(stylePath(), "/"), http.NoBody)

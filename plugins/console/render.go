@@ -104,6 +104,12 @@ func (s *server) answerPage(w http.ResponseWriter, r *http.Request, asked string
 }
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, status int, v view) {
+	if format, wanted := wantsText(r); wanted && v.Action == nil {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(status)
+		_, _ = w.Write(format.page(v))
+		return
+	}
 	var b bytes.Buffer // an error of the template must not be half a page
 	if err := s.templates.Execute(&b, v); err != nil {
 		s.plugin.log.ErrorContext(r.Context(), "page not rendered", logs.Err(err))

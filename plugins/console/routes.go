@@ -111,10 +111,12 @@ func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block,
 func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block, error) {
 	found := s.read(ctx)
 	t := console.Table{
-		Columns: console.Columns("Route", "State", "From", "Waiting", "In flight", "Oldest", "Retries", "Next retry", "Dead letters"),
+		Columns: console.Columns("Route", "State", "From", "Done/s", "Waiting", "In flight", "Oldest", "Retries", "Next retry", "Dead letters"),
 		Empty:   "This instance has no routes.",
-		Note:    "The numbers are those of all instances. What waits in a Kafka topic includes what is in flight.",
+		Note:    "Done/s are the messages that this instance acknowledges. All other numbers are those of all instances. What waits in a Kafka topic includes what is in flight.",
 	}
+	t.Columns[3].Name = "done_per_second"
+	perSecond := s.perSecond()
 	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead) {
 		dead := console.Number(r.DeadLetters)
 		if r.DeadLetters != nil && *r.DeadLetters > 0 {
@@ -128,7 +130,7 @@ func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block
 			due = console.Until(*r.NextDue)
 		}
 		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(r.Route), stateOf(r, found, time.Now()), console.Word(placeOf(r.From)), console.Number(r.Waiting), console.Number(r.InFlight),
+			console.Word(r.Route), stateOf(r, found, time.Now()), console.Word(placeOf(r.From)), rateCell(perSecond, r.Route), console.Number(r.Waiting), console.Number(r.InFlight),
 			oldest, console.Number(r.Retries), due, dead,
 		})
 	}
@@ -141,6 +143,15 @@ func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block
 		blocks = append(blocks, checks)
 	}
 	return blocks, nil
+}
+
+// perSecond returns the rates of all routes.
+func (s *server) perSecond() map[string]float64 {
+	var names []string
+	for _, r := range s.registry.Routes() {
+		names = append(names, r.Name)
+	}
+	return s.rates.of(pipeline.Offers[operate.AckCounter](s.registry), names, time.Now())
 }
 
 // stateOf says in words what a route does. The worst that is known counts.

@@ -42,6 +42,7 @@ type server struct {
 	requests    httpserver.Requests
 	connections *httpserver.Connections
 	loads       *loads
+	rates       rates
 	uses        *uses
 	origins     *http.CrossOriginProtection
 	panels      pace // how long a panel is waited for

@@ -1,0 +1,156 @@
+package console_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/internal/terminaltest"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	pages "github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/console"
+)
+
+// top runs the command and returns what it wrote and its exit code.
+func top(ctx context.Context, stdout io.Writer, environ []string, args ...string) (code int, stderr string) {
+	var log pipelinetest.Buffer
+	code = app.Main(ctx, app.Options{
+		Name: "mine", Plugins: []pipeline.Plugin{console.New()}, Args: append([]string{"top"}, args...), Stdout: stdout, Stderr: &log,
+		Environ: append([]string{"MINE__PLUGINS__CONSOLE__ENABLED=true", "MINE__DATA_DIR=/nonexistent"}, environ...),
+	})
+	return code, log.String()
+}
+
+func TestTopShowsAPageOnce(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, page(loading("carts", pages.Stats{{Name: "Open", Cell: pages.Count(3)}}, nil)))
+	listen := "MINE__PLUGINS__CONSOLE__LISTEN=" + strings.TrimPrefix(r.base, "http://")
+	for name, c := range map[string]struct {
+		environ, args []string
+		code          int
+		out, log      string
+	}{
+		"the console of the settings": {[]string{listen}, []string{"tried"}, app.ExitOK, "Panel carts\nOpen  3\n", ""},
+		"the console at an address":   {nil, []string{"tried", "--url", r.base}, app.ExitOK, "Panel carts\nOpen  3\n", ""},
+		"the routes":                  {nil, []string{"--url", r.base}, app.ExitOK, "This instance has no routes.\n", ""},
+		"for scripts":                 {nil, []string{"tried", "--json", "--url", r.base}, app.ExitOK, `"open": 3`, ""},
+		"no such page":                {nil, []string{"cart", "--url", r.base}, app.ExitBad, "", `the console has no page "cart"; it has tried`},
+		"no such page for scripts":    {nil, []string{"cart", "--json", "--url", r.base}, app.ExitBad, "", `the console has no page "cart"; it has tried`},
+		"nothing answers":             {[]string{"MINE__PLUGINS__CONSOLE__LISTEN=127.0.0.1:1"}, nil, app.ExitUnavailable, "", "the console does not answer"},
+		"no address":                  {nil, []string{"--url", "localhost:9465"}, app.ExitUsage, "", "--url must be an address such as https://host"},
+		"too often":                   {nil, []string{"--every", "1ms"}, app.ExitUsage, "", "--every must be at least 1s, got 1ms"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out pipelinetest.Buffer
+			code, log := top(t.Context(), &out, c.environ, c.args...)
+			require.Equal(t, c.code, code, log)
+			require.Contains(t, out.String(), c.out)
+			require.Contains(t, log, c.log)
+		})
+	}
+}
+
+// signingIn puts a password into the input of the process. It is the only test that does.
+func signingIn(t *testing.T, password string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "input")
+	require.NoError(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
+	input, err := os.Open(file)
+	require.NoError(t, err)
+	before := os.Stdin
+	os.Stdin = input
+	t.Cleanup(func() {
+		os.Stdin = before
+		require.NoError(t, input.Close())
+	})
+}
+
+func TestTopSignsIn(t *testing.T) { //nolint:paralleltest // it replaces the input of the process
+	r := start(t, func(c *console.Config) { c.UsersFile = usersFile(t) }, page(loading("secret", pages.Text("inside"), nil)))
+	for password, want := range map[string]struct {
+		args []string
+		code int
+		text string
+	}{
+		"open":  {[]string{"--user", "ann"}, app.ExitOK, "inside"},
+		"wrong": {[]string{"--user", "ann"}, app.ExitBad, "401 Unauthorized"},
+		"":      {[]string{"--user", "ann"}, app.ExitUsage, "--user needs the password in the first line of the input"},
+		"none":  {nil, app.ExitBad, "wants a login: give --user"},
+	} {
+		signingIn(t, password)
+		var out pipelinetest.Buffer
+		code, log := top(t.Context(), &out, nil, append([]string{"tried", "--url", r.base}, want.args...)...)
+		require.Equal(t, want.code, code, log)
+		require.Contains(t, out.String()+log, want.text)
+	}
+}
+
+// Nobody else may take the address of the console and ask for its passwords.
+func TestTopTrustsTheCertificateOfTheSettings(t *testing.T) {
+	t.Parallel()
+	certificate, _ := pipelinetest.Certificate(t)
+	other, _ := pipelinetest.Certificate(t)
+	r := start(t, func(c *console.Config) { c.TLS.CertFile, c.TLS.KeyFile = certificate, certificate }, page(loading("a", pages.Text("inside"), nil)))
+	listen := "MINE__PLUGINS__CONSOLE__LISTEN=" + strings.TrimPrefix(r.base, "http://")
+	for file, want := range map[string]int{certificate: app.ExitOK, other: app.ExitUnavailable} {
+		var out pipelinetest.Buffer
+		code, log := top(t.Context(), &out, []string{listen, "MINE__PLUGINS__CONSOLE__TLS__CERT_FILE=" + file, "MINE__PLUGINS__CONSOLE__TLS__KEY_FILE=" + file}, "tried")
+		require.Equal(t, want, code, log)
+		if want != app.ExitOK {
+			require.Contains(t, log, "has another certificate than "+other)
+		}
+	}
+}
+
+// On a terminal it follows the page, says when it can't, and leaves the screen as it was.
+func TestTopFollowsAPage(t *testing.T) {
+	t.Parallel()
+	var looks atomic.Int64
+	counts := pages.Panel{Name: "looks", Load: func(context.Context, pages.Query) (pages.Block, error) {
+		rows := make([][]pages.Cell, 40)
+		for i := range rows {
+			rows[i] = []pages.Cell{pages.Word("row")}
+		}
+		return pages.Blocks{pages.Stats{{Name: "Looks", Cell: pages.Count(looks.Add(1))}}, pages.Table{Columns: pages.Columns("Row"), Rows: rows}}, nil
+	}}
+	r := start(t, nil, page(counts))
+	person, screen := terminaltest.Open(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		code, _ := top(ctx, screen, []string{"TERM=xterm"}, "tried", "--every", "1s", "--url", r.base)
+		ended <- code
+	}()
+	sees(t, person, "\x1b[?1049h")
+	sees(t, person, "Looks  1\x1b[K")
+	sees(t, person, "… 21 more lines: enlarge the window, or use --once\x1b[K")
+	sees(t, person, "Looks  2\x1b[K")
+	require.NoError(t, r.stop())
+	sees(t, person, "Looks") // still shown
+	sees(t, person, "!! Shown is ")
+	interrupt()
+	sees(t, person, "\x1b[?1049l")
+	require.Equal(t, app.ExitOK, <-ended)
+}
+
+// sees reads until a text was shown.
+func sees(t *testing.T, person *bufio.Reader, text string) {
+	t.Helper()
+	var got strings.Builder
+	for !strings.HasSuffix(got.String(), text) {
+		b, err := person.ReadByte()
+		require.NoError(t, err, "it shows no %q, but %q", text, got.String())
+		got.WriteByte(b)
+		require.Less(t, got.Len(), 64<<10, "it shows no %q", text)
+	}
+}
