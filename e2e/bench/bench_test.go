@@ -30,7 +30,7 @@ func TestTheBenchmarkRuns(t *testing.T) {
 	var out pipelinetest.Buffer
 	dir := filepath.Join("..", "..", ".services", "bench")
 	err := command(t.Context(), []string{
-		"-quick", "-rows", "path,consume,publish,window,idle,jobs,room", "-targets", "100", "-dir", dir, "-pages", t.TempDir(),
+		"-quick", "-rows", "path,effects,consume,publish,window,idle,jobs,room", "-targets", "100", "-dir", dir, "-pages", t.TempDir(),
 	}, &out)
 	if errors.Is(err, errNoServer) && os.Getenv("CI") == "" {
 		t.Skip(err)

@@ -26,6 +26,7 @@ type campaign struct {
 	latency   time.Duration  // of the Money API
 	joined    bool           // all instances join their groups before the records are published
 	settings  map[string]any // further settings by their dotted paths
+	effects   bool           // the binary has a kind of effects for the records instead of promotions, and calls a far side of any kind
 	peer      string         // bare or stock runs instead of the binary
 	// watch is called while the campaign is paid, about once per second. Nil: not called.
 	watch func(ctx context.Context, r *run)
@@ -40,17 +41,25 @@ type run struct {
 	began     time.Time
 }
 
-// begin empties the servers, creates the topics and starts the simulated Money API.
-func (t *trial) begin(ctx context.Context, partitions int32, latency time.Duration) *run {
+// begin empties the servers and creates the topics.
+func (t *trial) begin(ctx context.Context, partitions int32) *run {
 	r := &run{trial: t, dsn: t.empty(ctx)}
 	t.createTopics(ctx, partitions, publishTopic)
 	t.createTopics(ctx, 1, promotiontype.StartedTopic)
-	r.api = t.start("money-api", t.millrace, "money-simulator", "--listen", "127.0.0.1:0", "--json", "--interval", "1h", "--latency", latency.String())
-	r.api.await(ctx, `"url":"`)
-	found := regexp.MustCompile(`"url":"(http://[^"]+)"`).FindStringSubmatch(r.api.out.String())
-	expect(found != nil, "no address in %s", r.api.tail())
-	r.url = found[1]
 	return r
+}
+
+// simulateMoney starts the simulated Money API.
+func (r *run) simulateMoney(ctx context.Context, latency time.Duration) {
+	r.serve(ctx, r.start("money-api", r.millrace, "money-simulator", "--listen", "127.0.0.1:0", "--json", "--interval", "1h", "--latency", latency.String()))
+}
+
+// serve takes the process as what is called.
+func (r *run) serve(ctx context.Context, api *process) {
+	api.await(ctx, `"url":"`)
+	found := regexp.MustCompile(`"url":"(http://[^"]+)"`).FindStringSubmatch(api.out.String())
+	expect(found != nil, "no address in %s", api.tail())
+	r.api, r.url = api, found[1]
 }
 
 // result is the figures of one campaign.
@@ -92,19 +101,24 @@ func (t *trial) campaigns(ctx context.Context, list ...campaign) (results []resu
 // pay runs a campaign on empty servers. It refuses the figures if a payout is missing or was
 // repeated.
 func (t *trial) pay(ctx context.Context, c campaign) (res result) {
-	r := t.begin(ctx, 8, c.latency)
+	r := t.begin(ctx, 8)
+	if c.effects {
+		r.serve(ctx, r.start("far-side", r.self, "far-side", "{}"))
+	} else {
+		r.simulateMoney(ctx, c.latency)
+	}
 	if !c.joined {
 		t.load(ctx, c.targets, promotion)
 	}
 	for range max(1, c.instances) {
-		r.start(ctx, c)
+		r.startOne(ctx, c)
 	}
 	if c.joined {
 		check(sleep(ctx, 5*time.Second))
 	}
 	before := r.cpu()
 	r.began = time.Now()
-	if c.peer == "" {
+	if c.peer == "" && !c.effects {
 		t.announce(ctx, max(c.targets, leastAnnounced))
 	}
 	if c.joined {
@@ -124,15 +138,15 @@ func (t *trial) pay(ctx context.Context, c campaign) (res result) {
 	for _, p := range r.processes {
 		res.Peak = max(res.Peak, p.memory(peak))
 	}
-	r.verify(ctx, c.targets, &res)
+	r.verify(ctx, c, &res)
 	return res
 }
 
-// start runs a process until it is ready.
-func (r *run) start(ctx context.Context, c campaign) {
+// startOne runs a process of the campaign until it is ready.
+func (r *run) startOne(ctx context.Context, c campaign) {
 	name := "instance" + strconv.Itoa(len(r.processes)+1)
 	if c.peer != "" {
-		p := r.trial.start(name, r.self, c.peer, peerConfig{
+		p := r.start(name, r.self, c.peer, peerConfig{
 			Brokers: r.brokers(), Redis: r.fleet.Addr(servers.Redis), Postgres: r.dsn, API: r.url, Targets: c.targets,
 		}.String())
 		r.processes = append(r.processes, p)
@@ -141,19 +155,30 @@ func (r *run) start(ctx context.Context, c campaign) {
 	}
 	all := map[string]any{
 		"environment": "external", "log.format": "json", "instance_id": name,
-		"plugins.telemetry.listen":         "",
-		"plugins.kafka.brokers":            r.brokers(),
-		"plugins.redis.addrs":              []string{r.fleet.Addr(servers.Redis)},
+		"plugins.telemetry.listen": "",
+		"plugins.kafka.brokers":    r.brokers(),
+		"plugins.redis.addrs":      []string{r.fleet.Addr(servers.Redis)},
+	}
+	if c.effects {
+		maps.Copy(all, r.kindSettings())
+	} else {
+		maps.Copy(all, r.promotionSettings(c.slots))
+	}
+	maps.Copy(all, c.settings)
+	r.processes = append(r.processes, r.startProduct(ctx, name, all))
+}
+
+func (r *run) promotionSettings(slots int) map[string]any {
+	all := map[string]any{
 		"plugins.promotion.stream.enabled": true,
 		"plugins.promotion.ledger.dsn":     r.dsn,
 		"plugins.promotion.money_api.url":  r.url,
 	}
-	if c.slots > 0 {
-		all["plugins.promotion.stream.min_consumers_per_instance"] = c.slots
-		all["plugins.promotion.stream.max_consumers_per_instance"] = c.slots
+	if slots > 0 {
+		all["plugins.promotion.stream.min_consumers_per_instance"] = slots
+		all["plugins.promotion.stream.max_consumers_per_instance"] = slots
 	}
-	maps.Copy(all, c.settings)
-	r.processes = append(r.processes, r.startProduct(ctx, name, all))
+	return all
 }
 
 // settled waits until all payouts are settled. Each peer prints a line then.
@@ -170,6 +195,9 @@ func (r *run) settled(ctx context.Context, c campaign) {
 		if c.watch != nil && time.Since(last) > time.Second {
 			last = time.Now()
 			c.watch(ctx, r)
+		}
+		if c.effects {
+			return r.settledEffects(ctx) >= c.targets
 		}
 		return r.settledCount(ctx) >= c.targets
 	})
@@ -193,14 +221,18 @@ func (r *run) cpu() map[string]time.Duration {
 
 // verify checks that each target was paid by exactly one call, in the ledger and in the journal of
 // the Money API. It sets the rates, which are computed from the times in the ledger.
-func (r *run) verify(ctx context.Context, n int, res *result) {
+func (r *run) verify(ctx context.Context, c campaign, res *result) {
 	var t totals
 	var all, middle float64
+	n, from := c.targets, "payouts"
+	if c.effects && c.peer == "" {
+		from = effectRows
+	}
 	check(r.db.QueryRow(ctx, `
 SELECT count(*), count(*) FILTER (WHERE state = 'SUCCESS'), coalesce(sum(attempts), 0)::bigint,
 	extract(epoch FROM max(settled_at) - min(accepted_at))::float8,
 	extract(epoch FROM percentile_disc(0.9) WITHIN GROUP (ORDER BY settled_at) - percentile_disc(0.2) WITHIN GROUP (ORDER BY settled_at))::float8
-FROM payouts`).Scan(&t.Rows, &t.Paid, &t.Attempts, &all, &middle))
+FROM `+from).Scan(&t.Rows, &t.Paid, &t.Attempts, &all, &middle))
 	check(json.Unmarshal(get(ctx, r.url+"/_sim/summary"), &t))
 	res.Rate, res.Middle = float64(n)/all, 0.7*float64(n)/middle
 	check(t.balance(n))

@@ -47,10 +47,11 @@ func promotions(n int) []int64 {
 func compareIdle(ctx context.Context, t *trial) {
 	settings := production(t.streams)
 	settings["plugins.telemetry.listen"] = "127.0.0.1:0"
-	r := t.begin(ctx, 8, 0)
+	r := t.begin(ctx, 8)
+	r.simulateMoney(ctx, 0)
 	c := campaign{targets: t.streams, settings: settings}
 	t.load(ctx, 1, promotions(t.streams)...)
-	r.start(ctx, c)
+	r.startOne(ctx, c)
 	r.settled(ctx, c)
 	check(sleep(ctx, t.quiet)) // the reads of idle streams become rare
 	active := t.count(ctx, "SELECT count(*) FROM promotion_streams WHERE active")
@@ -75,7 +76,8 @@ func compareWake(ctx context.Context, t *trial) {
 	t.cleanup(elsewhere.Close)
 	pays.settings["plugins.kafka.brokers"] = elsewhere.ListenAddrs()
 	pays.settings["instance_id"] = "payer"
-	r := t.begin(ctx, 1, 0)
+	r := t.begin(ctx, 1)
+	r.simulateMoney(ctx, 0)
 	// awaitPaid waits until n payouts are paid.
 	awaitPaid := func(n int) {
 		until(ctx, 100*time.Millisecond, func() bool {
@@ -93,9 +95,9 @@ func compareWake(ctx context.Context, t *trial) {
 	}
 	const broken = 1 // promotion whose calls open the breaker
 	t.load(ctx, 60, broken)
-	r.start(ctx, enqueues)
+	r.startOne(ctx, enqueues)
 	r.processes[0].await(ctx, "breaker opened")
-	r.start(ctx, pays)
+	r.startOne(ctx, pays)
 	each(1, 0)
 	awaitPaid(t.woken)
 	check(sleep(ctx, t.quiet))

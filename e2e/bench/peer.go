@@ -21,10 +21,10 @@ type peerConfig struct {
 
 func (c peerConfig) String() string { return string(must(json.Marshal(c))) }
 
-// programs are what this binary also is: the peers of a campaign, and the watchers of jobs. Each
+// programs are what this binary also is: the peers of a campaign, the far side of effects, and the watchers of jobs. Each
 // gets its settings on the command line.
 func programs() map[string]func(ctx context.Context, config string, out io.Writer) error {
-	return map[string]func(context.Context, string, io.Writer) error{"bare": peer(payBare), "stock": peer(payStock), "watch": watch}
+	return map[string]func(context.Context, string, io.Writer) error{"bare": peer(payBare), "stock": peer(payStock), "watch": watch, "far-side": farSide}
 }
 
 // peer runs the bare loop or the stock flow. It prints a line when it is ready, and another one

@@ -110,6 +110,12 @@ func comparisons() []comparison {
 		{"large", 3, compareLarge, []row{
 			atLeast("large-rate", "500,000 targets: payouts/s", "100,000 targets", "×", 0.95).because("the stream overflows; see below", triedLarge),
 		}},
+		{"effects", 3, compareEffects, []row{
+			atLeast("effects-rate", "effects of a kind without Go, from Kafka to the ledger: effects/s", bareLoopPeer, "×", 0.7),
+			atMost("effects-cpu", "the same: own CPU per effect (µs)", bareLoopPeer, "×", 1.4),
+			atMost("effects-postgres", "the same: PostgreSQL CPU per effect (µs)", bareLoopPeer, "×", 1.5),
+			atMost("effects-three", "the same, three instances: own CPU per effect (µs)", "one instance", "×", 1.1),
+		}},
 		{"consume", 3, compareConsume, []row{
 			atLeast("consume-local", "consume and ack a stream through the Router (per second)", stockStreamPeer, "×", 8),
 			atLeast("consume-far", "the same, round trip 1.3 ms", stockStreamPeer, "×", 50),

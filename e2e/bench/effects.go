@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
+)
+
+// effectRows are the effects in the words of the campaigns. An effect that was done by its first call has
+// no count of attempts.
+const effectRows = `(SELECT CASE state WHEN 5 THEN 'SUCCESS' END AS state, coalesce(attempts, 1) AS attempts, accepted_at, settled_at FROM once_effects) AS effects`
+
+// kindSettings are those of a kind of effects without Go: it calls for each of the same records, with as many calls at once as the bare loop.
+func (r *run) kindSettings() map[string]any {
+	const kind = "plugins.effects.kinds.payout."
+	return map[string]any{
+		"plugins.promotion.enabled":         false,
+		"plugins.once.ledger.dsn":           r.dsn,
+		kind + "repeat":                     "by_key",
+		kind + "group":                      "promotionId",
+		kind + "key":                        "targetId",
+		kind + "request.path":               point().Operation.Path,
+		kind + "request.idempotency_header": "Idempotency-Key",
+		kind + "answers.receipt":            "transactionKey",
+		kind + "api.url":                    r.url,
+		kind + "api.concurrency":            bareReaders * bareCalls,
+		kind + "effects.topic":              publishTopic,
+		kind + "effects.key_ttl":            "24h",
+		kind + "effects.max_retries":        3,
+	}
+}
+
+func (e *environment) settledEffects(ctx context.Context) int {
+	return e.count(ctx, `SELECT (SELECT coalesce(sum(done + failed + unknown + cancelled), 0) FROM once_totals WHERE grp = '')::bigint
+		+ (SELECT coalesce(sum(done + failed + unknown + cancelled), 0) FROM once_deltas)::bigint`)
+}
+
+// compareEffects measures effects from the record in Kafka to the end in the ledger.
+func compareEffects(ctx context.Context, t *trial) {
+	r := t.campaigns(ctx,
+		campaign{label: bareLoopPeer, targets: t.campaign, effects: true, peer: "bare"},
+		campaign{label: "one instance", targets: t.campaign, effects: true},
+		campaign{label: "three instances", targets: t.campaign, effects: true, joined: true, instances: 3})
+	bare, one, three := r[0], r[1], r[2]
+	t.figure("effects-rate", one.Rate, bare.Rate)
+	t.figure("effects-cpu", one.micros("own"), bare.micros("own"))
+	t.figure("effects-postgres", one.micros(servers.Postgres), bare.micros(servers.Postgres))
+	t.figure("effects-three", three.micros("own"), one.micros("own"))
+}
+
+// farSide is an API that executes a request once per idempotency key, and counts. It prints its address.
+func farSide(ctx context.Context, _ string, out io.Writer) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	f := &far{executed: map[string]int{}}
+	server := &http.Server{Handler: f} //nolint:gosec // only the benchmark calls it
+	fmt.Fprintf(out, "{\"url\":\"http://%s\"}\n", listener.Addr())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+		err = errors.Join(server.Close(), <-served)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// far is the handler of farSide.
+type far struct {
+	mu       sync.Mutex
+	executed map[string]int // requests by key
+}
+
+func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method == http.MethodGet {
+		_ = json.NewEncoder(w).Encode(f.count())
+		return
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	key := r.Header.Get("Idempotency-Key")
+	f.mu.Lock()
+	f.executed[key]++
+	f.mu.Unlock()
+	fmt.Fprintf(w, `{"transactionKey":%q}`, "done-"+key)
+}
+
+// count returns the counts in the words of the Money API. A request that was repeated counts as double,
+// because nothing here is a reason to repeat one.
+func (f *far) count() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	counts := map[string]int{"charged": len(f.executed), "executions": 0, "double_charged": 0}
+	for _, n := range f.executed {
+		counts["executions"] += n
+		if n > 1 {
+			counts["double_charged"]++
+		}
+	}
+	return counts
+}
