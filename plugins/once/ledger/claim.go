@@ -11,7 +11,9 @@ import (
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
-const sqlDue = `SELECT l.lane, (SELECT min(d.at) FROM once_due AS d WHERE d.kind = $1 AND d.lane = l.lane) FROM (%s) AS l`
+// The limits that an operator has set ride along, so that all instances learn of a change without a statement of its own.
+const sqlDue = `SELECT l.lane, (SELECT min(d.at) FROM once_due AS d WHERE d.kind = $1 AND d.lane = l.lane),
+	(SELECT m.per_second FROM once_limits AS m WHERE m.kind = $1), (SELECT m.in_flight FROM once_limits AS m WHERE m.kind = $1) FROM (%s) AS l`
 
 // laneList is a query of all lanes.
 func laneList() (sql string) {
@@ -38,7 +40,10 @@ func (l *Ledger) Due(ctx context.Context, kind string) (due Due, err error) {
 			return q.query(ctx, func(r scanner) error {
 				var lane int
 				var at portableTime
-				if err := r.Scan(&lane, &at); err != nil || time.Time(at).IsZero() {
+				var set steered
+				err := r.Scan(&lane, &at, &set.perSecond, &set.inFlight)
+				due.Limits = set.over(k.Limits)
+				if err != nil || time.Time(at).IsZero() {
 					return err
 				}
 				wait := max(0, time.Time(at).Sub(now))

@@ -33,6 +33,9 @@ func (k Kind) check() error {
 	case p.Repeat.Validate() != nil:
 		return rules.Invalid("the kind %s: Policy.Repeat is missing", k.Name)
 	}
+	if err := k.Limits.Validate(); err != nil {
+		return rules.Invalid("the limits of the kind %s: %s", k.Name, err)
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,9 +13,12 @@ import (
 
 // Ledger is an open ledger. It is safe for concurrent use. The caller of Open closes it.
 type Ledger struct {
-	opts  Options
-	log   *slog.Logger
-	store store
+	opts Options
+	// holder names this instance in once_slots. An instance that starts again has another one, so the calls
+	// of a killed one count although the name is the same.
+	holder string
+	log    *slog.Logger
+	store  store
 
 	mu      sync.RWMutex
 	kinds   map[string]*kind // the registered ones, and those that were found in the table
@@ -38,7 +42,7 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Ledger, error) {
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
-	l := &Ledger{opts: opts, log: opts.Log, kinds: map[string]*kind{}, numbers: map[int64]*kind{}}
+	l := &Ledger{opts: opts, holder: opts.Instance + "/" + rand.Text(), log: opts.Log, kinds: map[string]*kind{}, numbers: map[int64]*kind{}}
 	var err error
 	if portable.DialectOf(cfg.DSN.Reveal()) == portable.SQLite {
 		l.store, err = openSQLite(ctx, cfg, opts)

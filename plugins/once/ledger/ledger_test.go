@@ -36,7 +36,7 @@ func TestAnEffectIsAcceptedCalledAndDone(t *testing.T) {
 		require.Equal(t, []Settled{{State: rules.Success}}, mustSettle(t, l, end(claimed[0], rules.Done)), "repeated")
 		due, err = l.Due(t.Context(), "invoice")
 		require.NoError(t, err)
-		require.Equal(t, Due{Next: -1}, due)
+		require.Equal(t, nothingDue, due)
 		for range 2 {
 			s = mustStatus(t, l, acme)
 			require.Equal(t, Totals{Accepted: 1, Done: 1}, s.Totals)

@@ -167,3 +167,5 @@ func (l *Ledger) clock(t testing.TB) time.Time {
 }
 
 var operator = By{Who: "ann", Why: "a test"}
+
+var nothingDue = Due{Next: -1, Limits: InForce{PerSecondFrom: FromSettings, InFlightFrom: FromSettings}}

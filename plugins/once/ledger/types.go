@@ -23,6 +23,7 @@ type Group struct {
 type Kind struct {
 	Name   string
 	Policy rules.Policy
+	Limits Limits // of the settings
 }
 
 // Record is an effect to accept.
@@ -87,6 +88,8 @@ type Due struct {
 	Lanes []int // lanes with an effect that may be claimed now
 	// Next is the time until the next effect of any lane is due; negative: there is none.
 	Next time.Duration
+	// Limits of the kind that are in force.
+	Limits InForce
 }
 
 // By is an operator and the reason of an action, for the audit.
@@ -137,7 +140,7 @@ type Explanation struct {
 type Audit struct {
 	At time.Time `json:"at"`
 	By
-	Action   string `json:"action"` // pause, resume, cancel, replay, resolve
+	Action   string `json:"action"` // pause, resume, cancel, limit, replay, resolve
 	Detail   string `json:"detail"`
 	Database string `json:"database_user,omitempty"` // the role of the database session
 }

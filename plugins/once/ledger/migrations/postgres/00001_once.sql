@@ -13,6 +13,25 @@ CREATE TABLE once_kinds (
     name   text COLLATE "C" NOT NULL UNIQUE
 );
 
+-- Limits of a kind over all instances. per_second, in_flight: what an operator has set, where 0 is no limit; null: the settings
+-- apply. tat: the time at which all tokens that were given out are earned.
+CREATE TABLE once_limits (
+    kind       smallint PRIMARY KEY,
+    per_second double precision CHECK (per_second >= 0),
+    in_flight  int CHECK (in_flight >= 0),
+    tat        timestamptz
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+-- The calls that an instance may run at once, while the kind has such a limit. Rows of killed instances end by until.
+CREATE TABLE once_slots (
+    kind   smallint NOT NULL,
+    holder text COLLATE "C" NOT NULL,
+    slots  int NOT NULL CHECK (slots >= 0),
+    wanted int NOT NULL CHECK (wanted > 0),
+    until  timestamptz NOT NULL,
+    PRIMARY KEY (kind, holder)
+) WITH (fillfactor = 50);
+
 -- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due.
 CREATE TABLE once_groups (
     kind       smallint NOT NULL,
@@ -147,7 +166,7 @@ CREATE TABLE once_totals (
     PRIMARY KEY (kind, grp, part)
 ) WITH (fillfactor = 50);
 
--- Actions of operators. An empty id: on the whole group.
+-- Actions of operators. An empty id: on the whole group; an empty group, too: on the limits of the kind.
 CREATE TABLE once_audit (
     number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at      timestamptz NOT NULL,
@@ -171,5 +190,7 @@ DROP TABLE once_attempts;
 DROP TABLE once_due;
 DROP TABLE once_effects;
 DROP TABLE once_groups;
+DROP TABLE once_slots;
+DROP TABLE once_limits;
 DROP TABLE once_kinds;
 DROP TABLE once_ledger;

@@ -15,6 +15,25 @@ CREATE TABLE once_kinds (
     name   TEXT NOT NULL UNIQUE
 );
 
+-- Limits of a kind over all instances. per_second, in_flight: what an operator has set, where 0 is no limit; null: the settings
+-- apply. tat: the time at which all tokens that were given out are earned.
+CREATE TABLE once_limits (
+    kind       INTEGER PRIMARY KEY,
+    per_second REAL CHECK (per_second >= 0),
+    in_flight  INTEGER CHECK (in_flight >= 0),
+    tat        INTEGER
+);
+
+-- The calls that an instance may run at once, while the kind has such a limit. Rows of killed instances end by until.
+CREATE TABLE once_slots (
+    kind   INTEGER NOT NULL,
+    holder TEXT NOT NULL,
+    slots  INTEGER NOT NULL CHECK (slots >= 0),
+    wanted INTEGER NOT NULL CHECK (wanted > 0),
+    until  INTEGER NOT NULL,
+    PRIMARY KEY (kind, holder)
+) WITHOUT ROWID;
+
 -- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due.
 CREATE TABLE once_groups (
     kind       INTEGER NOT NULL,
@@ -149,7 +168,7 @@ CREATE TABLE once_totals (
     PRIMARY KEY (kind, grp, part)
 ) WITHOUT ROWID;
 
--- Actions of operators. An empty id: on the whole group.
+-- Actions of operators. An empty id: on the whole group; an empty group, too: on the limits of the kind.
 CREATE TABLE once_audit (
     number  INTEGER PRIMARY KEY AUTOINCREMENT,
     at      INTEGER NOT NULL,
@@ -173,5 +192,7 @@ DROP TABLE once_attempts;
 DROP TABLE once_due;
 DROP TABLE once_effects;
 DROP TABLE once_groups;
+DROP TABLE once_slots;
+DROP TABLE once_limits;
 DROP TABLE once_kinds;
 DROP TABLE once_ledger;
