@@ -9,7 +9,7 @@ import (
 
 // ledgerKind implements caller.
 func (e *Effects[T]) ledgerKind(instance string) ledger.Kind {
-	return ledger.Kind{Name: e.kind.Name, Policy: e.config.policy(e.kind.Repeat, e.kind.Lookup != nil, instance)}
+	return ledger.Kind{Name: e.kind.Name, Policy: e.config.policy(e.kind.Repeat, e.kind.Lookup != nil, instance), Limits: e.config.Limits}
 }
 
 // call implements caller.

@@ -41,7 +41,7 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "problems", Title: "Failed or unknown", Load: p.show(showProblems)},
 		}},
 		{Path: groupPage, Title: "Group of effects", Hidden: true, Panels: []console.Panel{
-			{Name: "group", Title: "Totals", Load: p.show(showGroup), Actions: []string{"once pause", "once resume", "once cancel"}},
+			{Name: "group", Title: "Totals", Load: p.show(showGroup), Actions: []string{"once pause", "once resume", "once cancel", "once limit"}},
 			{Name: "parts", Title: "Parts", Load: p.show(showParts)},
 			{Name: "problems", Title: "Failed or unknown", Load: p.show(showProblems)},
 		}},
@@ -66,7 +66,7 @@ func (p *Plugin) show(load func(context.Context, *ledger.Ledger, console.Query) 
 // showKinds reads the last measurements alone, so it shows what is known while the database is frozen.
 func (p *Plugin) showKinds(context.Context, *ledger.Ledger, console.Query) (console.Block, error) {
 	t := console.Table{
-		Columns: console.Columns("Kind", "Repeat", "State", "Due", "Oldest due", "Waiting", "Being called", "Called here", "Failed", "Unknown", "Measured"),
+		Columns: console.Columns("Kind", "Repeat", "State", "Due", "Oldest due", "Waiting", "Being called", "Called here", "Failed", "Unknown", "Limits", "Measured"),
 		Note: "Numbers are those of all instances at the last measurement, except Called here, which is of this one. " +
 			"Waiting includes what is not due yet and what belongs to a paused group.",
 	}
@@ -93,7 +93,7 @@ func (p *Plugin) showKinds(context.Context, *ledger.Ledger, console.Query) (cons
 		}
 		t.Rows = append(t.Rows, []console.Cell{
 			console.Word(w.name), console.Word(w.effects.ledgerKind(p.instance()).Policy.Repeat.String()), state, counts[0], counts[1], counts[2], counts[3],
-			console.Count(w.inFlight.Load()), counts[4], counts[5], measured,
+			console.Count(w.inFlight.Load()), counts[4], counts[5], limitsCell(w.inForce.Load()), measured,
 		})
 	}
 	return t, nil
@@ -180,6 +180,10 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 	} else if err != nil {
 		return nil, err
 	}
+	limits, err := l.LimitsOf(ctx, g.Kind)
+	if err != nil {
+		return nil, err
+	}
 	return console.Blocks{
 		console.Stats{
 			{Name: "Kind", Cell: console.Word(s.Kind)},
@@ -187,6 +191,7 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 			{Name: "State", Cell: groupState(s.State)},
 			{Name: "Created", Cell: console.Moment(s.CreatedAt)},
 			{Name: "Oldest due", Cell: console.Cell{Text: console.Short(s.OldestDue), Data: s.OldestDue.Seconds()}},
+			{Name: "Limits of the kind", Cell: console.Word(textOfLimits(limits))},
 		},
 		console.Stats{
 			{Name: "Accepted", Cell: console.Count(s.Accepted)},

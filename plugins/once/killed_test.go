@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +34,8 @@ const (
 	workerDSN    = "ONCE_TEST_DSN"
 	workerAPI    = "ONCE_TEST_API"
 	workerRepeat = "ONCE_TEST_REPEAT"
+	// workerCrowded is the concurrency of a worker with a limit over all instances; empty: without one.
+	workerCrowded = "ONCE_TEST_CROWDED"
 )
 
 func TestMain(m *testing.M) {
@@ -55,7 +58,11 @@ func work() error {
 			break
 		}
 	}
-	p := newInvoices(o, r, remote(os.Getenv(workerAPI)))
+	change := remote(os.Getenv(workerAPI))
+	if n, err := strconv.Atoi(os.Getenv(workerCrowded)); err == nil {
+		change = crowded(os.Getenv(workerAPI), n)
+	}
+	p := newInvoices(o, r, change)
 	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: fmt.Sprintf("worker-%d", os.Getpid()), Logger: slog.New(slog.DiscardHandler)}, o, p)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -127,6 +128,9 @@ type KindConfig struct {
 	UnderWay time.Duration `yaml:"under_way"`
 	// PollInterval is how often an idle instance looks for effects that another one has accepted.
 	PollInterval time.Duration `yaml:"poll_interval"`
+	// Limits bound the calls of the kind, lookups too, over all instances together. An operator can change
+	// them with once limit.
+	Limits ledger.Limits `yaml:"limits"`
 	// AcceptBatch limits the records of the topic that are accepted in one transaction.
 	AcceptBatch pipeline.Batch `yaml:"accept_batch"`
 }
@@ -158,6 +162,7 @@ func (c *KindConfig) Validate() error {
 	p.Check(c.KeyTTL == 0 || c.KeyTTL > c.lease(), "key_ttl", "must be longer than a lease (call_timeout + lease_margin = %s), got %s", c.lease(), c.KeyTTL)
 	p.Check(c.UnderWay >= 0, "under_way", "must be >= 0, got %s", c.UnderWay)
 	p.Positive("poll_interval", c.PollInterval)
+	p.Under("limits", c.Limits.Validate())
 	p.Under("accept_batch", c.AcceptBatch.Validate())
 	return p.Err()
 }

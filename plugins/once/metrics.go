@@ -20,6 +20,8 @@ type metrics struct {
 	inFlight *prometheus.GaugeVec
 	backlog  *prometheus.GaugeVec
 	oldest   *prometheus.GaugeVec
+	tokens   *prometheus.CounterVec
+	waited   *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -49,11 +51,19 @@ func newMetrics() *metrics {
 			Name: "millrace_once_oldest_due_seconds",
 			Help: "How long the oldest due effect has waited for a call at the last measurement, by kind; 0 when none is due.",
 		}, []string{"kind"}),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_once_limit_tokens_total",
+			Help: "Tokens of the limit per_second, by kind: granted to this instance, each for one call to begin, and lost, because no call began in their time.",
+		}, []string{"kind", "tokens"}),
+		waited: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_once_limit_wait_seconds_total",
+			Help: "Time in which this instance began no call although it had a free place, by kind and the limit that it waited for (per_second, in_flight).",
+		}, []string{"kind", "limit"}),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest}
+	return []prometheus.Collector{m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest, m.tokens, m.waited}
 }
 
 // begin gives the counters of ends their series, because an increase from no series to 1 is none in Prometheus.
@@ -62,6 +72,12 @@ func (m *metrics) begin(kind string) {
 		m.ended.WithLabelValues(kind, string(state))
 	}
 }
+
+// What became of tokens, as a label.
+const (
+	tokenGranted = "granted"
+	tokenLost    = "lost"
+)
 
 // stale is the state of an end that came after another lease, as a label.
 const stale = "stale"
@@ -118,6 +134,7 @@ func (w *worker) check(now time.Time) error {
 		return fmt.Errorf("kind %s: the ledger was not measured yet", w.name)
 	case now.Sub(m.at) > measureStale:
 		return fmt.Errorf("kind %s: the ledger was last measured %s ago; see the log for the error", w.name, now.Sub(m.at).Round(time.Second))
+	case now.Sub(time.Unix(0, w.limited.Load())) < stalledAfter: // a limit holds the work up, as it is meant to
 	case m.backlog.OldestDue > stalledAfter && now.Sub(time.Unix(0, w.lastSettled.Load())) > stalledAfter:
 		return fmt.Errorf("kind %s: an effect has been due for %s, and this instance has settled none for %s", w.name,
 			m.backlog.OldestDue.Round(time.Second), stalledAfter)

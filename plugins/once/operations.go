@@ -54,7 +54,7 @@ func (p *Plugin) Operations() operate.Operations {
 			},
 			{
 				About: p.about("once status", "Show the totals of a group, and what it waits for", group, "once status --kind invoice --group acme"),
-				Read:  p.withGroup(previewGroup),
+				Read:  p.withGroup(showStatus),
 			},
 			{
 				About: p.about("once explain", "Show the history of one effect, and the next step", effect,
@@ -81,6 +81,7 @@ func (p *Plugin) Operations() operate.Operations {
 				c, err := l.Cancel(ctx, g, by)
 				return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; being called: %d; perhaps done, and looked up: %d.", c.Cancelled, c.Calling, c.Ambiguous), err
 			}),
+			p.limitAction(),
 			{
 				About: p.about("once replay", "Give a failed or unknown effect all its attempts again", effect,
 					"once replay --kind invoice --group acme --id 17 --why \"corrected\""),

@@ -105,6 +105,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 
 func (p *Plugin) instance() string { return p.env.Instance }
 
+// now is the time by which tokens and slots are used, which tests turn with the clock of the ledger.
+func (p *Plugin) now() time.Time { return time.Now().Add(time.Duration(p.skew.Load())) }
+
 // TurnClock moves the clock of the ledger forward, for tests: leases end, and retries are due. It waits for
 // calls that run, because a lease does not end during a call of a living worker.
 func (p *Plugin) TurnClock(d time.Duration) {

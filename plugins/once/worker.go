@@ -45,6 +45,9 @@ type worker struct {
 	lastSettled atomic.Int64 // Unix nanoseconds
 	answered    answered.Keys[ledger.Key]
 	trouble     trouble
+	limiter     limiter
+	inForce     atomic.Pointer[ledger.InForce] // the limits at the last look
+	limited     atomic.Int64                   // Unix nanoseconds of the last wait for a limit
 	measured    atomic.Pointer[measurement]
 	settles     settler
 
@@ -84,6 +87,7 @@ func (w *worker) start(l *ledger.Ledger) {
 		defer close(w.ended)
 		w.run(l)
 		w.calls.Wait()
+		w.freeSlots(context.Background(), l)
 		w.settles.stop()
 	}()
 }
@@ -94,10 +98,14 @@ const contendedPause = 20 * time.Millisecond
 func (w *worker) run(l *ledger.Ledger) {
 	ctx := w.claiming
 	failures := 0
+	w.limiter.lease = w.config.lease()
 	for ctx.Err() == nil {
 		free, retryIn := w.free(time.Now())
 		if free == 0 {
 			w.sleep(ctx, retryIn, nil)
+			continue
+		}
+		if w.waitForLimit(ctx) {
 			continue
 		}
 		due, claimed, err := w.take(ctx, l, free)
@@ -112,9 +120,13 @@ func (w *worker) run(l *ledger.Ledger) {
 			w.sleep(ctx, delay, nil)
 			continue
 		case claimed > 0:
+		case len(due.Lanes) > 0 && w.mustWait() > 0:
 		case len(due.Lanes) > 0:
 			w.sleep(ctx, contendedPause, w.woken)
 		default:
+			if w.inFlight.Load() == 0 && w.limiter.idle(w.plugin.now()) {
+				w.freeSlots(ctx, l)
+			}
 			wait := w.config.PollInterval
 			if due.Next >= 0 {
 				wait = min(wait, due.Next)
@@ -130,10 +142,62 @@ func (w *worker) take(ctx context.Context, l *ledger.Ledger, free int) (due ledg
 	w.plugin.claims.RLock()
 	defer w.plugin.claims.RUnlock()
 	due, err = l.Due(ctx, w.name)
-	if err == nil && len(due.Lanes) > 0 {
-		claimed, err = w.claim(ctx, l, due.Lanes, free)
+	if err != nil {
+		return due, 0, err
 	}
+	w.inForce.Store(&due.Limits)
+	if len(due.Lanes) == 0 {
+		return due, 0, nil
+	}
+	free, err = w.allow(ctx, l, due.Limits.Limits, free)
+	if err != nil || free == 0 {
+		return due, 0, err
+	}
+	claimed, err = w.claim(ctx, l, due.Lanes, free)
+	w.limiter.begun(claimed, w.plugin.now())
 	return due, claimed, err
+}
+
+// allow returns how many of free calls the limits of the kind let begin now.
+func (w *worker) allow(ctx context.Context, l *ledger.Ledger, limits ledger.Limits, free int) (int, error) {
+	n, err := w.limiter.allow(limits, free, int(w.inFlight.Load()), w.plugin.now, func(a ledger.Ask) (ledger.Permit, error) {
+		p, err := l.Permit(ctx, w.name, a)
+		w.plugin.metrics.tokens.WithLabelValues(w.name, tokenGranted).Add(float64(p.Tokens))
+		return p, err
+	})
+	w.plugin.metrics.tokens.WithLabelValues(w.name, tokenLost).Add(float64(w.limiter.takeLost()))
+	return n, err
+}
+
+func (w *worker) mustWait() time.Duration {
+	d, _ := w.limiter.wait(w.plugin.now(), int(w.inFlight.Load()))
+	return d
+}
+
+// waitForLimit waits until a limit may let a call begin, or something has changed, and reports whether it waited.
+func (w *worker) waitForLimit(ctx context.Context) bool {
+	d, limit := w.limiter.wait(w.plugin.now(), int(w.inFlight.Load()))
+	if d <= 0 {
+		return false
+	}
+	started := time.Now()
+	w.limited.Store(started.UnixNano())
+	w.sleep(ctx, d, w.woken)
+	w.plugin.metrics.waited.WithLabelValues(w.name, limit).Add(time.Since(started).Seconds())
+	return true
+}
+
+// freeSlots gives the slots back, when no call runs. Otherwise others get them when the ledger forgets them.
+func (w *worker) freeSlots(ctx context.Context, l *ledger.Ledger) {
+	if w.limiter.slots == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := l.FreeSlots(ctx, w.name); err != nil {
+		w.log.InfoContext(ctx, "the slots of an idle kind were not given back, so the ledger forgets them later", logs.Err(err))
+	}
+	w.limiter.freed()
 }
 
 // notReadyPause is the time between two questions to Kind.Ready.
@@ -170,7 +234,7 @@ func (w *worker) claim(ctx context.Context, l *ledger.Ledger, lanes []int, free 
 	for i := range lanes {
 		lane := lanes[(w.next+i)%len(lanes)]
 		limit := max(1, (free-claimed)/(len(lanes)-i))
-		if claimed == free {
+		if claimed == free || claimed > 0 && w.limiter.may(w.plugin.now(), 1, int(w.inFlight.Load())) == 0 {
 			break
 		}
 		// The lease counts from before the claim, so it ends here before it ends in the ledger.
