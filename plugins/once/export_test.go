@@ -2,3 +2,6 @@ package once
 
 // Limited reports whether this instance has waited for a limit.
 func (e *Effects[T]) Limited() bool { return e.worker.limited.Load() > 0 }
+
+// Claims reports whether this instance claims effects.
+func (e *Effects[T]) Claims() bool { return e.worker.claiming.Err() == nil }

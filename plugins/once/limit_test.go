@@ -207,37 +207,54 @@ func TestCallsOfAKilledInstanceCount(t *testing.T) {
 	})
 }
 
-// Several instances in one process never exceed the limit, whichever stops.
+// Several instances in one process never exceed the limit, also while one stops whose calls have not ended.
 func TestInstancesShareTheCallsInFlight(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
 		far := &crowd{ended: make(chan struct{})}
+		far.hold.Store(true)
 		api := httptest.NewServer(far)
-		t.Cleanup(api.Close)
+		release := sync.OnceFunc(func() { close(far.ended) })
+		t.Cleanup(func() { release(); api.Close() })
 		var all []invoice
-		for i := range 120 {
+		for i := range 60 {
 			all = append(all, invoice{Customer: fmt.Sprint("customer-", i%5), Number: fmt.Sprint(i)})
 		}
-		var first *invoices
-		var stop func() error
-		for i := range 3 {
-			w := oncetest.On(t, dsn)
-			p := newInvoices(w.Once, once.ByKey, crowded(api.URL, 16))
-			if i == 0 {
-				stop = w.StartUntil(p)
-				_, err := p.effects.Enqueue(t.Context(), all...)
-				require.NoError(t, err)
-				continue
+		w := oncetest.On(t, dsn)
+		p := newInvoices(w.Once, once.ByKey, crowded(api.URL, 16))
+		stop := w.StartUntil(p)
+		_, err := p.effects.Enqueue(t.Context(), all...)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { running, _, _ := far.counts(); return running == 4 }, time.Minute, 5*time.Millisecond)
+		stopped := make(chan error, 1)
+		go func() { stopped <- stop() }()
+		require.Eventually(t, func() bool { return !p.effects.Claims() }, time.Minute, 5*time.Millisecond)
+		far.hold.Store(false)
+
+		var others []*oncetest.World
+		var last *invoices
+		for range 2 {
+			other := oncetest.On(t, dsn)
+			q := newInvoices(other.Once, once.ByKey, crowded(api.URL, 16))
+			other.Start(q)
+			others, last = append(others, other), q
+			require.Eventually(t, q.effects.Limited, time.Minute, 5*time.Millisecond)
+		}
+		for range 20 { // they ask again, in vain
+			for _, other := range others {
+				other.Turn(time.Second)
 			}
-			w.Start(p)
-			first = p
+			loop.Sleep(t.Context(), 10*time.Millisecond)
 		}
-		require.NoError(t, stop())
+		running, most, passed := far.counts()
+		require.Equal(t, []int{4, 4, 0}, []int{running, most, passed})
+		release()
+		require.NoError(t, <-stopped)
 		for _, i := range all {
-			require.Equal(t, rules.Success, oncetest.Settled(t, first.effects, i.key()).State)
+			require.Equal(t, rules.Success, oncetest.Settled(t, last.effects, i.key()).State)
 		}
-		_, most, passed := far.counts()
-		require.LessOrEqual(t, most, 4)
-		require.Equal(t, 120, passed)
+		_, most, passed = far.counts()
+		require.Equal(t, 4, most)
+		require.Equal(t, 56, passed)
 	})
 }

@@ -33,6 +33,7 @@ type row struct {
 type member struct {
 	limiter limiter
 	ahead   time.Duration
+	asleep  time.Time // nothing is due for it before
 	calls   []time.Time
 }
 
@@ -112,6 +113,12 @@ func TestTheFleetKeepsItsLimits(t *testing.T) {
 				dead = append(dead, alive[i])
 				alive[i] = f.member()
 				alive[i].ahead = time.Duration(random.Int64N(int64(time.Hour))) - time.Hour/2
+			}
+			if random.IntN(60) == 0 {
+				alive[i].asleep = f.now.Add(time.Duration(random.Int64N(int64(4 * f.lease))))
+			}
+			if f.now.Before(alive[i].asleep) {
+				continue
 			}
 			n := f.turn(alive[i], 1+random.IntN(16), func() time.Duration { return time.Duration(random.Int64N(int64(f.lease))) })
 			for range n {

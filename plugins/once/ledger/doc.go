@@ -17,6 +17,8 @@
 //   - Counts are inserted as deltas, and a sweep adds them to the totals, so that two transactions never
 //     wait for a common row. A report reads both in one statement.
 //   - The key of an effect contains the text of its group: docs/decisions/0033-groups-as-text.md.
+//   - The limits of a kind are rows, too, with or without Redis: docs/decisions/0034-limits-in-the-ledger.md.
+//     What an operator has set comes with the statement of [Ledger.Due], so no instance polls for it.
 //
 // # Locks
 //
@@ -32,6 +34,8 @@
 //     write its row, and nothing else.
 //   - A sweep that unparks takes the lock of one group in shared mode and due rows that are free. One that
 //     adds counts takes rows of groups and totals, in the order of their keys.
+//   - A [Ledger.Permit] and a change of limits take the lock of the limits of one kind exclusively, and then
+//     write rows that nobody else writes.
 //   - An accept waits for keys, in their order. A caller of AcceptTx may hold keys for longer, so an accept
 //     that waits longer than half a second gives up for that key alone.
 package ledger
