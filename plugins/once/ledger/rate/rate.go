@@ -41,7 +41,7 @@ func Take(tat, now time.Time, perSecond float64, want int) (n int, wait time.Dur
 	} else if base.After(now.Add(Ahead + burst)) {
 		base = now.Add(Ahead) // it comes from a lower limit, or from a clock that was put back
 	}
-	n = min(want, PerChunk(perSecond))
+	n = min(want, perChunk(perSecond))
 	next = base.Add(micros(float64(n) * interval))
 	wait = max(0, next.Add(-burst).Sub(now))
 	if n < 1 || wait > Ahead {
@@ -55,8 +55,8 @@ func micros(nanoseconds float64) time.Duration {
 	return time.Duration(math.Ceil(nanoseconds/1000)) * time.Microsecond
 }
 
-// PerChunk is the number of tokens that an instance gets at most at once.
-func PerChunk(perSecond float64) int { return max(1, int(perSecond*Chunk.Seconds())) }
+// perChunk is the number of tokens that an instance gets at most at once.
+func perChunk(perSecond float64) int { return max(1, int(perSecond*Chunk.Seconds())) }
 
 // Share divides slots among those who want some of them, and returns what the one at the index gets. Who wants
 // less than an equal share gets it all, and the others share what is left, so no slot is idle while it is wanted.

@@ -42,8 +42,8 @@ func TestNoWindowHasMoreThanTheLimit(t *testing.T) {
 			if random.IntN(20) == 0 {
 				now = now.Add(time.Duration(random.Int64N(int64(20 * time.Second)))) // nothing was due
 			}
-			n, wait, next := Take(tat, now, perSecond, 1+random.IntN(2*PerChunk(perSecond)))
-			require.LessOrEqual(t, n, PerChunk(perSecond))
+			n, wait, next := Take(tat, now, perSecond, 1+random.IntN(2*perChunk(perSecond)))
+			require.LessOrEqual(t, n, perChunk(perSecond))
 			if n == 0 {
 				require.Greater(t, wait, Ahead)
 				require.Equal(t, tat, next)
