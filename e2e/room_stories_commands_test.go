@@ -171,11 +171,11 @@ func TestAScheduleOpensAndClosesARoom(t *testing.T) {
 			require.Positive(t, r.At)
 			changes = append(changes, []string{r.By, r.Verb, r.Why})
 		}
-		require.Equal(t, [][]string{{"eve", "open", "ticket 7"}, {"eve", "set", "test"}, {"schedule", "open", "opens_at has passed"}, {"eve", "set", "test"}, {"schedule", "close", "closes_at has passed"}}, changes)
+		require.Equal(t, [][]string{{"eve", "open", "ticket 7"}, {"ann (api) for eve", "set", "test"}, {"schedule", "open", "opens_at has passed"}, {"ann (api) for eve", "set", "test"}, {"schedule", "close", "closes_at has passed"}}, changes)
 	}, roomApart)
 }
 
-// The operations server of each process takes changes with the admin token alone. Mistakes have a
+// The operations server of each process takes changes with the token of an operator alone. Mistakes have a
 // status and a word, and change nothing.
 func TestTheOperationsAPIOfARoomRefusesMistakes(t *testing.T) {
 	t.Parallel()

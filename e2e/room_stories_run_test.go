@@ -62,7 +62,7 @@ plugins:
   waitingroom:
     roles: [%s]
     shop_tokens: [%q]
-    admin_token: %q
+    admin_tokens: {ann: %q}
     promote_interval: 250ms
     broadcast_interval: 250ms
     %s

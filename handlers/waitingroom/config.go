@@ -3,7 +3,9 @@ package waitingroom
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -82,8 +84,9 @@ type Config struct {
 	// ShopTokens are the credentials of ticket shops. Two of them let a shop change its token while both
 	// are valid.
 	ShopTokens []setting.Secret `yaml:"shop_tokens"`
-	// AdminToken is the credential of the operations API. Empty: there is no API.
-	AdminToken setting.Secret `yaml:"admin_token"`
+	// AdminTokens are the credentials of the operations API, by the name of the operator, which the audit
+	// has. Empty: there is no API.
+	AdminTokens map[string]setting.Secret `yaml:"admin_tokens"`
 	// Redis is the server of the rooms. Absent: that of plugins.redis.
 	Redis *redis.ClientConfig `yaml:"redis"`
 }
@@ -146,13 +149,28 @@ func (c *Config) Validate() error {
 			p.Check(false, fmt.Sprintf("shop_tokens[%d]", i), "%s", err)
 		}
 	}
-	if err := web.CheckToken(c.AdminToken.Reveal()); err != nil && !c.AdminToken.IsZero() {
-		p.Check(false, "admin_token", "%s", err)
-	}
+	c.checkOperators(&p)
 	if c.Redis != nil {
 		p.Under("redis", c.Redis.Validate())
 	}
 	return errors.Join(p.Err(), c.Broker.Validate(), c.Dispatcher.Validate())
+}
+
+// operatorName is what an audit can show, and what the name of a person looks like in the console.
+var operatorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
+
+// checkOperators checks the tokens of operators. Two of them with one token would be one person in the audit.
+func (c *Config) checkOperators(p *setting.Problems) {
+	names := slices.Sorted(maps.Keys(c.AdminTokens))
+	for i, name := range names {
+		key := "admin_tokens." + name
+		p.Check(operatorName.MatchString(name), key, "the name of an operator must be 1 to 64 characters of A-Za-z0-9._@-, because the audit has it")
+		err := web.CheckToken(c.AdminTokens[name].Reveal())
+		p.Check(err == nil, key, "%v", err)
+		for _, other := range names[:i] {
+			p.Check(c.AdminTokens[name].Reveal() != c.AdminTokens[other].Reveal(), key, "must not be the token of %s: the audit could not tell them apart", other)
+		}
+	}
 }
 
 // ValidateIn checks that users can sign in, and that events can be confirmed (app.Placed).

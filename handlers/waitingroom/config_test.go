@@ -53,8 +53,15 @@ func TestMistakesInSettings(t *testing.T) {
 		"shop_tokens[1]: must have at least": func(c *Config) {
 			c.ShopTokens = []setting.Secret{setting.NewSecret("0123456789abcdef"), setting.NewSecret("short")}
 		},
-		"admin_token: must have at least": func(c *Config) { c.AdminToken = setting.NewSecret("short") },
-		"redis.addrs: must name":          func(c *Config) { c.Redis = &redis.ClientConfig{DialTimeout: 1, ReadTimeout: 1, WriteTimeout: 1} },
+		"admin_tokens.eve: must have at least": func(c *Config) { c.AdminTokens = map[string]setting.Secret{"eve": setting.NewSecret("short")} },
+		"admin_tokens.eve: must not be the token of ann": func(c *Config) {
+			same := setting.NewSecret("0123456789abcdef")
+			c.AdminTokens = map[string]setting.Secret{"eve": same, "ann": same}
+		},
+		"admin_tokens.e\x1b: the name of an operator must be": func(c *Config) {
+			c.AdminTokens = map[string]setting.Secret{"e\x1b": setting.NewSecret("0123456789abcdef")}
+		},
+		"redis.addrs: must name": func(c *Config) { c.Redis = &redis.ClientConfig{DialTimeout: 1, ReadTimeout: 1, WriteTimeout: 1} },
 	} {
 		c := DefaultConfig()
 		c.EventService.URL, c.EntryURL = "https://events.example", "https://shop.example/enter?token={token}"

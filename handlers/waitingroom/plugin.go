@@ -97,8 +97,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		shop.New(rooms, p.tokens, series, p.config.ShopTokens, log).Register(r, p.web)
 		p.web.Handle("GET /rooms/{id}", http.HandlerFunc(p.servePage))
 	}
-	if !p.config.AdminToken.IsZero() {
-		r.HTTP(admin.Pattern, admin.Handler(rooms, p.config.AdminToken, log))
+	if len(p.config.AdminTokens) > 0 {
+		r.HTTP(admin.Pattern, admin.Handler(rooms, p.config.AdminTokens, log))
 	}
 	return nil
 }

@@ -32,7 +32,11 @@ func Changes() []string {
 
 // Request is what a verb needs. An absent field changes nothing.
 type Request struct {
-	By  string `json:"by"`  // of changes: the operator
+	// Operator is who was proven to send the request. The audit then names Operator, with By only as
+	// whom it was sent for. Empty: the audit believes By.
+	Operator string `json:"-"`
+
+	By  string `json:"by"`  // of changes: the person; may be empty with Operator
 	Why string `json:"why"` // of changes
 
 	Capacity    *int64  `json:"capacity"`    // open, set: seats
@@ -97,13 +101,24 @@ func Do(ctx context.Context, rooms *room.Rooms, event, verb string, q Request) (
 		return drawn(ctx, rooms, event)
 	}
 	s, err := rooms.Control(ctx, event, room.Change{
-		Verb: verb, By: q.By, Why: q.Why, Capacity: q.Capacity, Concurrency: q.Concurrency, PerMinute: q.PerMinute,
+		Verb: verb, By: q.audited(), Why: q.Why, Capacity: q.Capacity, Concurrency: q.Concurrency, PerMinute: q.PerMinute,
 		Mode: q.Mode, OpensAt: q.OpensAt, ClosesAt: q.ClosesAt, Message: q.Message, User: q.User,
 	})
 	if errors.Is(err, room.ErrConflict) {
 		err = fmt.Errorf("%w: the room is %s", err, s.State)
 	}
 	return s, err
+}
+
+// audited is who the audit says has made a change.
+func (q Request) audited() string {
+	switch {
+	case q.Operator == "":
+		return q.By
+	case q.By == "":
+		return q.Operator
+	}
+	return q.Operator + " for " + q.By
 }
 
 func check(event, verb string, q *Request) error {
@@ -116,7 +131,8 @@ func check(event, verb string, q *Request) error {
 			if field == "by" {
 				most = maxBy
 			}
-			p.Check(*text != "" && len([]rune(*text)) <= most, field, "must have 1 to %d characters, for the audit", most)
+			optional := field == "by" && q.Operator != ""
+			p.Check((optional || *text != "") && len([]rune(*text)) <= most, field, "must have 1 to %d characters, for the audit", most)
 			p.Check(!strings.ContainsFunc(*text, func(c rune) bool { return !unicode.IsPrint(c) }), field, "must have printable characters only, for the audit, got %q", *text)
 		}
 	}

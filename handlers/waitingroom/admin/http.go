@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -21,13 +22,40 @@ const Pattern = "POST /api/v1/rooms/{id}/{verb}"
 
 const maxBody = 64 << 10
 
-// Handler returns the API. Requests present the credential as a bearer token (web.Tokens).
-func Handler(rooms *room.Rooms, credential setting.Secret, log *slog.Logger) http.Handler {
-	bearer := web.NewTokens("plugins.waitingroom.admin_token", log, credential)
+// operator is whom a token belongs to.
+type operator struct {
+	name  string
+	token *web.Tokens
+}
+
+// operators returns the operators of tokens, by the names of the settings.
+func operators(tokens map[string]setting.Secret, log *slog.Logger) (list []operator) {
+	for _, name := range slices.Sorted(maps.Keys(tokens)) {
+		list = append(list, operator{name, web.NewTokens("plugins.waitingroom.admin_tokens."+name, log, tokens[name])})
+	}
+	return list
+}
+
+// nameOf returns the name of the operator whose token a request presents, or nothing. It takes the same
+// time for each of them.
+func nameOf(list []operator, r *http.Request) (name string) {
+	for _, o := range list {
+		if o.token.Accepts(r) {
+			name = o.name
+		}
+	}
+	return name
+}
+
+// Handler returns the API. A request presents a bearer token (web.Tokens), by the name of its operator, whom
+// the audit then names.
+func Handler(rooms *room.Rooms, tokens map[string]setting.Secret, log *slog.Logger) http.Handler {
+	list := operators(tokens, log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		if !bearer.Accepts(r) {
-			refuse(w, r, http.StatusUnauthorized, "no_operator", "present the admin token in the header Authorization")
+		name := nameOf(list, r)
+		if name == "" {
+			refuse(w, r, http.StatusUnauthorized, "no_operator", "present a token of plugins.waitingroom.admin_tokens in the header Authorization, as a bearer token")
 			return
 		}
 		event, verb := r.PathValue("id"), r.PathValue("verb")
@@ -42,6 +70,7 @@ func Handler(rooms *room.Rooms, credential setting.Secret, log *slog.Logger) htt
 			refuse(w, r, http.StatusBadRequest, "bad_body", err.Error())
 			return
 		}
+		q.Operator = name + " (api)" // as the console names people in an audit
 		answer, err := Do(r.Context(), rooms, event, verb, q)
 		switch {
 		case err == nil:
@@ -61,7 +90,7 @@ func Handler(rooms *room.Rooms, credential setting.Secret, log *slog.Logger) htt
 		case errors.Is(err, redis.ErrNotReplicated):
 			refuse(w, r, http.StatusServiceUnavailable, "unavailable", "the change was made, but too few replicas have it: repeat it")
 		default:
-			log.ErrorContext(r.Context(), "request of an operator failed", slog.String("event", event), slog.String("verb", verb), logs.Err(err))
+			log.ErrorContext(r.Context(), "request of an operator failed", slog.String("event", event), slog.String("verb", verb), slog.String("operator", name), logs.Err(err))
 			refuse(w, r, http.StatusServiceUnavailable, "unavailable", "redis is unavailable")
 		}
 	})

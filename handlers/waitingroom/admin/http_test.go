@@ -20,7 +20,11 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-const credential = "the credential of an operator"
+// The tokens of two operators.
+const (
+	credential = "the credential of an operator"
+	another    = "the credential of another one"
+)
 
 // rig is the API on a Redis of its own.
 type rig struct {
@@ -42,7 +46,7 @@ func newRig(t *testing.T) *rig {
 		PromoteInterval: 10 * time.Millisecond, PromoteBatch: 10, TokenTTL: time.Hour, ReadyTTL: time.Hour,
 		Grace: time.Hour, SeenInterval: time.Minute, ClearAfter: time.Hour, MaxEvents: 10,
 	})
-	r.mux.Handle(Pattern, Handler(r.rooms, setting.NewSecret(credential), slog.New(slog.DiscardHandler)))
+	r.mux.Handle(Pattern, Handler(r.rooms, map[string]setting.Secret{"ann": setting.NewSecret(credential), "ben": setting.NewSecret(another)}, slog.New(slog.DiscardHandler)))
 	return r
 }
 
@@ -107,7 +111,7 @@ func TestTheLifeOfARoom(t *testing.T) {
 	var verbs []string
 	for _, one := range list {
 		verbs = append(verbs, one.Verb)
-		require.Equal(t, "eve", one.By)
+		require.Equal(t, "ann (api) for eve", one.By)
 		require.Equal(t, "ticket 4711", one.Why)
 	}
 	require.Equal(t, []string{"open", "hold", "resume", "set", "message", "kick", "drain", "close"}, verbs)
@@ -126,6 +130,37 @@ func TestOnlyAnOperatorMayChange(t *testing.T) {
 	require.ErrorIs(t, err, room.ErrUnknown)
 }
 
+// The audit names the owner of the token that was presented, whatever the request says about a person.
+func TestTheAuditNamesTheOperatorOfTheToken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, one := range [][2]string{
+		{credential, `{"why":"x","capacity":5}`}, {another, `{"why":"x"}`},
+		{another, `{"by":"ann (api)","why":"x"}`}, {credential, `{"by":" ","why":"x"}`},
+	} {
+		status, text := r.request("42/open", one[1], "Bearer "+one[0])
+		require.Equal(t, 200, status, text)
+	}
+	var by []string
+	for _, one := range post[Records](r, 200, "42/audit", ``).Records {
+		by = append(by, one.By)
+	}
+	require.Equal(t, []string{"ann (api)", "ben (api)", "ben (api) for ann (api)", "ann (api)"}, by)
+}
+
+// A command has no token: the audit believes the name that it gives, so there must be one.
+func TestAChangeWithoutATokenNeedsAName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, err := Do(t.Context(), r.rooms, "42", room.Open, Request{Why: "x"})
+	require.ErrorContains(t, err, "by: must have 1 to 128 characters")
+	_, err = Do(t.Context(), r.rooms, "42", room.Open, Request{By: "eve", Why: "x"})
+	require.NoError(t, err)
+	list, err := r.rooms.Audit(t.Context(), "42", "", 10)
+	require.NoError(t, err)
+	require.Equal(t, "eve", list[0].By)
+}
+
 func TestBadRequestsChangeNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -136,7 +171,8 @@ func TestBadRequestsChangeNothing(t *testing.T) {
 	}{
 		"another verb":        {"42/destroy", `{}`, 404, "unknown_verb"},
 		"the demo":            {"42/demo", `{}`, 404, "unknown_verb"},
-		"no operator":         {"42/open", `{"why":"x"}`, 400, "by: must have"},
+		"a long name":         {"42/open", `{"by":"` + strings.Repeat("e", 129) + `","why":"x"}`, 400, "by: must have"},
+		"another operator":    {"42/open", `{"operator":"eve","why":"x"}`, 400, "operator"},
 		"no reason":           {"42/open", `{"by":"eve","why":" "}`, 400, "why: must have"},
 		"a control sign":      {"42/open", `{"by":"eve\u001b[2J","why":"x"}`, 400, "by: must have printable characters"},
 		"two lines":           {"42/open", `{"by":"eve","why":"x\ny"}`, 400, "why: must have printable characters"},
