@@ -37,7 +37,7 @@ func (f *Fleet) kafka(addr, controller string) server {
 		name: Kafka, addr: addr, host: addr, term: syscall.SIGTERM, patience: 90 * time.Second,
 		prepare: func(ctx context.Context) (string, error) {
 			if f.opts.Join == nil && taken(ctx, controller) {
-				return "", fmt.Errorf("%s, for its controller, is in use by something this folder did not start", controller)
+				return "", fmt.Errorf("%s, for its controller, is in use by something this folder did not start; stop that, or %s", controller, movePorts)
 			}
 			if err := f.java(ctx); err != nil {
 				return "", err

@@ -30,6 +30,9 @@ type server struct {
 	patience time.Duration
 }
 
+// movePorts is what a person does whose ports are taken. The programs that start servers read the variable.
+const movePorts = "move the ports of all servers, as MILLRACE_SERVICES_PORT_OFFSET=1000 does, for each later command as well"
+
 const (
 	byCompose  = "compose"
 	byPackages = "packages"
@@ -61,8 +64,8 @@ func (f *Fleet) up(ctx context.Context, s server) (string, error) {
 		}
 	}
 	if taken(ctx, s.host) {
-		return "", fmt.Errorf("%s is in use by something this folder did not start; stop that, or give its address in %s",
-			s.host, EnvVar(s.name))
+		return "", fmt.Errorf("%s is in use by something this folder did not start; stop that, or give its address in %s, or %s",
+			s.host, EnvVar(s.name), movePorts)
 	}
 	composeErr := f.composeUp(ctx, s)
 	if composeErr == nil {

@@ -210,8 +210,11 @@ func TestPortInUse(t *testing.T) {
 	err = one(t, f.Up(t.Context(), Redis)).Err
 	require.ErrorContains(t, err, strconv.Itoa(addr.Port)+" is in use")
 	require.ErrorContains(t, err, "MILLRACE_TEST_REDIS")
+	require.ErrorContains(t, err, "MILLRACE_SERVICES_PORT_OFFSET=1000")
 	_, running := f.running(Redis)
 	require.False(t, running)
+	f = newFleet(t, func(o *Options) { o.Ports["controller"] = addr.Port })
+	require.ErrorContains(t, one(t, f.Up(t.Context(), Kafka)).Err, "MILLRACE_SERVICES_PORT_OFFSET=1000")
 }
 
 func TestGiven(t *testing.T) {
