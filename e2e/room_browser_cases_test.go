@@ -236,7 +236,7 @@ func roomSpeaksToAScreenReader(t *testing.T, b *browser, rooms *roomsOf, shared 
 	leaves(6, others-1)
 	heard("You are in the queue. You are next.")
 	title := `document.title`
-	v.matches(title, "^0 ahead · heard$")
+	v.matches(title, "^You are next · heard$")
 	front := b.open(t, "about:blank", 1000)
 	require.NoError(t, chromedp.Do(front.ctx, chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, page.BringToFront, cdp.Empty{})
@@ -260,7 +260,7 @@ func pageNamesTheEnd(t *testing.T, b *browser, rooms *roomsOf, shared *roomProce
 	none, ends := int64(0), func(user, text string) {
 		visits[user].says(text)
 		visits[user].text("again", "Enter again")
-		visits[user].matches("document.title", "^Waiting room · ends$")
+		visits[user].matches("document.title", "^Ended · ends$")
 		visits[user].readable()
 	}
 	rooms.change(event, room.Change{Verb: room.Set, Concurrency: &none})

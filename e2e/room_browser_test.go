@@ -41,9 +41,11 @@ func TestThePageOfAWaitingRoomInABrowser(t *testing.T) {
 		"a screen reader":        roomSpeaksToAScreenReader,
 		"ends":                   pageNamesTheEnd,
 		"a proxy without server": pageReturnsAfterAProxyWithoutServer,
+		"a shop of its own":      aShopDressesItsPages,
+		"a turn from elsewhere":  theTurnReachesWhoLooksElsewhere,
 	} {
 		t.Run(name, func(t *testing.T) {
-			defaultBut(t, name, "sold out", "progress", "ends", "a proxy without server")
+			defaultBut(t, name, "a shop of its own", "sold out", "progress", "ends", "a proxy without server")
 			t.Parallel()
 			test(t, b, rooms, shared)
 		})

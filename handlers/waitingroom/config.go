@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/pages"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -74,6 +75,8 @@ type Config struct {
 	EventService eventservice.Config `yaml:"event_service"`
 	// EntryURL is where the page sends an admitted user; {token} is replaced.
 	EntryURL string `yaml:"entry_url"`
+	// Page is what the pages of users look like.
+	Page pages.Config `yaml:"page"`
 	// ClearAfter is the time from the end of a room to the removal of its keys.
 	ClearAfter time.Duration `yaml:"clear_after"`
 	// Replicas must have stored a promotion, claim, verification, result or departure before its
@@ -150,6 +153,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	c.checkOperators(&p)
+	p.Under("page", c.Page.Validate())
 	if c.Redis != nil {
 		p.Under("redis", c.Redis.Validate())
 	}

@@ -1,6 +1,7 @@
 package waitingroom
 
 import (
+	"fmt"
 	"html/template"
 	"net/http"
 
@@ -34,6 +35,7 @@ type Plugin struct {
 	hubs   *sse.Plugin
 	web    *web.Plugin
 	page   *template.Template
+	looks  *pages.Looks // of a broker
 }
 
 // New returns the plugin with default settings. It opens nothing.
@@ -95,7 +97,11 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		b.Register(r)
 		r.Offer(reclaim.Shards(b.Family()))
 		shop.New(rooms, p.tokens, series, p.config.ShopTokens, log).Register(r, p.web)
+		if p.looks, err = pages.Open(p.config.Page); err != nil {
+			return fmt.Errorf("plugins.waitingroom.page: %w", err)
+		}
 		p.web.Handle("GET /rooms/{id}", http.HandlerFunc(p.servePage))
+		p.web.Handle("GET /rooms/{id}/logo", http.HandlerFunc(p.serveLogo))
 	}
 	if len(p.config.AdminTokens) > 0 {
 		r.HTTP(admin.Pattern, admin.Handler(rooms, p.config.AdminTokens, log))
@@ -132,10 +138,25 @@ func (p *Plugin) servePage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	user, _ := web.UserOf(r.Context())
-	p.web.Page(w, r, p.page, pages.Room{
+	data := pages.Room{
 		Event: event, EntryURL: p.config.EntryURL, Grace: p.config.Grace, Releases: p.config.Absent == absentRelease,
 		User: user.ID, Silence: p.hubs.Silence(),
-	})
+	}
+	images := p.looks.Dress(&data)
+	p.web.Page(w, r, p.page, data, images...)
+}
+
+// serveLogo answers with the logo of an event that is a file. The headers of the server forbid that one which
+// is opened by itself runs a script.
+func (p *Plugin) serveLogo(w http.ResponseWriter, r *http.Request) {
+	logo, found := p.looks.Logo(r.PathValue("id"))
+	if !found {
+		web.Refuse(w, r, web.Refusal{Status: http.StatusNotFound, Word: "not_found", Message: "the page of the event has no logo here"})
+		return
+	}
+	w.Header().Set("Content-Type", logo.Type)
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	_, _ = w.Write(logo.Data) // a client that is gone needs no answer
 }
 
 // Commands implements app.Commander.

@@ -57,8 +57,9 @@ type page struct {
 
 // Page writes the page of a template. The template gets .Data, and .Nonce: only scripts and styles
 // with this nonce run. The page may load and connect to its own origin alone, and no other page can
-// frame it.
-func (p *Plugin) Page(w http.ResponseWriter, r *http.Request, t *template.Template, data any) {
+// frame it. It may also load images from the origins in images, such as https://shop.example, which must
+// come from the settings, because they become a part of the policy.
+func (p *Plugin) Page(w http.ResponseWriter, r *http.Request, t *template.Template, data any, images ...string) {
 	nonce := rand.Text()
 	var text bytes.Buffer
 	if err := t.Execute(&text, page{nonce, data}); err != nil {
@@ -70,7 +71,7 @@ func (p *Plugin) Page(w http.ResponseWriter, r *http.Request, t *template.Templa
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
-		"'; connect-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		"'; connect-src 'self'; img-src "+strings.Join(append([]string{"'self'"}, images...), " ")+"; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	_, _ = w.Write(text.Bytes()) // a client that is gone needs no answer
 }
 

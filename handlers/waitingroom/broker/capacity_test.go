@@ -20,7 +20,7 @@ import (
 func (w *world) operator() func(verb, body string) {
 	const credential = "credential of an operator"
 	mux := http.NewServeMux()
-	mux.Handle(admin.Pattern, admin.Handler(w.rooms, setting.NewSecret(credential), slog.New(slog.DiscardHandler)))
+	mux.Handle(admin.Pattern, admin.Handler(w.rooms, map[string]setting.Secret{"eve": setting.NewSecret(credential)}, slog.New(slog.DiscardHandler)))
 	server := httptest.NewServer(mux)
 	w.t.Cleanup(server.Close)
 	return func(verb, body string) {

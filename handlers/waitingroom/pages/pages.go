@@ -3,8 +3,8 @@ package pages
 
 import (
 	_ "embed" // the page
-	"fmt"
 	"html/template"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/sse"
@@ -28,6 +28,13 @@ type Room struct {
 	User string
 	// Silence is the time without an event after which the page takes its stream as lost.
 	Silence time.Duration
+
+	// What Looks.Dress sets.
+	Shop     string // empty: none
+	Title    string // of the event
+	Logo     string // its address; empty: none
+	Language string
+	Text     map[string]string // by the keys of Texts
 }
 
 // Waiting returns the page of a user who waits. It connects to /events/<id>/tickets/waiting of its
@@ -36,14 +43,11 @@ func Waiting() *template.Template {
 	return template.Must(sse.AddModule(template.New("room")).Parse(roomPage))
 }
 
-// Kept returns the grace in words.
-func (r Room) Kept() string {
-	n, unit := int(r.Grace.Round(time.Minute).Minutes()), "minute"
-	if r.Grace < 2*time.Minute {
-		n, unit = int(r.Grace.Round(time.Second).Seconds()), "second"
+// Direction returns the direction in which the language is written.
+func (r Room) Direction() string {
+	switch base, _, _ := strings.Cut(strings.ToLower(r.Language), "-"); base {
+	case "ar", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi":
+		return "rtl"
 	}
-	if n != 1 {
-		unit += "s"
-	}
-	return fmt.Sprint(n, " ", unit)
+	return "ltr"
 }
