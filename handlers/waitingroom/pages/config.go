@@ -97,9 +97,9 @@ func (l Look) validate(p *setting.Problems, at string) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(l.Texts)) {
 		path := at + "texts." + key
-		want, known := english[key]
+		want, known := Texts()[key]
 		if !known {
-			p.Check(false, path, "the page has no such text; it has %s", strings.Join(slices.Sorted(maps.Keys(english)), ", "))
+			p.Check(false, path, "the page has no such text; it has %s", strings.Join(slices.Sorted(maps.Keys(Texts())), ", "))
 			continue
 		}
 		text := l.Texts[key]
@@ -117,7 +117,7 @@ func (l Look) validate(p *setting.Problems, at string) {
 		return
 	}
 	var missing []string
-	for _, key := range slices.Sorted(maps.Keys(english)) {
+	for _, key := range slices.Sorted(maps.Keys(Texts())) {
 		if l.Texts[key] == "" {
 			missing = append(missing, key)
 		}

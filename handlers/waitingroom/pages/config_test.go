@@ -32,7 +32,7 @@ func TestThePageShowsEachText(t *testing.T) {
 		used = append(used, match[1])
 	}
 	slices.Sort(used)
-	require.Equal(t, slices.Sorted(maps.Keys(english)), slices.Compact(used))
+	require.Equal(t, slices.Sorted(maps.Keys(Texts())), slices.Compact(used))
 	head, script, _ := strings.Cut(roomPage, "<script")
 	_, body, _ := strings.Cut(head, "<body")
 	plain := regexp.MustCompile(`\{\{[^}]*\}\}|<[^>]*>`).ReplaceAllString("<body"+body, " ")
@@ -90,7 +90,7 @@ func TestAShopDressesItsPages(t *testing.T) {
 func TestHostileTextsAreText(t *testing.T) {
 	t.Parallel()
 	texts := map[string]string{}
-	for key, text := range english {
+	for key, text := range Texts() {
 		texts[key] = hostile + strings.Join(placeholder.FindAllString(text, -1), "")
 	}
 	c := Config{Look: Look{Name: hostile, Logo: `https://shop.example/"onerror="alert(1)`, Texts: texts}, Events: map[string]Event{"1": {Title: hostile}}}
