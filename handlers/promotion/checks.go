@@ -49,7 +49,7 @@ func lookupCheck(a money.Answer, url string) (operate.Check, error) {
 	case money.Misconfigured:
 		c = operate.Check{
 			Level: operate.Fail, Text: fmt.Sprintf("%s refuses the credential or the address: %s", url, a.Text),
-			Remedy: "correct plugins.promotion.money_api.url, token or token_file", Runbook: "configs/RUNBOOK.md, MillraceFarSideMisconfigured",
+			Remedy: "correct plugins.promotion.money_api.url, token or oauth2", Runbook: "configs/RUNBOOK.md, MillraceFarSideMisconfigured",
 		}
 	case money.Throttled, money.Retry:
 		c = operate.Check{

@@ -55,7 +55,7 @@ func mapping() oncehttp.Mapping {
 // Client calls the Money API of openapi.yaml. It is safe for concurrent use.
 type Client struct{ *oncehttp.Client }
 
-// New returns a client for a valid cfg. It opens no connection; it reads cfg.CAFile. A nil log discards. The caller closes it.
+// New returns a client for a valid cfg. It opens no connection; it reads the files of certificates. A nil log discards. The caller closes it.
 func New(cfg oncehttp.Config, log *slog.Logger) (*Client, error) {
 	if err := cfg.Validate(); err != nil { // before the zero value gets its defaults
 		return nil, fmt.Errorf("money: %w", err)

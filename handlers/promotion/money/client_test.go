@@ -14,6 +14,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline/httpclient"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
@@ -55,6 +57,27 @@ func TestAWrongConfigIsRefused(t *testing.T) {
 	cfg.URL, cfg.CAFile = "https://127.0.0.1:1", "/does/not/exist"
 	_, err := money.New(cfg, nil)
 	require.ErrorContains(t, err, "ca_file")
+}
+
+// The token of a charge is fetched with the client's credentials.
+func TestAChargeHasAFetchedToken(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/token":
+			w.Header().Set("Content-Type", "application/json")
+			io.WriteString(w, `{"access_token":"fetched","token_type":"bearer"}`)
+		case r.Header.Get("Authorization") != "Bearer fetched":
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			io.WriteString(w, `{"transactionKey":"t-1"}`)
+		}
+	}))
+	defer s.Close()
+	client := newClient(t, s.URL, func(cfg *oncehttp.Config) {
+		cfg.OAuth2 = httpclient.OAuth2{TokenURL: s.URL + "/token", ClientID: "millrace", ClientSecret: setting.NewSecret("s3cret")}
+	})
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:1")).Class)
 }
 
 // The Money API has idempotency keys, so a request whose reused connection was dead is sent again at once.

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/plugins/once"
 )
 
@@ -121,7 +122,7 @@ func (n *connection) exchange(caller context.Context, template *http.Request, re
 	ctx, cancel := context.WithTimeout(caller, n.cfg.CallTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
-	tracker := newSendTracker(deadline)
+	tracker := newSendTracker(deadline, n.cfg.OAuth2.Enabled())
 	resp, err := n.transport.RoundTrip(n.build(httptrace.WithClientTrace(ctx, &tracker.trace), template, req, cred))
 	if tracker.conns > 1 {
 		n.metrics.replays.Add(float64(tracker.conns - 1))
@@ -129,6 +130,9 @@ func (n *connection) exchange(caller context.Context, template *http.Request, re
 	if err != nil {
 		a, v = unanswered(caller, ctx, err, tracker.sent())
 		return a, v, tracker.sent()
+	}
+	if token := tracker.token.Load(); token != nil {
+		req.secret = *token
 	}
 	buf := n.buffers.Get().(*bytes.Buffer)
 	defer n.buffers.Put(buf)
@@ -214,7 +218,7 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, p permit, key
 	case v == healthy && n.misconfigured.CompareAndSwap(true, false):
 		n.log.Info("the api accepts our calls again")
 	}
-	a.General = refused || n.breaker.current() != stateClosed || n.throttle.within(n.cfg.Breaker.Window)
+	a.General = refused || errors.Is(a.Err, httpclient.ErrNotSent) || n.breaker.current() != stateClosed || n.throttle.within(n.cfg.Breaker.Window)
 }
 
 // startSpan starts a client span under the caller's span. Without a recorded parent it starts none,

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/slots"
 )
 
@@ -33,7 +34,7 @@ type connection struct {
 	mapping   *Mapping
 	log       *slog.Logger
 	base      *url.URL
-	transport *http.Transport
+	transport roundTripper
 	dialer    *dialer
 	close     context.CancelFunc // ends dialer.life
 
@@ -49,11 +50,17 @@ type connection struct {
 	buffers sync.Pool // *bytes.Buffer, for answers
 }
 
+// roundTripper is a httpclient.Transport, except in tests.
+type roundTripper interface {
+	http.RoundTripper
+	CloseIdleConnections()
+}
+
 // New returns a client of the API at config.URL. It opens nothing, because a plugin makes its client in its
 // constructor, before its settings are decoded: Open reads them. A zero config gets the defaults here, which
 // the settings then overwrite.
 func New(config *Config, m Mapping) *Client {
-	if *config == (Config{}) {
+	if config.isZero() {
 		*config = DefaultConfig()
 	}
 	c := &Client{config: config, mapping: m.completed()}
@@ -62,7 +69,7 @@ func New(config *Config, m Mapping) *Client {
 }
 
 // Open makes the client ready for calls. It reports all mistakes of the settings and of the mapping, and
-// reads Config.CAFile. It opens no connection. A nil log discards. A call before Open is NotSent. The caller
+// reads the files of certificates, which are followed from then on. It opens no connection. A nil log discards. A call before Open is NotSent. The caller
 // closes the client, which can't be opened again then.
 func (c *Client) Open(log *slog.Logger) error {
 	c.opening.Lock()
@@ -81,10 +88,6 @@ func (c *Client) Open(log *slog.Logger) error {
 		log = slog.New(slog.DiscardHandler)
 	}
 	base, _ := url.Parse(strings.TrimRight(cfg.URL, "/")) // valid: see Validate
-	tlsConfig, err := cfg.tls().Load()
-	if err != nil {
-		return fmt.Errorf("oncehttp: the settings of %s: %w", c.mapping.Name, err)
-	}
 	life, end := context.WithCancel(context.Background())
 	n := &connection{
 		cfg:     cfg,
@@ -101,10 +104,8 @@ func (c *Client) Open(log *slog.Logger) error {
 	}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
-	n.transport = &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
+	transport, err := httpclient.NewTransport(cfg.Config, &http.Transport{
 		DialContext:            n.dialer.dial,
-		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    cfg.ConnectTimeout,
 		Protocols:              &protocols,
 		MaxIdleConns:           cfg.Concurrency,
@@ -112,7 +113,12 @@ func (c *Client) Open(log *slog.Logger) error {
 		IdleConnTimeout:        cfg.IdleConnTimeout,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxBodyBytes,
+	}, c.mapping.Name, n.log)
+	if err != nil {
+		end()
+		return fmt.Errorf("oncehttp: the settings of %s: %w", c.mapping.Name, err)
 	}
+	n.transport = transport
 	n.breaker = newBreaker(cfg.Breaker, n.log)
 	c.opened.Store(n)
 	return nil

@@ -2,8 +2,10 @@ package oncehttp
 
 import (
 	"net/url"
+	"reflect"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -12,6 +14,8 @@ import (
 type Config struct {
 	// URL is scheme, host and perhaps a path prefix.
 	URL string `yaml:"url"`
+	// Config says whom the client trusts, and how it proves who it is. Its tokens exclude Token.
+	httpclient.Config `yaml:",inline"`
 	// CallTimeout bounds one call from its start to the last byte of the answer. A context
 	// that ends sooner wins.
 	CallTimeout time.Duration `yaml:"call_timeout"`
@@ -29,10 +33,8 @@ type Config struct {
 	// of its change, and after a 401 at once.
 	Token setting.Secret `yaml:"token"`
 	// AllowPlaintextCredentials accepts a token with an http:// URL of another machine.
-	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
-	// CAFile contains the certificates (PEM) to trust for https instead of the system's.
-	CAFile  string        `yaml:"ca_file"`
-	Breaker BreakerConfig `yaml:"breaker"`
+	AllowPlaintextCredentials bool          `yaml:"allow_plaintext_credentials"`
+	Breaker                   BreakerConfig `yaml:"breaker"`
 }
 
 // BreakerConfig is the settings of the circuit breaker. It opens when at least MinCalls ended
@@ -77,7 +79,7 @@ func (c *Config) Validate() error {
 		p.Check(false, "url", "must be http:// or https:// with a host")
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
 		p.Check(false, "url", "must have no user, query or fragment")
-	case u.Scheme == "http" && !c.Token.IsZero() && !c.AllowPlaintextCredentials && !setting.Loopback(u.Host):
+	case u.Scheme == "http" && c.hasCredential() && !c.AllowPlaintextCredentials && !setting.Loopback(u.Host):
 		p.Check(false, "url", "must be https:// because there is a token: over http:// it crosses the network in plain text; or set allow_plaintext_credentials: true in this section")
 	}
 	p.Positive("call_timeout", c.CallTimeout)
@@ -87,7 +89,8 @@ func (c *Config) Validate() error {
 	p.Positive("default_retry_after", c.DefaultRetryAfter)
 	p.Check(c.Concurrency > 0, "concurrency", "must be > 0, got %d", c.Concurrency)
 	p.Check(checkToken(c.Token.Reveal()) == nil, "token", "must have one line")
-	p = append(p, c.tls().Validate())
+	p.Check(c.Token.IsZero() || !c.OAuth2.Enabled(), "token", "must be empty with oauth2.token_url: both are sent in the header Authorization")
+	p = append(p, c.Config.Validate(c.URL, true)) // its check of the url is the one above
 	b := c.Breaker
 	p.Check(b.FailureRatio > 0 && b.FailureRatio <= 1, "breaker.failure_ratio", "must be > 0 and at most 1, got %v", b.FailureRatio)
 	p.Check(b.MinCalls > 0, "breaker.min_calls", "must be > 0, got %d", b.MinCalls)
@@ -97,4 +100,7 @@ func (c *Config) Validate() error {
 	return p.Err()
 }
 
-func (c *Config) tls() setting.TLS { return setting.TLS{Enabled: c.CAFile != "", CAFile: c.CAFile} }
+// hasCredential reports whether each request has a token.
+func (c *Config) hasCredential() bool { return !c.Token.IsZero() || c.OAuth2.Enabled() }
+
+func (c *Config) isZero() bool { return reflect.ValueOf(*c).IsZero() }

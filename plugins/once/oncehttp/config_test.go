@@ -66,8 +66,15 @@ func TestNewReadsFiles(t *testing.T) {
 		change func(*oncehttp.Config)
 		want   string
 	}{
-		"a token of two lines": {func(c *oncehttp.Config) { c.Token = setting.NewSecret("a\nb") }, "must have one line"},
-		"no ca file":           {func(c *oncehttp.Config) { c.CAFile = "/does/not/exist" }, "ca_file"},
+		"a token of two lines":          {func(c *oncehttp.Config) { c.Token = setting.NewSecret("a\nb") }, "must have one line"},
+		"no ca file":                    {func(c *oncehttp.Config) { c.CAFile = "/does/not/exist" }, "ca_file"},
+		"a certificate without its key": {func(c *oncehttp.Config) { c.CertFile = "/does/not/exist" }, "cert_file: must be set together with key_file"},
+		"tokens of two kinds": {func(c *oncehttp.Config) {
+			c.Token, c.OAuth2 = setting.NewSecret("a"), credentials("https://login.example")
+		}, "token: must be empty with oauth2.token_url"},
+		"fetched tokens in plain text": {func(c *oncehttp.Config) {
+			c.URL, c.OAuth2 = "http://billing.example", credentials("https://login.example")
+		}, "url: must be https:// because there is a token"},
 		"a ca file of nothing": {func(c *oncehttp.Config) { c.CAFile = write("nothing") }, "contains no certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http/httptrace"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -51,12 +52,26 @@ type sendTracker struct {
 	before   int64 // bytes written to conn before this call
 	conns    int   // number of connections of the call
 	earlier  bool  // bytes were sent on an earlier connection, or on one that is not ours
+
+	token atomic.Pointer[string] // of OAuth2, as it was sent; nil: none
 }
 
-func newSendTracker(deadline time.Time) *sendTracker {
+// newSendTracker returns the tracker of a call. fetched says that the Transport adds a token by itself.
+func newSendTracker(deadline time.Time, fetched bool) *sendTracker {
 	s := &sendTracker{deadline: deadline}
 	s.trace.GotConn = s.gotConn
+	if fetched {
+		s.trace.WroteHeaderField = s.wroteHeader
+	}
 	return s
+}
+
+// wroteHeader runs on the goroutine that writes the request, which may go on after an early answer.
+func (s *sendTracker) wroteHeader(name string, values []string) {
+	if name == "Authorization" && len(values) == 1 {
+		_, token, _ := strings.Cut(values[0], " ")
+		s.token.Store(&token)
+	}
 }
 
 func (s *sendTracker) gotConn(info httptrace.GotConnInfo) {

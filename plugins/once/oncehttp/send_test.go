@@ -79,7 +79,7 @@ func TestFailedWrite(t *testing.T) {
 				}
 			}()
 			client, n := openClient(t, "http://"+l.Addr().String())
-			n.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			n.transport = &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				raw, err := n.dialer.net.DialContext(ctx, network, addr)
 				if err != nil {
 					return nil, err
@@ -87,7 +87,7 @@ func TestFailedWrite(t *testing.T) {
 				p := &brokenPipe{Conn: raw}
 				p.n.Store(c.fits)
 				return &conn{Conn: p, clock: systemClock}, nil
-			}
+			}}
 			a := create(t.Context(), client, c.body)
 			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
 			require.Error(t, a.Err) // of the write, or of the read that its end interrupted
@@ -99,11 +99,11 @@ func TestFailedWrite(t *testing.T) {
 func TestForeignConnectionCountsAsSent(t *testing.T) {
 	t.Parallel()
 	client, n := openClient(t, "http://127.0.0.1:1")
-	n.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+	n.transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		a, b := net.Pipe()
 		b.Close()
 		return a, nil
-	}
+	}}
 	require.Equal(t, once.Unclear, create(t.Context(), client, 64).Class)
 }
 
@@ -237,7 +237,7 @@ func TestSentIsRememberedOverConnections(t *testing.T) {
 	first, second := &conn{Conn: here, clock: systemClock}, &conn{Conn: here}
 	_, err := first.Write([]byte("another request"))
 	require.NoError(t, err)
-	f := newSendTracker(time.Now().Add(time.Hour))
+	f := newSendTracker(time.Now().Add(time.Hour), false)
 	require.False(t, f.sent())
 	f.gotConn(httptrace.GotConnInfo{Conn: first})
 	require.False(t, f.sent())
