@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -63,7 +64,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	if len(p.config.HTTP.Kinds) > 0 {
 		log := r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
-		p.web.Handle("POST /once/{kind}", newEntrance(p.config.HTTP, p.once, r.Env().Instance, log))
+		e := newEntrance(p.config.HTTP, p.once, r.Env().Instance, log)
+		p.web.Handle("POST /once/{kind}", http.HandlerFunc(e.accept))
+		p.web.Handle("GET /once/{kind}/{key}", http.HandlerFunc(e.show))
 	}
 	return nil
 }

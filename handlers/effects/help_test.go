@@ -232,3 +232,19 @@ func lock(t testing.TB, dsn string) (release func()) {
 		require.NoError(t, c.Close())
 	}
 }
+
+// breakLedger takes the effects away from a ledger, so that it answers nobody.
+func breakLedger(t testing.TB, dsn string) {
+	t.Helper()
+	driver, name := "pgx", dsn
+	if file, lite := strings.CutPrefix(dsn, "sqlite:"); lite {
+		driver, name = "sqlite", file
+	}
+	db, err := sql.Open(driver, name)
+	require.NoError(t, err)
+	defer db.Close()
+	require.Eventually(t, func() bool {
+		_, err := db.ExecContext(t.Context(), "ALTER TABLE once_effects RENAME TO once_effects_away")
+		return err == nil
+	}, patience, time.Millisecond)
+}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/web"
 )
@@ -26,12 +28,12 @@ const (
 	warnEvery  = 10 * time.Second
 )
 
-// entrance answers POST /once/{kind}.
+// entrance answers POST /once/{kind} and GET /once/{kind}/{key}.
 type entrance struct {
 	kinds    []string
 	clients  []*client
 	rates    *web.Rates // by the name of the client
-	ask      func(ctx context.Context, kind string, a once.Ask) (once.Asked, error)
+	once     *once.Plugin
 	instance string
 	log      *slog.Logger
 	sampled  *logs.Throttle
@@ -44,7 +46,7 @@ type client struct {
 }
 
 func newEntrance(c HTTP, o *once.Plugin, instance string, log *slog.Logger) *entrance {
-	e := &entrance{kinds: c.Kinds, ask: o.Ask, instance: instance, log: log, rates: &web.Rates{Most: c.RequestsPerMinute, Window: time.Minute}, sampled: logs.NewThrottle(warnEvery)}
+	e := &entrance{kinds: c.Kinds, once: o, instance: instance, log: log, rates: &web.Rates{Most: c.RequestsPerMinute, Window: time.Minute}, sampled: logs.NewThrottle(warnEvery)}
 	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
 		token := web.NewTokens("plugins.effects.http.tokens."+name, log, []setting.Secret{c.Tokens[name]}...)
 		e.clients = append(e.clients, &client{name, token})
@@ -62,41 +64,95 @@ type order struct {
 
 // answer is the body of a 200 and a 202.
 type answer struct {
-	Kind     string      `json:"kind"`
-	Group    string      `json:"group"`
-	Key      string      `json:"key"`
-	State    rules.State `json:"state"`
-	Receipt  string      `json:"receipt,omitempty"` // the API's name of the effect
-	Attempts int         `json:"attempts"`          // sends that count
-	Class    string      `json:"class,omitempty"`   // of the last answer that was not done
-	Error    string      `json:"error,omitempty"`   // its text
+	Kind       string           `json:"kind"`
+	Group      string           `json:"group"`
+	Key        string           `json:"key"`
+	State      rules.State      `json:"state"`
+	GroupState rules.GroupState `json:"group_state,omitempty"` // not of a new effect
+	Receipt    string           `json:"receipt,omitempty"`     // the API's name of the effect
+	Attempts   int              `json:"attempts"`              // sends that count
+	Class      string           `json:"class,omitempty"`       // of the last answer that was not done
+	Error      string           `json:"error,omitempty"`       // its text
 }
 
-// ServeHTTP implements http.Handler.
-func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	refuse := func(status int, word, format string, args ...any) {
+// write sends what is known of an effect, with the address at which a client asks for it again.
+func write(w http.ResponseWriter, status int, kind string, k once.Key, s once.State) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Location", "/once/"+kind+"/"+url.PathEscape(k.ID)+"?group="+url.QueryEscape(k.Group))
+	w.WriteHeader(status)
+	// A client that is gone needs no answer.
+	_ = json.NewEncoder(w).Encode(answer{
+		Kind: kind, Group: k.Group, Key: k.ID, State: s.State, GroupState: s.Group, Receipt: s.Receipt, Attempts: s.Attempts, Class: s.Class, Error: s.Error,
+	})
+}
+
+// refusal returns the function that refuses a request.
+func refusal(w http.ResponseWriter, r *http.Request) func(status int, word, format string, args ...any) {
+	return func(status int, word, format string, args ...any) {
 		web.Refuse(w, r, web.Refusal{Status: status, Word: word, Message: fmt.Sprintf(format, args...)})
 	}
-	from := e.clientOf(r)
-	kind := r.PathValue("kind")
+}
+
+// admit returns the client of a request and the kind that it may ask for, or refuses the request.
+func (e *entrance) admit(w http.ResponseWriter, r *http.Request) (from *client, kind string, ok bool) {
+	refuse := refusal(w, r)
+	from = e.clientOf(r)
+	kind = r.PathValue("kind")
 	switch {
 	case r.Header.Get("Authorization") == "":
 		refuse(http.StatusUnauthorized, "no_token", "present a token in the header Authorization, as a bearer token")
-		return
+		return nil, "", false
 	case from == nil:
 		refuse(http.StatusForbidden, "other_token", "the token is none of plugins.effects.http.tokens")
-		return
+		return nil, "", false
 	case !slices.Contains(e.kinds, kind):
 		refuse(http.StatusNotFound, "unknown_kind", "no kind %q may be asked for here: plugins.effects.http.kinds has %s", kind, strings.Join(e.kinds, ", "))
-		return
+		return nil, "", false
 	}
 	if wait := e.rates.Take(from.name, time.Now()); wait > 0 {
 		web.Refuse(w, r, web.Refusal{
 			Status: http.StatusTooManyRequests, Word: "too_many", RetryAfter: max(wait, time.Second),
 			Message: fmt.Sprintf("%s may send %d requests a minute", from.name, e.rates.Most),
 		})
+		return nil, "", false
+	}
+	return from, kind, true
+}
+
+// show answers with the state of an effect.
+func (e *entrance) show(w http.ResponseWriter, r *http.Request) {
+	from, kind, ok := e.admit(w, r)
+	if !ok {
 		return
 	}
+	refuse := refusal(w, r)
+	k := once.Key{Group: r.URL.Query().Get("group"), ID: r.PathValue("key")}
+	if k.Group == "" {
+		refuse(http.StatusBadRequest, "no_group", "add the group of the effect to the address, as in /once/%s/KEY?group=GROUP: a key names an effect within its group", kind)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
+	defer cancel()
+	state, err := e.once.StateOf(ctx, kind, k)
+	switch {
+	case errors.Is(err, ledger.ErrNotFound):
+		refuse(http.StatusNotFound, "unknown_effect", "%s:%s was never accepted", kind, k)
+	case err != nil:
+		e.sampled.Warn(e.log, "the state of an effect was asked for over HTTP and could not be read", slog.String("kind", kind), slog.String("client", from.name), logs.Err(err))
+		refuse(http.StatusServiceUnavailable, "unavailable", "the ledger does not answer; ask again later")
+	default:
+		write(w, http.StatusOK, kind, k, state)
+	}
+}
+
+// accept takes an effect.
+func (e *entrance) accept(w http.ResponseWriter, r *http.Request) {
+	from, kind, ok := e.admit(w, r)
+	if !ok {
+		return
+	}
+	refuse := refusal(w, r)
 	o, err := readOrder(r.Body)
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		refuse(http.StatusRequestEntityTooLarge, "too_large", "the body may have %d bytes", tooLarge.Limit)
@@ -108,7 +164,7 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
 	defer cancel()
-	asked, err := e.ask(ctx, kind, once.Ask{
+	asked, err := e.once.Ask(ctx, kind, once.Ask{
 		Payload: o.Payload, ID: o.Key, Group: o.Group, NotBefore: o.NotBefore, Origin: fmt.Sprintf("asked for by %s over HTTP at %s", from.name, e.instance),
 	})
 	name := kind + ":" + asked.Key.String()
@@ -130,14 +186,7 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if asked.Accepted == once.Fresh {
 			status = http.StatusAccepted
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		w.WriteHeader(status)
-		// A client that is gone needs no answer.
-		_ = json.NewEncoder(w).Encode(answer{
-			Kind: kind, Group: asked.Key.Group, Key: asked.Key.ID,
-			State: asked.State.State, Receipt: asked.State.Receipt, Attempts: asked.State.Attempts, Class: asked.State.Class, Error: asked.State.Error,
-		})
+		write(w, status, kind, asked.Key, asked.State)
 	}
 }
 

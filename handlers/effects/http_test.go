@@ -62,13 +62,19 @@ type answered struct {
 	header http.Header
 	Kind, Group, Key, Receipt,
 	Error, Message string
-	State rules.State
+	State      rules.State
+	GroupState rules.GroupState `json:"group_state"`
 }
 
 // post sends a body with a token, which may be empty.
-func (w *world) post(t testing.TB, kind, bearer, body string) (a answered) {
+func (w *world) post(t testing.TB, kind, bearer, body string) answered {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.web.Addr()+"/once/"+kind, strings.NewReader(body))
+	return w.do(t, http.MethodPost, "/once/"+kind, bearer, body)
+}
+
+func (w *world) do(t testing.TB, method, path, bearer, body string) (a answered) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+w.web.Addr()+path, strings.NewReader(body))
 	require.NoError(t, err)
 	if bearer != "" {
 		r.Header.Set("Authorization", "Bearer "+bearer)
@@ -81,6 +87,55 @@ func (w *world) post(t testing.TB, kind, bearer, body string) (a answered) {
 	require.NoError(t, json.Unmarshal(text, &a), string(text))
 	a.status, a.header = got.StatusCode, got.Header
 	return a
+}
+
+// A client follows its effect at the address that the acceptance names.
+func TestTheStateOfAnEffectOverHTTP(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		api := newFar(t, true)
+		api.next("POST /billing/v1/invoices", reply{status: http.StatusUnprocessableEntity, body: `{"error":{"code":"no_such_customer","text":"who?"}}`})
+		w := newWorld(t, dsn)
+		w.start(t, overHTTP, dsn, api)
+		const payload = `{"invoice":{"customer":"ac me","number":"a/17 ?"}}`
+		a := w.post(t, "invoice", shopToken, `{"key":"a/17 ?","payload":`+payload+`}`)
+		require.Equal(t, http.StatusAccepted, a.status, a)
+		at := a.header.Get("Location")
+		require.Equal(t, "/once/invoice/a%2F17%20%3F?group=ac+me", at)
+		w.settled(t, "invoice", payload)
+		a = w.do(t, http.MethodGet, at, shopToken, "")
+		require.Equal(t, http.StatusOK, a.status, a)
+		require.Equal(t, []string{"invoice", "ac me", "a/17 ?", "FAILED", "RUNNING", "422 Unprocessable Entity: no_such_customer who?"},
+			[]string{a.Kind, a.Group, a.Key, string(a.State), string(a.GroupState), a.Error})
+		require.Equal(t, "no-store", a.header.Get("Cache-Control"))
+
+		w.cancel(t, "invoice", "ac me")
+		require.Equal(t, rules.GroupCancelled, w.do(t, http.MethodGet, at, shopToken, "").GroupState)
+
+		for name, c := range map[string]struct {
+			path, token string
+			status      int
+			word        string
+		}{
+			"no token":        {at, "", http.StatusUnauthorized, "no_token"},
+			"another token":   {at, otherToken, http.StatusForbidden, "other_token"},
+			"another kind":    {"/once/mail/17?group=acme", shopToken, http.StatusNotFound, "unknown_kind"},
+			"another key":     {"/once/invoice/18?group=ac+me", shopToken, http.StatusNotFound, "unknown_effect"},
+			"another group":   {"/once/invoice/a%2F17%20%3F?group=acme", shopToken, http.StatusNotFound, "unknown_effect"},
+			"without a group": {"/once/invoice/17", shopToken, http.StatusBadRequest, "no_group"},
+		} {
+			a := w.do(t, http.MethodGet, c.path, c.token, "")
+			require.Equal(t, c.status, a.status, name)
+			require.Equal(t, c.word, a.Error, name)
+		}
+
+		breakLedger(t, dsn)
+		a = w.do(t, http.MethodGet, at, shopToken, "")
+		require.Equal(t, http.StatusServiceUnavailable, a.status, a)
+		require.Equal(t, "unavailable", a.Error)
+		require.Equal(t, "the ledger does not answer; ask again later", a.Message)
+		require.NotEmpty(t, a.header.Get("Retry-After"))
+	})
 }
 
 func TestEffectsOverHTTP(t *testing.T) {

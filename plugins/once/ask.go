@@ -83,3 +83,13 @@ func (p *Plugin) Ask(ctx context.Context, kind string, a Ask) (Asked, error) {
 	done.State, err = stateOf(ctx, l, rec.Key)
 	return done, err
 }
+
+// StateOf returns what is known about an effect of a kind by its name. The error wraps ledger.ErrNotFound if
+// it was never accepted.
+func (p *Plugin) StateOf(ctx context.Context, kind string, k Key) (State, error) {
+	l := p.ledger.Load()
+	if l == nil {
+		return State{}, errNotOpen
+	}
+	return stateOf(ctx, l, ledger.Key{Kind: kind, Group: k.Group, ID: k.ID})
+}

@@ -195,6 +195,8 @@ type State struct {
 	Class    string      `json:"class,omitempty"`   // of the last answer that was not done
 	Error    string      `json:"error,omitempty"`   // its text
 	NextIn   time.Duration
+
+	Group rules.GroupState `json:"group_state,omitempty"` // of its group, when it was read
 }
 
 // State returns what is known about an effect. The error wraps ledger.ErrNotFound if it was never
@@ -212,5 +214,5 @@ func stateOf(ctx context.Context, l *ledger.Ledger, k ledger.Key) (State, error)
 	if err != nil {
 		return State{}, err
 	}
-	return State{State: x.Row.State, Receipt: x.Row.Receipt, Attempts: x.Row.Attempts, Class: x.Row.LastClass, Error: x.Row.LastError, NextIn: x.NextCallIn}, nil
+	return State{State: x.Row.State, Receipt: x.Row.Receipt, Attempts: x.Row.Attempts, Class: x.Row.LastClass, Error: x.Row.LastError, NextIn: x.NextCallIn, Group: x.Group}, nil
 }
