@@ -89,11 +89,22 @@ type Answers struct {
 type HTTP struct {
 	// Kinds are the kinds that may be asked for, of settings or of Go.
 	Kinds []string `yaml:"kinds"`
-	// Tokens are the bearer tokens of clients, by the name of the client.
-	Tokens map[string]setting.Secret `yaml:"tokens"`
+	// Clients are the programs that may ask, by name.
+	Clients map[string]*Client `yaml:"clients"`
 	// RequestsPerMinute is how many requests a client may send, at once or spread.
 	RequestsPerMinute int `yaml:"requests_per_minute"`
 }
+
+// Client is a program that asks for effects.
+type Client struct {
+	// Token is its bearer token.
+	Token setting.Secret `yaml:"token"`
+	// Kinds are those of http.kinds that it may ask for. Empty: all of them.
+	Kinds []string `yaml:"kinds"`
+}
+
+// may reports whether the client may ask for a kind of http.kinds.
+func (c *Client) may(kind string) bool { return len(c.Kinds) == 0 || slices.Contains(c.Kinds, kind) }
 
 func defaultConfig() Config { return Config{HTTP: HTTP{RequestsPerMinute: 6000}} }
 
@@ -214,13 +225,22 @@ func (h *HTTP) validate() error {
 	for i, name := range h.Kinds {
 		p.Check(!slices.Contains(h.Kinds[:i], name), fmt.Sprintf("kinds[%d]", i), "%q is in the list already", name)
 	}
-	p.Check(len(h.Kinds) == 0 || len(h.Tokens) > 0, "tokens", "must have the token of a client: without one nobody may ask for an effect")
-	names := slices.Sorted(maps.Keys(h.Tokens))
+	p.Check(len(h.Kinds) == 0 || len(h.Clients) > 0, "clients", "must have a client with its token: without one nobody may ask for an effect")
+	names := slices.Sorted(maps.Keys(h.Clients))
 	for i, name := range names {
-		err := web.CheckToken(h.Tokens[name].Reveal())
-		p.Check(err == nil, "tokens."+name, "%v", err)
+		at, c := "clients."+name, h.Clients[name]
+		if c == nil {
+			p.Check(false, at, "must be a section with the token of the client")
+			continue
+		}
+		err := web.CheckToken(c.Token.Reveal())
+		p.Check(err == nil, at+".token", "%v", err)
 		for _, other := range names[:i] {
-			p.Check(h.Tokens[name].Reveal() != h.Tokens[other].Reveal(), "tokens."+name, "must not be the token of %s: each client has a rate and a name of its own", other)
+			p.Check(h.Clients[other] == nil || c.Token.Reveal() != h.Clients[other].Token.Reveal(), at+".token",
+				"must not be the token of %s: each client has a rate and a name of its own", other)
+		}
+		for i, kind := range c.Kinds {
+			p.Check(slices.Contains(h.Kinds, kind), fmt.Sprintf("%s.kinds[%d]", at, i), "must be one of http.kinds, got %q: there are %s", kind, orNone(h.Kinds))
 		}
 	}
 	p.Check(h.RequestsPerMinute > 0, "requests_per_minute", "must be > 0, got %d", h.RequestsPerMinute)

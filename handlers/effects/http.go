@@ -16,7 +16,6 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
-	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -43,13 +42,19 @@ type entrance struct {
 type client struct {
 	name  string
 	token *web.Tokens
+	kinds []string // that it may ask for
 }
 
 func newEntrance(c HTTP, o *once.Plugin, instance string, log *slog.Logger) *entrance {
 	e := &entrance{kinds: c.Kinds, once: o, instance: instance, log: log, rates: &web.Rates{Most: c.RequestsPerMinute, Window: time.Minute}, sampled: logs.NewThrottle(warnEvery)}
-	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
-		token := web.NewTokens("plugins.effects.http.tokens."+name, log, []setting.Secret{c.Tokens[name]}...)
-		e.clients = append(e.clients, &client{name, token})
+	for _, name := range slices.Sorted(maps.Keys(c.Clients)) {
+		from := &client{name: name, token: web.NewTokens("plugins.effects.http.clients."+name+".token", log, c.Clients[name].Token)}
+		for _, kind := range c.Kinds {
+			if c.Clients[name].may(kind) {
+				from.kinds = append(from.kinds, kind)
+			}
+		}
+		e.clients = append(e.clients, from)
 	}
 	return e
 }
@@ -104,10 +109,13 @@ func (e *entrance) admit(w http.ResponseWriter, r *http.Request) (from *client, 
 		refuse(http.StatusUnauthorized, "no_token", "present a token in the header Authorization, as a bearer token")
 		return nil, "", false
 	case from == nil:
-		refuse(http.StatusForbidden, "other_token", "the token is none of plugins.effects.http.tokens")
+		refuse(http.StatusForbidden, "other_token", "the token is none of plugins.effects.http.clients")
 		return nil, "", false
 	case !slices.Contains(e.kinds, kind):
-		refuse(http.StatusNotFound, "unknown_kind", "no kind %q may be asked for here: plugins.effects.http.kinds has %s", kind, strings.Join(e.kinds, ", "))
+		refuse(http.StatusNotFound, "unknown_kind", "no kind %q may be asked for here: %s may ask for %s", kind, from.name, strings.Join(from.kinds, ", "))
+		return nil, "", false
+	case !slices.Contains(from.kinds, kind):
+		refuse(http.StatusForbidden, "other_kind", "plugins.effects.http.clients.%s.kinds does not have %s: %s may ask for %s", from.name, kind, from.name, strings.Join(from.kinds, ", "))
 		return nil, "", false
 	}
 	if wait := e.rates.Take(from.name, time.Now()); wait > 0 {

@@ -22,11 +22,12 @@ import (
 const (
 	shopToken  = "the token of the shop"
 	otherToken = "a token of somebody else"
+	depotToken = "the token of the depot"
 	slowToken  = "the token of a slow one"
 )
 
 const overHTTP = invoices + `
-    http: {kinds: [invoice, parcel], tokens: {shop: "` + shopToken + `"}}
+    http: {kinds: [invoice, parcel], clients: {shop: {token: "` + shopToken + `"}, depot: {token: "` + depotToken + `", kinds: [parcel]}}}
   web: {listen: "127.0.0.1:0"}
 `
 
@@ -117,12 +118,13 @@ func TestTheStateOfAnEffectOverHTTP(t *testing.T) {
 			status      int
 			word        string
 		}{
-			"no token":        {at, "", http.StatusUnauthorized, "no_token"},
-			"another token":   {at, otherToken, http.StatusForbidden, "other_token"},
-			"another kind":    {"/once/mail/17?group=acme", shopToken, http.StatusNotFound, "unknown_kind"},
-			"another key":     {"/once/invoice/18?group=ac+me", shopToken, http.StatusNotFound, "unknown_effect"},
-			"another group":   {"/once/invoice/a%2F17%20%3F?group=acme", shopToken, http.StatusNotFound, "unknown_effect"},
-			"without a group": {"/once/invoice/17", shopToken, http.StatusBadRequest, "no_group"},
+			"no token":                {at, "", http.StatusUnauthorized, "no_token"},
+			"another token":           {at, otherToken, http.StatusForbidden, "other_token"},
+			"a kind of other clients": {at, depotToken, http.StatusForbidden, "other_kind"},
+			"another kind":            {"/once/mail/17?group=acme", shopToken, http.StatusNotFound, "unknown_kind"},
+			"another key":             {"/once/invoice/18?group=ac+me", shopToken, http.StatusNotFound, "unknown_effect"},
+			"another group":           {"/once/invoice/a%2F17%20%3F?group=acme", shopToken, http.StatusNotFound, "unknown_effect"},
+			"without a group":         {"/once/invoice/17", shopToken, http.StatusBadRequest, "no_group"},
 		} {
 			a := w.do(t, http.MethodGet, c.path, c.token, "")
 			require.Equal(t, c.status, a.status, name)
@@ -190,20 +192,22 @@ func TestWhatIsRefusedOverHTTP(t *testing.T) {
 		status            int
 		word, message     string
 	}{
-		"no token":               {"invoice", "", "{}", http.StatusUnauthorized, "no_token", "present a token in the header Authorization, as a bearer token"},
-		"another token":          {"invoice", otherToken, "{}", http.StatusForbidden, "other_token", "the token is none of plugins.effects.http.tokens"},
-		"another kind":           {"mail", shopToken, "{}", http.StatusNotFound, "unknown_kind", `no kind "mail" may be asked for here: plugins.effects.http.kinds has invoice, parcel`},
-		"no JSON":                {"invoice", shopToken, "{", http.StatusBadRequest, "bad_body", "the body must be a JSON object with key, group, payload and not_before: unexpected EOF"},
-		"an unknown member":      {"invoice", shopToken, `{"id":"17"}`, http.StatusBadRequest, "bad_body", `the body must be a JSON object with key, group, payload and not_before: json: unknown field "id"`},
-		"two objects":            {"invoice", shopToken, `{"key":"17","payload":{}}{}`, http.StatusBadRequest, "bad_body", "the body has something after its JSON object"},
-		"no key":                 {"invoice", shopToken, `{"payload":` + payload + `}`, http.StatusBadRequest, "bad_body", "key must be set: it names the effect, as the kind finds it in the payload"},
-		"no payload":             {"invoice", shopToken, `{"key":"17","payload":null}`, http.StatusBadRequest, "bad_body", "payload must be set: it is what a record of the kind's topic would be"},
-		"another key":            {"invoice", shopToken, `{"key":"18","payload":` + payload + `}`, http.StatusUnprocessableEntity, "other_key", `the payload names another effect: it has the group "acme" and the key "17"`},
-		"another group":          {"invoice", shopToken, `{"key":"17","group":"b","payload":` + payload + `}`, http.StatusUnprocessableEntity, "other_key", `the payload names another effect: it has the group "acme" and the key "17"`},
-		"a payload without it":   {"invoice", shopToken, `{"key":"17","payload":{"invoice":{"customer":"acme"}}}`, http.StatusUnprocessableEntity, "bad_payload", "once: the key of a record of kind invoice: key: the record has no invoice.number"},
-		"a payload of Go":        {"parcel", shopToken, `{"key":"17","payload":{"shop":5}}`, http.StatusUnprocessableEntity, "bad_payload", "json: cannot unmarshal number"},
-		"a key of Go is missing": {"parcel", shopToken, `{"key":"17","payload":{"shop":"de"}}`, http.StatusUnprocessableEntity, "bad_payload", `once: the key of a record of kind parcel: once: not a key: id "" has 0 bytes: want 1 to 100`},
-		"too much":               {"invoice", shopToken, `{"key":"` + strings.Repeat("x", 64<<10) + `"}`, http.StatusRequestEntityTooLarge, "too_large", "the body may have 65536 bytes"},
+		"no token":                {"invoice", "", "{}", http.StatusUnauthorized, "no_token", "present a token in the header Authorization, as a bearer token"},
+		"another token":           {"invoice", otherToken, "{}", http.StatusForbidden, "other_token", "the token is none of plugins.effects.http.clients"},
+		"a kind of other clients": {"invoice", depotToken, "{}", http.StatusForbidden, "other_kind", "plugins.effects.http.clients.depot.kinds does not have invoice: depot may ask for parcel"},
+		"its own kind":            {"parcel", depotToken, "{", http.StatusBadRequest, "bad_body", "the body must be a JSON object"},
+		"another kind":            {"mail", shopToken, "{}", http.StatusNotFound, "unknown_kind", `no kind "mail" may be asked for here: shop may ask for invoice, parcel`},
+		"no JSON":                 {"invoice", shopToken, "{", http.StatusBadRequest, "bad_body", "the body must be a JSON object with key, group, payload and not_before: unexpected EOF"},
+		"an unknown member":       {"invoice", shopToken, `{"id":"17"}`, http.StatusBadRequest, "bad_body", `the body must be a JSON object with key, group, payload and not_before: json: unknown field "id"`},
+		"two objects":             {"invoice", shopToken, `{"key":"17","payload":{}}{}`, http.StatusBadRequest, "bad_body", "the body has something after its JSON object"},
+		"no key":                  {"invoice", shopToken, `{"payload":` + payload + `}`, http.StatusBadRequest, "bad_body", "key must be set: it names the effect, as the kind finds it in the payload"},
+		"no payload":              {"invoice", shopToken, `{"key":"17","payload":null}`, http.StatusBadRequest, "bad_body", "payload must be set: it is what a record of the kind's topic would be"},
+		"another key":             {"invoice", shopToken, `{"key":"18","payload":` + payload + `}`, http.StatusUnprocessableEntity, "other_key", `the payload names another effect: it has the group "acme" and the key "17"`},
+		"another group":           {"invoice", shopToken, `{"key":"17","group":"b","payload":` + payload + `}`, http.StatusUnprocessableEntity, "other_key", `the payload names another effect: it has the group "acme" and the key "17"`},
+		"a payload without it":    {"invoice", shopToken, `{"key":"17","payload":{"invoice":{"customer":"acme"}}}`, http.StatusUnprocessableEntity, "bad_payload", "once: the key of a record of kind invoice: key: the record has no invoice.number"},
+		"a payload of Go":         {"parcel", shopToken, `{"key":"17","payload":{"shop":5}}`, http.StatusUnprocessableEntity, "bad_payload", "json: cannot unmarshal number"},
+		"a key of Go is missing":  {"parcel", shopToken, `{"key":"17","payload":{"shop":"de"}}`, http.StatusUnprocessableEntity, "bad_payload", `once: the key of a record of kind parcel: once: not a key: id "" has 0 bytes: want 1 to 100`},
+		"too much":                {"invoice", shopToken, `{"key":"` + strings.Repeat("x", 64<<10) + `"}`, http.StatusRequestEntityTooLarge, "too_large", "the body may have 65536 bytes"},
 	} {
 		a := w.post(t, c.kind, c.token, c.body)
 		require.Equal(t, c.status, a.status, name)
@@ -234,7 +238,7 @@ func TestAClientThatAsksTooOftenIsRefused(t *testing.T) {
 	t.Parallel()
 	dsn, api := sqldbtest.File(t), newFar(t, true)
 	w := newWorld(t, dsn)
-	settings := strings.Replace(overHTTP, `tokens: {shop: "`, `requests_per_minute: 1, tokens: {slow: "`+slowToken+`", shop: "`, 1)
+	settings := strings.Replace(overHTTP, `clients: {`, `requests_per_minute: 1, clients: {slow: {token: "`+slowToken+`"}, `, 1)
 	w.start(t, settings, dsn, api)
 	require.Equal(t, http.StatusBadRequest, w.post(t, "invoice", slowToken, "{}").status)
 	a := w.post(t, "invoice", slowToken, "{}")
@@ -285,10 +289,11 @@ func TestMistakesOfHTTP(t *testing.T) {
     http:
       kinds: [parcel, mail, parcel]
       requests_per_minute: 0
-      tokens:
-        shop: short
-        other: "`+otherToken+`"
-        third: "`+otherToken+`"
+      clients:
+        shop: {token: short}
+        other: {token: "`+otherToken+`", kinds: [parcel, box]}
+        third: {token: "`+otherToken+`"}
+        void:
 `)
 	require.Equal(t, app.ExitUsage, code)
 	require.Equal(t, `mill: the settings have mistakes:
@@ -296,13 +301,15 @@ func TestMistakesOfHTTP(t *testing.T) {
   mill.yaml:6: plugins.effects.http.kinds[2]: "parcel" is in the list already
   mill.yaml:6: plugins.effects.http.kinds[1]: must be the name of a kind, got "mail": there are parcel, parcel
   mill.yaml:7: plugins.effects.http.requests_per_minute: must be > 0, got 0
-  mill.yaml:9: plugins.effects.http.tokens.shop: must have at least 16 characters
-  mill.yaml:11: plugins.effects.http.tokens.third: must not be the token of other: each client has a rate and a name of its own
+  mill.yaml:9: plugins.effects.http.clients.shop.token: must have at least 16 characters
+  mill.yaml:10: plugins.effects.http.clients.other.kinds[1]: must be one of http.kinds, got "box": there are parcel, mail, parcel
+  mill.yaml:11: plugins.effects.http.clients.third.token: must not be the token of other: each client has a rate and a name of its own
+  mill.yaml:12: plugins.effects.http.clients.void: must be a section with the token of the client
 `, printed)
 	code, printed = newWorld(t, sqldbtest.File(t)).validate(t, "plugins: {effects: {http: {kinds: [mail]}}}\n")
 	require.Equal(t, app.ExitUsage, code)
 	require.Equal(t, `mill: the settings have mistakes:
-  mill.yaml:1: plugins.effects.http.tokens: must have the token of a client: without one nobody may ask for an effect
+  mill.yaml:1: plugins.effects.http.clients: must have a client with its token: without one nobody may ask for an effect
   mill.yaml:1: plugins.effects.http.kinds[0]: must be the name of a kind, got "mail": there are parcel
 `, printed)
 }
