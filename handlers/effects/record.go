@@ -33,9 +33,6 @@ func decode(payload []byte) (record, error) {
 // would be three keys.
 var wholeNumber = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
 
-// maxKey is the length of a key and of a group in bytes, as once.Key has it.
-const maxKey = 100
-
 // keyOf returns the key of the effect that a record asks for.
 func (k *Kind) keyOf(r record) (once.Key, error) {
 	id, err := r.name("key", k.Key)
@@ -58,9 +55,9 @@ func (r record) name(setting, path string) (string, error) {
 	}
 	switch {
 	case text == "":
-		return "", fmt.Errorf("%s: %s is empty: expected 1 to %d bytes", setting, path, maxKey)
-	case len(text) > maxKey:
-		return "", fmt.Errorf("%s: %s has %d bytes: expected 1 to %d", setting, path, len(text), maxKey)
+		return "", fmt.Errorf("%s: %s is empty: expected 1 to %d bytes", setting, path, once.MaxKey)
+	case len(text) > once.MaxKey:
+		return "", fmt.Errorf("%s: %s has %d bytes: expected 1 to %d", setting, path, len(text), once.MaxKey)
 	case strings.ContainsFunc(text, unicode.IsControl):
 		return "", fmt.Errorf("%s: %s has a control character: expected printable text", setting, path)
 	}

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxKeyPart is the length of the parts of a Key in bytes.
-const maxKeyPart = 100
+// MaxKey is the length of the longest Group, ID and Part of a Key in bytes.
+const MaxKey = 100
 
 // ErrKey is wrapped by the errors of Key.Validate and ParseKey. A caller that meets it must not repeat the
 // same call, because the key stays wrong.
@@ -58,8 +58,8 @@ func (k Key) Validate() error {
 		least      int
 	}{{"group", k.Group, 1}, {"id", k.ID, 1}, {"part", k.Part, 0}} {
 		switch {
-		case len(part.text) < part.least || len(part.text) > maxKeyPart:
-			wrong = append(wrong, fmt.Sprintf("%s %q has %d bytes: want %d to %d", part.name, shorten(part.text), len(part.text), part.least, maxKeyPart))
+		case len(part.text) < part.least || len(part.text) > MaxKey:
+			wrong = append(wrong, fmt.Sprintf("%s %q has %d bytes: want %d to %d", part.name, shorten(part.text), len(part.text), part.least, MaxKey))
 		case !utf8.ValidString(part.text):
 			wrong = append(wrong, fmt.Sprintf("%s %q is not UTF-8", part.name, part.text))
 		case strings.ContainsFunc(part.text, unicode.IsControl):
@@ -138,8 +138,8 @@ func decode(text string) string {
 
 // shorten bounds a text in an error, since it may be anything.
 func shorten(text string) string {
-	if len(text) <= 2*maxKeyPart {
+	if len(text) <= 2*MaxKey {
 		return text
 	}
-	return text[:2*maxKeyPart] + "…"
+	return text[:2*MaxKey] + "…"
 }
