@@ -53,6 +53,9 @@ type Request struct {
 	Path string `yaml:"path"`
 	// IdempotencyHeader is the header of the idempotency key. by_key requires it.
 	IdempotencyHeader string `yaml:"idempotency_header"`
+	// IdempotencyKey is the form of the idempotency key: full, which has kind, group and id; uuid, which is
+	// made of all three; or id, which must then be unique over all groups.
+	IdempotencyKey string `yaml:"idempotency_key"`
 	// Headers are further headers, also of a lookup.
 	Headers map[string]setting.Secret `yaml:"headers"`
 	// Body is the path of the part of the record that is sent. Empty: the whole record.
@@ -111,8 +114,26 @@ func defaultConfig() Config { return Config{HTTP: HTTP{RequestsPerMinute: 6000}}
 // SetDefaults implements configs.Defaulter.
 func (k *Kind) SetDefaults() {
 	*k = Kind{API: oncehttp.DefaultConfig(), Effects: once.DefaultKind(""), Answers: Answers{Code: "code", Message: "message"}}
-	k.Request.Method = "POST"
+	k.Request.Method, k.Request.IdempotencyKey = "POST", keyFull
 	k.API.CallTimeout, k.Effects.Group = 0, ""
+}
+
+// The forms of an idempotency key.
+const (
+	keyFull = "full"
+	keyUUID = "uuid"
+	keyID   = "id"
+)
+
+// idempotency returns what makes the idempotency key of a kind. Nil: that of every kind.
+func (k *Kind) idempotency(name string) func(once.Key) string {
+	switch k.Request.IdempotencyKey {
+	case keyUUID:
+		return once.UUID(name)
+	case keyID:
+		return func(key once.Key) string { return key.ID }
+	}
+	return nil
 }
 
 var repeats = map[string]once.Repeat{ //nolint:gochecknoglobals // a constant, but Go has none of this type
@@ -251,6 +272,8 @@ func (k *Kind) validate(name string) error {
 	var p setting.Problems
 	repeat, known := repeats[k.Repeat]
 	p.Check(known, "repeat", "must be by_key, by_lookup, never or always, because it decides what follows an unclear answer, got %q", k.Repeat)
+	p.Check(slices.Contains([]string{keyFull, keyUUID, keyID}, k.Request.IdempotencyKey), "request.idempotency_key",
+		"must be full, uuid or id, because an API may want a certain form, got %q", k.Request.IdempotencyKey)
 	for _, c := range []struct {
 		at, path string
 		optional bool

@@ -61,10 +61,25 @@ func newEntrance(c HTTP, o *once.Plugin, instance string, log *slog.Logger) *ent
 
 // order is the body of a request.
 type order struct {
-	Key       string          `json:"key"`
-	Group     string          `json:"group"`
+	Key       part            `json:"key"`
+	Group     part            `json:"group"`
 	Payload   json.RawMessage `json:"payload"`
 	NotBefore time.Time       `json:"not_before"`
+}
+
+// part is a part of a key: a text, or a whole number as it is written, of any size.
+type part string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *part) UnmarshalJSON(value []byte) error {
+	if wholeNumber.Match(value) {
+		*p = part(value)
+		return nil
+	}
+	if json.Unmarshal(value, (*string)(p)) != nil {
+		return fmt.Errorf("key and group must be a text or a whole number, not %s", describe(value))
+	}
+	return nil
 }
 
 // answer is the body of a 200 and a 202.
@@ -173,7 +188,7 @@ func (e *entrance) accept(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
 	defer cancel()
 	asked, err := e.once.Ask(ctx, kind, once.Ask{
-		Payload: o.Payload, ID: o.Key, Group: o.Group, NotBefore: o.NotBefore, Origin: fmt.Sprintf("asked for by %s over HTTP at %s", from.name, e.instance),
+		Payload: o.Payload, ID: string(o.Key), Group: string(o.Group), NotBefore: o.NotBefore, Origin: fmt.Sprintf("asked for by %s over HTTP at %s", from.name, e.instance),
 	})
 	name := kind + ":" + asked.Key.String()
 	switch {

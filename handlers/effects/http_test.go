@@ -201,6 +201,7 @@ func TestWhatIsRefusedOverHTTP(t *testing.T) {
 		"an unknown member":       {"invoice", shopToken, `{"id":"17"}`, http.StatusBadRequest, "bad_body", `the body must be a JSON object with key, group, payload and not_before: json: unknown field "id"`},
 		"two objects":             {"invoice", shopToken, `{"key":"17","payload":{}}{}`, http.StatusBadRequest, "bad_body", "the body has something after its JSON object"},
 		"no key":                  {"invoice", shopToken, `{"payload":` + payload + `}`, http.StatusBadRequest, "bad_body", "key must be set: it names the effect, as the kind finds it in the payload"},
+		"a key with a fraction":   {"invoice", shopToken, `{"key":17.0,"payload":` + payload + `}`, http.StatusBadRequest, "bad_body", "the body must be a JSON object with key, group, payload and not_before: key and group must be a text or a whole number, not a number with a fraction or an exponent"},
 		"no payload":              {"invoice", shopToken, `{"key":"17","payload":null}`, http.StatusBadRequest, "bad_body", "payload must be set: it is what a record of the kind's topic would be"},
 		"another key":             {"invoice", shopToken, `{"key":"18","payload":` + payload + `}`, http.StatusUnprocessableEntity, "other_key", `the payload names another effect: it has the group "acme" and the key "17"`},
 		"another group":           {"invoice", shopToken, `{"key":"17","group":"b","payload":` + payload + `}`, http.StatusUnprocessableEntity, "other_key", `the payload names another effect: it has the group "acme" and the key "17"`},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-io/millrace/internal/jsonpath"
 	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
 // record is a record as it came, which is JSON.
@@ -37,6 +38,11 @@ var wholeNumber = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
 func (k *Kind) keyOf(r record) (once.Key, error) {
 	id, err := r.name("key", k.Key)
 	group, wrong := r.name("group", k.Group)
+	if err == nil && k.Request.IdempotencyKey == keyID {
+		if reason := oncehttp.CheckKey(id); reason != nil {
+			err = fmt.Errorf("key: %s is the idempotency key, because request.idempotency_key is id: %w", k.Key, reason)
+		}
+	}
 	return once.Key{Group: group, ID: id}, errors.Join(err, wrong)
 }
 

@@ -156,6 +156,12 @@ func (m *Mapping) isCode(text string) bool {
 	return text != "" && len(text) <= maxCodeLen && m.CodeForm.MatchString(text)
 }
 
+// CheckKey returns why an idempotency key can't be sent by a client whose Mapping has no MaxKey.
+func CheckKey(key string) error {
+	m := Mapping{}.completed()
+	return m.checkKey(key)
+}
+
 // checkKey returns why an idempotency key can't be sent in a header and as one element of a path.
 func (m *Mapping) checkKey(key string) error {
 	for i := range len(key) {
