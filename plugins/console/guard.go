@@ -8,8 +8,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
-// policy forbids scripts altogether, so that a mistake in a page can run nothing.
-const policy = "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// policy permits the script of the console, which is a file, and nothing inline, so that a mistake in a page
+// can run nothing.
+const policy = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // guard sets the headers of all answers, and refuses requests that no page of the console sends.
 func (s *server) guard(next http.Handler) http.Handler {
@@ -41,18 +42,19 @@ func (s *server) guard(next http.Handler) http.Handler {
 
 // isForeign reports whether a page of another origin reads one of the console. A link of another page is
 // fine, because that page does not see the answer. A browser sets these headers, and a page can't. What
-// changes something is for http.CrossOriginProtection to judge.
+// changes something is for http.CrossOriginProtection to judge. The origin is compared with the host only for
+// a browser that says nothing better, because a proxy may have changed the host.
 func isForeign(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
-	if origin := r.Header.Get("Origin"); origin != "" {
-		u, err := url.Parse(origin)
-		return err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host)
-	}
 	switch r.Header.Get("Sec-Fetch-Site") {
-	case "", "same-origin", "none":
+	case "same-origin", "none":
 		return false
+	case "":
+		origin := r.Header.Get("Origin")
+		u, err := url.Parse(origin)
+		return origin != "" && (err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host))
 	}
-	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
+	return r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }

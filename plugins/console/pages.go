@@ -19,6 +19,9 @@ import (
 // homeName is the name of the home page in the API. No page has it as its path.
 const homeName = "home"
 
+// readNote is the id of the note on each page that says when it was read. No panel has it as its name.
+const readNote = "read"
+
 // page is a page of all plugins that contribute to it.
 type page struct {
 	console.Page
@@ -57,6 +60,9 @@ func collect(reg *pipeline.Registry) ([]page, error) {
 			errs = append(errs, fmt.Errorf("page %q: the console itself uses this path", p.Path))
 		}
 		for _, panel := range p.Panels {
+			if panel.Name == readNote {
+				errs = append(errs, fmt.Errorf("page %q: panel %q: the console itself uses this name", p.Path, panel.Name))
+			}
 			pages[i].names = append(pages[i].names, panel.Name)
 		}
 	}
@@ -93,6 +99,7 @@ const (
 // shown is a panel that was loaded.
 type shown struct {
 	Name, Title string
+	Live        bool // it is read again while somebody looks at the page
 	State       string
 	Problem     string        // of a panel that failed or is late
 	Block       console.Block // nil: there is none
@@ -134,7 +141,7 @@ func (s *server) loadPanel(ctx context.Context, p page, panel console.Panel, val
 	key := p.Path + " " + panel.Name + " " + values.Encode()
 	query := console.Query{Input: operate.Input(values), Registry: s.registry}
 	r, late := s.loads.get(ctx, key, paced, func(ctx context.Context) (any, error) { return panel.Load(ctx, query) })
-	one := &shown{Name: panel.Name, Title: panel.Title, State: stateOK, At: r.at, Actions: panel.Actions}
+	one := &shown{Name: panel.Name, Title: panel.Title, Live: !panel.Asked, State: stateOK, At: r.at, Actions: panel.Actions}
 	one.Block, _ = r.value.(console.Block)
 	switch {
 	case late:

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -130,7 +129,7 @@ func (p *Plugin) find(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+strings.TrimPrefix(stylePath(), "/"), http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+assetPath(styleSheet), http.NoBody)
 	if err != nil {
 		return "", fmt.Errorf("console: %w", err)
 	}

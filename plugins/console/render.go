@@ -19,14 +19,37 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-//go:embed templates/*.html assets/style.css
+//go:embed templates/*.html assets/style.css assets/live.js
 var files embed.FS
 
-// stylePath is the address of the style sheet. It changes with the content, so that browsers may keep it.
-func stylePath() string {
-	text, _ := files.ReadFile("assets/style.css") // it is embedded
+// Assets of all pages.
+const (
+	styleSheet = "style.css"
+	liveScript = "live.js"
+)
+
+// asset returns a file of the console and its path, which changes with the content, so that browsers may keep
+// it.
+func asset(name string) (text []byte, path string) {
+	text, _ = files.ReadFile("assets/" + name) // it is embedded
 	sum := sha256.Sum256(text)
-	return "/assets/style-" + hex.EncodeToString(sum[:6]) + ".css"
+	base, extension, _ := strings.Cut(name, ".")
+	return text, "assets/" + base + "-" + hex.EncodeToString(sum[:6]) + "." + extension
+}
+
+// serveAsset adds the address of a file.
+func serveAsset(mux *http.ServeMux, name, contentType string) {
+	text, path := asset(name)
+	mux.HandleFunc("GET /"+path, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
+		_, _ = w.Write(text) // a client that has gone needs no answer
+	})
+}
+
+func assetPath(name string) string {
+	_, path := asset(name)
+	return path
 }
 
 func parsed() *template.Template {
@@ -39,6 +62,7 @@ func parsed() *template.Template {
 // view is what the template gets.
 type view struct {
 	Style    string
+	Script   string // empty: the page is read once
 	Title    string
 	Path     string
 	Query    string // of the address, with its question mark
@@ -54,12 +78,8 @@ type view struct {
 func (s *server) mux() http.Handler {
 	mux := http.NewServeMux()
 	s.templates = parsed()
-	mux.HandleFunc("GET "+stylePath(), func(w http.ResponseWriter, _ *http.Request) {
-		text, _ := files.ReadFile("assets/style.css")
-		w.Header().Set("Content-Type", "text/css; charset=utf-8")
-		w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
-		_, _ = w.Write(text) // a client that has gone needs no answer
-	})
+	serveAsset(mux, styleSheet, "text/css; charset=utf-8")
+	serveAsset(mux, liveScript, "text/javascript; charset=utf-8")
 	mux.HandleFunc("GET /api/v1/{$}", s.listPages)
 	mux.HandleFunc("GET /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerJSON(w, r, "") })
 	mux.HandleFunc("POST /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerJSON(w, r, r.FormValue("panel")) })
@@ -79,7 +99,7 @@ func valuesOf(r *http.Request) url.Values {
 // view returns what all pages have.
 func (s *server) view(title, path string) view {
 	return view{
-		Style: stylePath(), Title: title, Path: path, Instance: s.registry.Env().Instance, Time: time.Now().UTC().Format(time.TimeOnly),
+		Style: "/" + assetPath(styleSheet), Title: title, Path: path, Instance: s.registry.Env().Instance, Time: time.Now().UTC().Format(time.TimeOnly),
 		Pages: s.pages, Actions: len(s.actions) > 0 && !s.plugin.config.ReadOnly,
 	}
 }
@@ -87,6 +107,7 @@ func (s *server) view(title, path string) view {
 func (s *server) answerPage(w http.ResponseWriter, r *http.Request, asked string) {
 	p, found := s.find(r.PathValue("path"))
 	v := s.view(p.Title, p.Path)
+	v.Script = "/" + assetPath(liveScript)
 	status := http.StatusOK
 	if found {
 		if values := valuesOf(r); len(values) > 0 {
