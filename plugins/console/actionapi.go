@@ -145,7 +145,7 @@ func (s *server) postAction(w http.ResponseWriter, r *http.Request) {
 }
 
 func notAllowed(p person, a action) error {
-	return fmt.Errorf("%s needs the role %s, and %s has the role %s: an administrator can change it in plugins.console.roles", a.Name, a.Needs(), p.Name, p.Role)
+	return fmt.Errorf("%s needs the role %s, and %s has the role %s: an administrator can change it in plugins.console.roles or group_roles", a.Name, a.Needs(), p.Name, p.Role)
 }
 
 // readRequest reads the body of a request.

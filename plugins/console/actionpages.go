@@ -110,7 +110,7 @@ func offer(a action, p person, values url.Values) offered {
 
 // showActions is the page with all actions.
 func (s *server) showActions(w http.ResponseWriter, r *http.Request) {
-	v := actionView{Person: personOf(r), Login: s.users != nil, Groups: []group{}}
+	v := actionView{Person: personOf(r), Login: s.login != nil, Groups: []group{}}
 	for _, a := range s.actions {
 		i := slices.IndexFunc(v.Groups, func(g group) bool { return g.Plugin == a.Plugin })
 		if i < 0 {
@@ -134,7 +134,7 @@ func (s *server) renderAction(w http.ResponseWriter, r *http.Request, status int
 // actionOf returns the action of a request by a person who may use it. Otherwise it has answered.
 func (s *server) actionOf(w http.ResponseWriter, r *http.Request) (a action, v actionView, ok bool) {
 	a, found := s.findAction(r.PathValue("path"))
-	v = actionView{Action: a, Person: personOf(r), Login: s.users != nil}
+	v = actionView{Action: a, Person: personOf(r), Login: s.login != nil}
 	switch {
 	case !found:
 		v.Problem = "No action has this address. The page Actions has all of them."
@@ -258,7 +258,7 @@ func (s *server) confirmed(w http.ResponseWriter, r *http.Request, v actionView,
 // showUse is the page of what an action does, or has done.
 func (s *server) showUse(w http.ResponseWriter, r *http.Request) {
 	one, found := s.uses.get(r.PathValue("id"))
-	v := actionView{Person: personOf(r), Login: s.users != nil}
+	v := actionView{Person: personOf(r), Login: s.login != nil}
 	if !found {
 		v.Problem = app.Printable("No such use: " + noUse + ". The audit and the log have earlier ones.")
 		s.renderAction(w, r, http.StatusNotFound, "No such use", v)

@@ -74,19 +74,6 @@ func personOf(r *http.Request) person {
 	return p
 }
 
-// signedIn returns the request with its person. Without a login, whoever is on this machine may do all.
-func (s *server) signedIn(r *http.Request) *http.Request {
-	p := person{Role: operate.Admin}
-	if s.users != nil {
-		name, _, _ := r.BasicAuth()
-		p = person{name, operate.Viewer}
-		if role := s.plugin.config.Roles[name]; role != "" {
-			p.Role = role
-		}
-	}
-	return r.WithContext(context.WithValue(r.Context(), personKey{}, p))
-}
-
 // by is the person in an audit.
 func (p person) by(face string) string {
 	if p.Name == "" {

@@ -221,7 +221,7 @@ func TestRefusedStart(t *testing.T) {
 		"localhost":                     {[]string{"LISTEN=localhost:9465"}, ""},
 		"all addresses":                 {[]string{"LISTEN=:9465"}, "plugins.console.listen: must be on this machine, such as 127.0.0.1:9465"},
 		"another address":               {[]string{"LISTEN=10.0.0.7:9465"}, "set plugins.console.users_file to a file of htpasswd -B"},
-		"passwords without TLS":         {[]string{"LISTEN=:9465", "USERS_FILE=" + users}, "plugins.console.tls.cert_file: must be set, because passwords must not cross a network without TLS"},
+		"passwords without TLS":         {[]string{"LISTEN=:9465", "USERS_FILE=" + users}, "plugins.console.tls.cert_file: must be set, because passwords and tokens must not cross a network without TLS"},
 		"passwords behind a proxy":      {[]string{"LISTEN=:9465", "USERS_FILE=" + users, "ALLOW_PLAINTEXT_CREDENTIALS=true"}, ""},
 		"passwords with TLS":            {[]string{"LISTEN=:9465", "USERS_FILE=" + users, "TLS__CERT_FILE=" + certificate, "TLS__KEY_FILE=" + certificate}, ""},
 		"a hash that is not of bcrypt":  {[]string{"USERS_FILE=" + plain}, "line 1: the hash of ann is not of bcrypt: write it with htpasswd -B"},
@@ -229,7 +229,7 @@ func TestRefusedStart(t *testing.T) {
 		"a role of a user":              {[]string{"USERS_FILE=" + users, "ROLES__ANN=operator"}, ""},
 		"a role of nobody":              {[]string{"USERS_FILE=" + users, "ROLES__BOB=operator"}, "plugins.console.roles.bob: no user of " + users + " has this name"},
 		"a role that does not exist":    {[]string{"USERS_FILE=" + users, "ROLES__ANN=root"}, `plugins.console.roles.ann: must be viewer, operator or admin, got "root"`},
-		"a role without a login":        {[]string{"ROLES__ANN=admin"}, "plugins.console.roles.ann: has no effect without plugins.console.users_file"},
+		"a role without a login":        {[]string{"ROLES__ANN=admin"}, "plugins.console.roles.ann: has no effect without plugins.console.users_file or plugins.console.auth"},
 		"an address that can't be read": {[]string{"LISTEN=9465"}, `plugins.console.listen: must be host:port, got "9465"`},
 	} {
 		t.Run(name, func(t *testing.T) {

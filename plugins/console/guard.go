@@ -1,10 +1,12 @@
 package console
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"strings"
 
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -23,20 +25,24 @@ func (s *server) guard(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("X-Content-Type-Options", "nosniff")
 		switch {
-		case s.users == nil && !setting.Loopback(r.Host):
+		case s.login == nil && !setting.Loopback(r.Host):
 			// A foreign page may make the name of its own site an address of this machine.
-			http.Error(w, "The console has no login, so it answers at localhost and 127.0.0.1 only. Use this address, or set plugins.console.users_file.", http.StatusMisdirectedRequest)
+			http.Error(w, "The console has no login, so it answers at localhost and 127.0.0.1 only. Use this address, or set plugins.console.users_file or plugins.console.auth.", http.StatusMisdirectedRequest)
 			return
 		case isForeign(r), s.origins.Check(r) != nil:
 			http.Error(w, "Pages of other origins may not use the console.", http.StatusForbidden)
 			return
-		case s.users != nil && !s.users.allow(r):
-			h.Set("WWW-Authenticate", `Basic realm="console", charset="UTF-8"`)
-			http.Error(w, "Sign in with a name and password of plugins.console.users_file.", http.StatusUnauthorized)
-			return
+		}
+		p := person{Role: operate.Admin} // without a login, whoever is on this machine may do all
+		if s.login != nil {
+			var err error
+			if p, err = s.login.person(r); err != nil {
+				s.login.refuse(w, err)
+				return
+			}
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		next.ServeHTTP(w, s.signedIn(r))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), personKey{}, p)))
 	})
 }
 

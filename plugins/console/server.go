@@ -44,6 +44,7 @@ type server struct {
 	loads       *loads
 	rates       rates
 	uses        *uses
+	fetches     loop.Group // of the keys of the login
 	origins     *http.CrossOriginProtection
 	panels      pace // how long a panel is waited for
 	asked       pace // the same for one that a person has asked for
@@ -53,7 +54,7 @@ type server struct {
 	// From Start on.
 	pages     []page
 	actions   []action
-	users     *users // nil: nobody signs in
+	login     *login // nil: nobody signs in
 	templates *template.Template
 
 	mu       sync.Mutex // guards what follows
@@ -74,7 +75,7 @@ func newServer(p *Plugin) *server {
 }
 
 // Start collects the pages. The server listens when all services have started.
-func (s *server) Start(context.Context) error {
+func (s *server) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped || s.http != nil {
@@ -89,10 +90,8 @@ func (s *server) Start(context.Context) error {
 		return fmt.Errorf("console: %w", err)
 	}
 	s.uses.logTo(s.plugin.log)
-	if c.UsersFile != "" {
-		if s.users, err = newUsers(c.UsersFile); err != nil {
-			return fmt.Errorf("console: plugins.console.users_file: %w", err)
-		}
+	if s.login, err = newLogin(c, s.plugin.log); err != nil {
+		return fmt.Errorf("console: plugins.console: %w", err)
 	}
 	certificate, err := c.TLS.Live("plugins.console.tls", s.plugin.log)
 	if err != nil {
@@ -103,7 +102,10 @@ func (s *server) Start(context.Context) error {
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.plugin.log.Handler(), slog.LevelDebug),
 	}
-	return nil
+	if s.login == nil || s.login.keys == nil || !s.login.keys.Fetched() {
+		return nil
+	}
+	return s.fetches.Start(ctx, s.login.keys.Run)
 }
 
 // Running implements pipeline.Phased: the server listens. An address that another process has is no reason
@@ -164,6 +166,9 @@ func (s *server) Stop(ctx context.Context) error {
 		}
 	}
 	s.serving.Wait()
+	if stop := s.fetches.Stop(ctx); stop != nil {
+		err = errors.Join(err, fmt.Errorf("console: stop: %w", stop))
+	}
 	return err
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/web"
+	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
 // Clients connect all the time while the certificate of the server is replaced, in place and half written
@@ -107,7 +108,7 @@ func TestTheKeySetIsFetchedThroughTheProxy(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	pipelinetest.Replace(t, ca, authority.PEM)
 	pipelinetest.BehindProxy(t, map[string]string{"keys.invalid:443": server.Listener.Addr().String()}, func() error {
-		r := signInRig(t, web.Auth{JWKSURL: "https://keys.invalid/set", JWKSClient: httpclient.Config{CAFile: ca}})
+		r := signInRig(t, signin.Config{JWKSURL: "https://keys.invalid/set", JWKSClient: httpclient.Config{CAFile: ca}})
 		if a := r.send("GET", "/users", "Authorization", "Bearer "+id.token("a", nil)); a.body != "u1" {
 			return fmt.Errorf("status %d: %s", a.status, a.body)
 		}

@@ -27,9 +27,7 @@ var PerAddress = perAddress
 
 // AllowFetch lets the keys of the sign-in be fetched again at once.
 func (p *Plugin) AllowFetch() {
-	p.signIn.mu.Lock()
-	defer p.signIn.mu.Unlock()
-	p.signIn.latest = time.Time{}
+	p.signIn.AllowFetch()
 }
 
 // ServeHTTP answers a request without a connection, after the start.

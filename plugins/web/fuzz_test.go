@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/web"
+	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
 // No request of an untrusted address or of a foreign page reaches a handler that it may not use.
@@ -17,7 +18,7 @@ func FuzzRequests(f *testing.F) {
 	id := newIdentity(f, "a")
 	r := start(f, func(c *web.Config) {
 		c.TrustedProxies, c.AllowedOrigins = []string{"10.0.0.0/8"}, []string{"https://shop.example"}
-		c.Auth = web.Auth{Header: "X-User", JWKSFile: id.file("a"), Issuer: "https://id.example", Audience: "site"}
+		c.Auth = signin.Config{Header: "X-User", JWKSFile: id.file("a"), Issuer: "https://id.example", Audience: "site"}
 	}, func(s *site) {
 		s.web.Handle("GET /users/{id}", text("secret"), web.Users(), web.AllowOrigins())
 		s.web.Handle("/own", text("secret"))

@@ -12,6 +12,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
 const maxBody = 64 << 10 // bytes of a request
@@ -153,7 +155,7 @@ func (p *Plugin) guard(m *mount) http.Handler {
 			return
 		}
 		v, err := p.visitor(r)
-		if bad, ok := errors.AsType[*badUserError](err); ok && m.users {
+		if bad, ok := errors.AsType[*signin.BadUserError](err); ok && m.users {
 			refuse(reasonBadUser, Refusal{Status: http.StatusBadRequest, Word: reasonBadUser, Message: bad.Error()})
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
+	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
 // Plugin is the public server. Plugins add handlers with Handle. Without handlers it does not
@@ -31,8 +32,8 @@ type Plugin struct {
 	server  *server
 
 	mux      *http.ServeMux // from Start on
-	proxies  []netip.Prefix
-	signIn   *signIn // nil without one
+	proxies  signin.Networks
+	signIn   *signin.Keys // nil without one
 	slots    slots
 	registry *pipeline.Registry
 	logKey   []byte // of the names of users in the log
@@ -134,11 +135,11 @@ func (p *Plugin) Register(r *pipeline.Registry) (err error) {
 	r.Service(p.Name(), p.server)
 	r.Offer(p)
 	p.streams.DrainOver(p.config.DrainWindow)
-	if p.proxies, err = p.config.networks(); err != nil {
+	if p.proxies, err = signin.NewNetworks(p.config.TrustedProxies); err != nil {
 		return err
 	}
 	if p.config.Auth.JWKSFile != "" || p.config.Auth.JWKSURL != "" {
-		p.signIn, err = newSignIn(p.config.Auth, p.log)
+		p.signIn, err = signin.NewKeys(p.config.Auth, "plugins.web.auth", p.log)
 	}
 	return err
 }
@@ -210,10 +211,10 @@ func (p *Plugin) start(ctx context.Context) error {
 	if err := errors.Join(wrong...); err != nil {
 		return err
 	}
-	if p.signIn == nil || p.signIn.url == "" {
+	if p.signIn == nil || !p.signIn.Fetched() {
 		return nil
 	}
-	return p.server.loops.Start(ctx, p.signIn.run)
+	return p.server.loops.Start(ctx, p.signIn.Run)
 }
 
 var _ pipeline.Configurable = (*Plugin)(nil)

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/web"
+	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
 // identity is the sign-in of a site.
@@ -72,7 +73,7 @@ func (i *identity) file(kids ...string) string {
 	return file
 }
 
-func signInRig(t testing.TB, auth web.Auth) *rig {
+func signInRig(t testing.TB, auth signin.Config) *rig {
 	t.Helper()
 	auth.Issuer, auth.Audience = "https://id.example", "site"
 	return start(t, func(c *web.Config) { c.Auth = auth }, func(s *site) {
@@ -84,7 +85,7 @@ func signInRig(t testing.TB, auth web.Auth) *rig {
 func TestSignedInUsers(t *testing.T) {
 	t.Parallel()
 	id, other := newIdentity(t, "a"), newIdentity(t, "a")
-	r := signInRig(t, web.Auth{JWKSFile: id.file("a")})
+	r := signInRig(t, signin.Config{JWKSFile: id.file("a")})
 	good := id.token("a", nil)
 	require.Equal(t, "u1", r.send("GET", "/users", "Authorization", "Bearer "+good).body)
 	require.Equal(t, "u1", r.send("GET", "/users", "Authorization", "bearer "+good).body)
@@ -142,7 +143,7 @@ func TestOddKeysAreSkipped(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, []byte(set), 0o600))
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, set) }))
 			defer server.Close()
-			for _, auth := range []web.Auth{{JWKSFile: file}, {JWKSURL: server.URL}} {
+			for _, auth := range []signin.Config{{JWKSFile: file}, {JWKSURL: server.URL}} {
 				r := signInRig(t, auth)
 				require.Equal(t, "u1", r.send("GET", "/users", "Authorization", "Bearer "+id.token("a", nil)).body)
 				r.web.AllowFetch()
@@ -170,7 +171,7 @@ func TestKeysAreNotFetchedOverARedirect(t *testing.T) {
 	defer other.Close()
 	first := httptest.NewServer(http.RedirectHandler(other.URL+"/secret", http.StatusFound))
 	defer first.Close()
-	r := signInRig(t, web.Auth{JWKSURL: first.URL})
+	r := signInRig(t, signin.Config{JWKSURL: first.URL})
 	a := r.send("GET", "/users", "Authorization", "Bearer "+id.token("a", nil))
 	require.Equal(t, http.StatusServiceUnavailable, a.status)
 	require.Zero(t, asked.Load())
@@ -184,14 +185,14 @@ func TestAKeySetWithoutPublicKeysIsRefused(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "jwks.json")
 		require.NoError(t, os.WriteFile(file, []byte(`{"keys":[`+odd+`]}`), 0o600))
 		c := web.DefaultConfig()
-		c.Auth = web.Auth{JWKSFile: file, Issuer: "i", Audience: "a"}
+		c.Auth = signin.Config{JWKSFile: file, Issuer: "i", Audience: "a"}
 		require.ErrorContains(t, c.Validate(), "auth.jwks_file: the JSON Web Key Set has no public key that can be used: keys[0] (kid ")
 	}
 	for _, text := range []string{`{"keys":[]}`, `{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"a"}]}`, `hello`} {
 		file := filepath.Join(t.TempDir(), "jwks.json")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		c := web.DefaultConfig()
-		c.Auth = web.Auth{JWKSFile: file, Issuer: "i", Audience: "a"}
+		c.Auth = signin.Config{JWKSFile: file, Issuer: "i", Audience: "a"}
 		require.ErrorContains(t, c.Validate(), "auth.jwks_file: ")
 	}
 }
@@ -209,7 +210,7 @@ func TestKeysOfASignInAreFetched(t *testing.T) {
 		_, _ = w.Write(id.set("a"))
 	}))
 	defer server.Close()
-	r := signInRig(t, web.Auth{JWKSURL: server.URL})
+	r := signInRig(t, signin.Config{JWKSURL: server.URL})
 	require.Equal(t, "u1", r.send("GET", "/users", "Authorization", "Bearer "+id.token("a", nil)).body, "the first request waits for the keys")
 	for range 20 {
 		require.Equal(t, http.StatusUnauthorized, r.send("GET", "/users", "Authorization", "Bearer "+newIdentity(t, "c").token("c", nil)).status)
@@ -237,7 +238,7 @@ func TestASignInThatIsUnavailable(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(release)
-	r := signInRig(t, web.Auth{JWKSURL: server.URL})
+	r := signInRig(t, signin.Config{JWKSURL: server.URL})
 	begin := time.Now()
 	a := r.send("GET", "/users", "Authorization", "Bearer "+id.token("a", nil))
 	require.Less(t, time.Since(begin), 8*time.Second)

@@ -3,30 +3,21 @@ package web
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/millrace-io/millrace/pipeline/httpserver"
+	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
 // User is a signed-in user.
-type User struct {
-	ID      string    // 1 to 128 printable characters
-	Expires time.Time // the end of the token; zero with a user of a trusted proxy
-}
+type User = signin.User
 
-const (
-	maxUserID = 128 // characters
-	maxLogged = 64  // bytes of a header
-)
+const maxLogged = 64 // bytes of a header
 
 type userKey struct{}
 
@@ -44,26 +35,6 @@ func Bearer(r *http.Request) string {
 		return strings.TrimSpace(raw)
 	}
 	return r.URL.Query().Get("token")
-}
-
-// badUserError says what is wrong with the id of a user that a proxy or the sign-in has named.
-type badUserError struct{ problem string }
-
-func (e *badUserError) Error() string {
-	return fmt.Sprintf("the user id of the sign-in %s; a user id has 1 to %d printable characters", e.problem, maxUserID)
-}
-
-// checkUser returns a *badUserError for an id that no User has.
-func checkUser(id string) error {
-	switch n := utf8.RuneCountInString(id); {
-	case n == 0, n > maxUserID:
-		return &badUserError{fmt.Sprintf("has %d characters", n)}
-	case !utf8.ValidString(id):
-		return &badUserError{"is not UTF-8"}
-	case strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return &badUserError{"has a character that is not printable"}
-	}
-	return nil
 }
 
 // visitor is what the server finds out about the sender of a request.
@@ -87,32 +58,29 @@ func (v visitor) slot() string {
 func userSlot(id string) string { return "user " + id }
 
 func (p *Plugin) trusted(a netip.Addr) bool {
-	return slices.ContainsFunc(p.proxies, func(n netip.Prefix) bool { return n.Contains(a) })
+	return p.proxies.Contain(a)
 }
 
-// visitor returns the address and the user of a request. It fails with errUnavailable while the
-// keys of the sign-in are missing, and with a *badUserError for a user whose id is not valid. A token
+// visitor returns the address and the user of a request. It fails with signin.ErrUnavailable while the
+// keys of the sign-in are missing, and with a *signin.BadUserError for a user whose id is not valid. A token
 // that is no token of the sign-in gives no user: it may be for the handler.
 func (p *Plugin) visitor(r *http.Request) (visitor, error) {
 	peer, _ := peerOf(r)
 	v := visitor{address: peer}
 	if p.trusted(peer) {
 		v.address = p.forwarded(peer, r.Header.Values("X-Forwarded-For"))
-		// A second value may be that of the client.
-		if ids := r.Header.Values(p.config.Auth.Header); p.config.Auth.Header != "" && len(ids) == 1 && ids[0] != "" {
-			if err := checkUser(ids[0]); err != nil {
-				return v, err
-			}
-			v.user, v.known = User{ID: ids[0]}, true
-			return v, nil
+		user, named, err := p.config.Auth.Named(r.Header)
+		if named || err != nil {
+			v.user, v.known = user, named
+			return v, err
 		}
 	}
 	raw := Bearer(r)
 	if p.signIn == nil || raw == "" {
 		return v, nil
 	}
-	user, err := p.signIn.user(r.Context(), raw)
-	if errors.Is(err, errNoUser) {
+	user, err := p.signIn.User(r.Context(), raw)
+	if errors.Is(err, signin.ErrNoUser) {
 		return v, nil
 	}
 	v.user, v.known = user, err == nil

@@ -30,6 +30,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
+	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
 func TestConformance(t *testing.T) {
@@ -144,7 +145,7 @@ func TestSettings(t *testing.T) {
 	good := web.Config{
 		Listen: ":0", TLS: setting.ServerTLS{CertFile: pair, KeyFile: pair}, AllowedOrigins: []string{"https://shop.example:8443"},
 		TrustedProxies: []string{"10.0.0.0/8", "::1"}, MaxStreams: 1, MaxStreamsPerUser: 1, DrainWindow: 1,
-		Auth: web.Auth{Header: "X-User", JWKSURL: "http://127.0.0.1/jwks", Issuer: "i", Audience: "a"},
+		Auth: signin.Config{Header: "X-User", JWKSURL: "http://127.0.0.1/jwks", Issuer: "i", Audience: "a"},
 	}
 	require.NoError(t, good.Validate())
 

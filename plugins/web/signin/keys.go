@@ -1,4 +1,4 @@
-package web
+package signin
 
 import (
 	"cmp"
@@ -41,12 +41,15 @@ func signatures() []jose.SignatureAlgorithm {
 }
 
 var (
-	errNoUser      = errors.New("the token is not one of the sign-in")
-	errUnavailable = errors.New("the keys of the sign-in could not be fetched")
+	// ErrNoUser says that a token is not one of the sign-in. It may be for the handler, so the request has no
+	// user.
+	ErrNoUser = errors.New("the token is not one of the sign-in")
+	// ErrUnavailable says that the keys were never fetched, so that the client has to try again.
+	ErrUnavailable = errors.New("the keys of the sign-in could not be fetched")
 )
 
-// signIn verifies the tokens of the site's sign-in.
-type signIn struct {
+// Keys verify the tokens of a sign-in. Build them with NewKeys.
+type Keys struct {
 	issuer, audience string
 	url              string // empty: the keys are of a file
 	client           *http.Client
@@ -61,12 +64,14 @@ type signIn struct {
 	fetched  chan struct{} // closed at the end of the next fetch
 }
 
-func newSignIn(a Auth, log *slog.Logger) (*signIn, error) {
-	transport, err := httpclient.NewTransport(a.JWKSClient, nil, "plugins.web.auth.jwks_client", log)
+// NewKeys returns the keys of the settings. Field is their name, such as plugins.web.auth, for errors and
+// warnings. Keys of an address are fetched by Run.
+func NewKeys(a Config, field string, log *slog.Logger) (*Keys, error) {
+	transport, err := httpclient.NewTransport(a.JWKSClient, nil, field+".jwks_client", log)
 	if err != nil {
-		return nil, setting.FieldErrorsUnder("plugins.web.auth.jwks_client", err)
+		return nil, setting.FieldErrorsUnder(field+".jwks_client", err)
 	}
-	s := &signIn{
+	s := &Keys{
 		issuer: a.Issuer, audience: a.Audience, url: a.JWKSURL, log: log,
 		client: &http.Client{Timeout: fetchTimeout, CheckRedirect: httpclient.NoRedirect, Transport: transport},
 		wanted: make(chan struct{}, 1), fetched: make(chan struct{}),
@@ -90,7 +95,7 @@ func readKeySet(file string) (keys *jose.JSONWebKeySet, skipped string, err erro
 }
 
 // use takes keys from now on. It warns about those that were skipped, unless it did so before.
-func (s *signIn) use(ctx context.Context, keys *jose.JSONWebKeySet, skipped string) {
+func (s *Keys) use(ctx context.Context, keys *jose.JSONWebKeySet, skipped string) {
 	s.mu.Lock()
 	changed := skipped != s.skipped
 	s.keys, s.skipped = keys, skipped
@@ -134,8 +139,11 @@ func parseKeySet(text []byte) (keys *jose.JSONWebKeySet, skipped string, err err
 	return keys, skipped, nil
 }
 
-// run fetches the keys at once, regularly, and when a request needs one that is absent.
-func (s *signIn) run(ctx context.Context) {
+// Fetched reports whether Run has to fetch the keys, because they are not those of a file.
+func (s *Keys) Fetched() bool { return s.url != "" }
+
+// Run fetches the keys at once, regularly, and when a request needs one that is absent, until ctx ends.
+func (s *Keys) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -159,7 +167,7 @@ func (s *signIn) run(ctx context.Context) {
 	}
 }
 
-func (s *signIn) fetch(ctx context.Context) {
+func (s *Keys) fetch(ctx context.Context) {
 	s.mu.Lock()
 	s.latest, s.fetching = time.Now(), true
 	s.mu.Unlock()
@@ -177,13 +185,13 @@ func (s *signIn) fetch(ctx context.Context) {
 }
 
 // due reports whether the keys may be fetched again.
-func (s *signIn) due() bool {
+func (s *Keys) due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.latest) >= fetchAgain
 }
 
-func (s *signIn) get(ctx context.Context) (keys *jose.JSONWebKeySet, skipped string, err error) {
+func (s *Keys) get(ctx context.Context) (keys *jose.JSONWebKeySet, skipped string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, http.NoBody)
 	if err != nil {
 		return nil, "", err
@@ -208,7 +216,7 @@ func (s *signIn) get(ctx context.Context) (keys *jose.JSONWebKeySet, skipped str
 
 // key returns the key of a name. If it is absent, it waits for a fetch, at most fetchTimeout. The
 // keys are fetched at most once per fetchAgain.
-func (s *signIn) key(ctx context.Context, kid string) (*jose.JSONWebKey, error) {
+func (s *Keys) key(ctx context.Context, kid string) (*jose.JSONWebKey, error) {
 	found, fetched := s.lookUp(kid)
 	if found == nil && fetched != nil {
 		timer := time.NewTimer(fetchTimeout)
@@ -226,14 +234,14 @@ func (s *signIn) key(ctx context.Context, kid string) (*jose.JSONWebKey, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.keys == nil {
-		return nil, errUnavailable
+		return nil, ErrUnavailable
 	}
-	return nil, fmt.Errorf("%w: no key has its kid", errNoUser)
+	return nil, fmt.Errorf("%w: no key has its kid", ErrNoUser)
 }
 
 // lookUp returns a key, or the channel that the end of a fetch closes. Both are nil if the last
 // fetch was too recent.
-func (s *signIn) lookUp(kid string) (*jose.JSONWebKey, <-chan struct{}) {
+func (s *Keys) lookUp(kid string) (*jose.JSONWebKey, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.keys != nil {
@@ -251,41 +259,48 @@ func (s *signIn) lookUp(kid string) (*jose.JSONWebKey, <-chan struct{}) {
 	return nil, s.fetched
 }
 
-// user returns the user of a token. The error is a *badUserError, or wraps errUnavailable or
-// errNoUser.
-func (s *signIn) user(ctx context.Context, raw string) (User, error) {
+// AllowFetch lets the keys be fetched again at once.
+func (s *Keys) AllowFetch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.latest = time.Time{}
+}
+
+// User returns the user of a token, and decodes its claims into the values, if there are some. The error is a
+// *BadUserError, or wraps ErrUnavailable or ErrNoUser; the values are then not to be used.
+func (s *Keys) User(ctx context.Context, raw string, claims ...any) (User, error) {
 	if len(raw) > maxToken {
-		return User{}, fmt.Errorf("%w: it is too long", errNoUser)
+		return User{}, fmt.Errorf("%w: it is too long", ErrNoUser)
 	}
 	token, err := jwt.ParseSigned(raw, signatures())
 	if err != nil {
-		return User{}, fmt.Errorf("%w: %w", errNoUser, err)
+		return User{}, fmt.Errorf("%w: %w", ErrNoUser, err)
 	}
 	var unverified struct {
 		Issuer string `json:"iss"`
 	}
 	// A token of another issuer, such as that of a job, must cause no fetch.
 	if err := token.UnsafeClaimsWithoutVerification(&unverified); err != nil || unverified.Issuer != s.issuer {
-		return User{}, fmt.Errorf("%w: it has another issuer", errNoUser)
+		return User{}, fmt.Errorf("%w: it has another issuer", ErrNoUser)
 	}
 	header := token.Headers[0]
 	if _, critical := header.ExtraHeaders["crit"]; critical {
-		return User{}, fmt.Errorf("%w: it has critical headers", errNoUser)
+		return User{}, fmt.Errorf("%w: it has critical headers", ErrNoUser)
 	}
 	key, err := s.key(ctx, header.KeyID)
 	if err != nil {
 		return User{}, err
 	}
 	if key.Algorithm != "" && key.Algorithm != header.Algorithm {
-		return User{}, fmt.Errorf("%w: its algorithm is not that of the key", errNoUser)
+		return User{}, fmt.Errorf("%w: its algorithm is not that of the key", ErrNoUser)
 	}
 	var c jwt.Claims
-	if err := token.Claims(key, &c); err != nil {
-		return User{}, fmt.Errorf("%w: %w", errNoUser, err)
+	if err := token.Claims(key, append([]any{&c}, claims...)...); err != nil {
+		return User{}, fmt.Errorf("%w: %w", ErrNoUser, err)
 	}
 	err = c.ValidateWithLeeway(jwt.Expected{Issuer: s.issuer, AnyAudience: jwt.Audience{s.audience}}, tokenLeeway)
 	if err != nil || c.Expiry == nil || c.Subject == "" {
-		return User{}, fmt.Errorf("%w: it has ended, or has another audience, or no user", errNoUser)
+		return User{}, fmt.Errorf("%w: it has ended, or has another audience, or no user", ErrNoUser)
 	}
 	if err := checkUser(c.Subject); err != nil {
 		return User{}, err
