@@ -60,13 +60,17 @@ func startConsole(t *testing.T, configure func(*console.Config), plugins ...pipe
 	return "http://" + c.Addr()
 }
 
-// proxied starts a proxy in front of a console. What is stored in the pointer answers in its place.
+// consolePrefix is the path below which proxied shows a console.
+const consolePrefix = "/ops/millrace"
+
+// proxied starts a proxy that shows a console below a path, and removes the path. What is stored in the pointer
+// answers in its place.
 func proxied(t *testing.T, console string) (address string, instead *atomic.Pointer[http.HandlerFunc]) {
 	t.Helper()
 	to, err := url.Parse(console)
 	require.NoError(t, err)
 	instead = &atomic.Pointer[http.HandlerFunc]{}
-	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	forward := http.StripPrefix(consolePrefix, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if other := instead.Load(); other != nil {
 			(*other)(w, r)
@@ -75,7 +79,7 @@ func proxied(t *testing.T, console string) (address string, instead *atomic.Poin
 		forward.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	return server.URL, instead
+	return server.URL + consolePrefix, instead
 }
 
 // reaches waits until a script is true.
@@ -113,7 +117,7 @@ func TestTheConsoleReadsItselfAgain(t *testing.T) {
 	tier.Default(t)
 	t.Parallel()
 	x := &counter{}
-	address, between := proxied(t, startConsole(t, nil, x))
+	address, between := proxied(t, startConsole(t, func(c *console.Config) { c.Prefix = consolePrefix }, x))
 	p := startBrowser(t).open(t, address+"/counter", 1280)
 	const numbers, find = "#numbers .stats dd", "#find .stats dd"
 	value[bool](p, `window.here = document.querySelector("#asked"), true`)

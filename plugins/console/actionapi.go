@@ -271,7 +271,7 @@ func (s *server) answerUse(w http.ResponseWriter, r *http.Request, answer useJSO
 	status := statusOf(failure(p))
 	if p.Running {
 		status = http.StatusAccepted
-		w.Header().Set("Location", "/api/v1/actions/"+usesPath+"/"+url.PathEscape(answer.Use))
+		w.Header().Set("Location", s.plugin.config.Prefix+"/api/v1/actions/"+usesPath+"/"+url.PathEscape(answer.Use))
 	}
 	s.writeJSON(w, r, status, usedJSON(answer, p))
 }

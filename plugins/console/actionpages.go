@@ -101,7 +101,7 @@ func (s *server) offers(r *http.Request, names []string) []offered {
 }
 
 func offer(a action, p person, values url.Values) offered {
-	link := "/" + actionsPath + "/" + a.Path
+	link := actionsPath + "/" + a.Path
 	if len(values) > 0 {
 		link += "?" + values.Encode()
 	}
@@ -252,7 +252,7 @@ func (s *server) confirmed(w http.ResponseWriter, r *http.Request, v actionView,
 		s.showPreview(w, r, statusOf(err), v, one)
 		return
 	}
-	http.Redirect(w, r, "/"+actionsPath+"/"+usesPath+"/"+one.id, http.StatusSeeOther)
+	http.Redirect(w, r, s.plugin.config.Prefix+"/"+actionsPath+"/"+usesPath+"/"+one.id, http.StatusSeeOther)
 }
 
 // showUse is the page of what an action does, or has done.
@@ -286,7 +286,7 @@ func (s *server) postStop(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "Not allowed: "+notAllowed(personOf(r), one.action).Error(), http.StatusForbidden)
 	default:
 		s.uses.interrupt(one, personOf(r).by(faceConsole))
-		http.Redirect(w, r, "/"+actionsPath+"/"+usesPath+"/"+one.id, http.StatusSeeOther)
+		http.Redirect(w, r, s.plugin.config.Prefix+"/"+actionsPath+"/"+usesPath+"/"+one.id, http.StatusSeeOther)
 	}
 }
 

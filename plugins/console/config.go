@@ -3,6 +3,7 @@ package console
 import (
 	"maps"
 	"net"
+	"regexp"
 	"slices"
 
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -15,6 +16,9 @@ type Config struct {
 	// Listen is the address of the server, host:port; port 0 takes a free one. Beyond loopback it needs
 	// UsersFile or Auth.
 	Listen string `yaml:"listen"`
+	// Prefix is the path below which a proxy shows the console, such as /millrace. The console answers there
+	// and at its root, so a proxy may remove the prefix or not.
+	Prefix string `yaml:"prefix"`
 	// UsersFile has the users who may sign in with a password, in the format of htpasswd with bcrypt
 	// (htpasswd -B). It is read at the start. Without it and without Auth, whoever reaches the address is an
 	// admin.
@@ -44,6 +48,8 @@ type Config struct {
 	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
 }
 
+var prefixShape = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._~-]*)+$`)
+
 // DefaultConfig returns the settings of the README.
 func DefaultConfig() Config { return Config{Listen: "127.0.0.1:9465", GroupsClaim: "groups"} }
 
@@ -60,6 +66,7 @@ func (c *Config) Validate() error {
 	_, port, err := net.SplitHostPort(c.Listen)
 	wellFormed := err == nil && port != ""
 	p.Check(wellFormed, "listen", "must be host:port, got %q", c.Listen)
+	p.Check(c.Prefix == "" || prefixShape.MatchString(c.Prefix), "prefix", "must be a path such as /millrace, without / at its end, got %q", c.Prefix)
 	var users map[string][]byte
 	if c.UsersFile != "" {
 		users, err = readUsers(c.UsersFile)

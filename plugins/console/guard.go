@@ -64,3 +64,21 @@ func isForeign(r *http.Request) bool {
 	}
 	return r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }
+
+// below lets next answer with the prefix in the address, and without it for a proxy that has removed it.
+func below(prefix string, next http.Handler) http.Handler {
+	if prefix == "" {
+		return next
+	}
+	stripped := http.StripPrefix(prefix, next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == prefix:
+			http.Redirect(w, r, prefix+"/", http.StatusPermanentRedirect)
+		case strings.HasPrefix(r.URL.Path, prefix+"/"):
+			stripped.ServeHTTP(w, r)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}

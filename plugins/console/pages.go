@@ -72,6 +72,21 @@ func collect(reg *pipeline.Registry) ([]page, error) {
 	return pages, errors.Join(errs...)
 }
 
+// checkPrefix reports a prefix that begins like an address of the console, because a request for it would have
+// two meanings.
+func checkPrefix(prefix string, pages []page) error {
+	first, _, _ := strings.Cut(strings.TrimPrefix(prefix, "/"), "/")
+	taken := []string{"api", "assets", actionsPath}
+	for _, p := range pages {
+		word, _, _ := strings.Cut(p.Path, "/")
+		taken = append(taken, word)
+	}
+	if first != "" && slices.Contains(taken, first) {
+		return fmt.Errorf("must begin otherwise than with /%s, which is an address of the console itself, such as /millrace, got %q", first, prefix)
+	}
+	return nil
+}
+
 func rankOf(c console.Contributor) int {
 	if _, own := c.(*Plugin); own {
 		return 0

@@ -63,7 +63,7 @@ func (p *Plugin) url(addr string) string {
 	if p.config.TLS.CertFile != "" {
 		scheme = "https"
 	}
-	return scheme + "://" + addr + "/"
+	return scheme + "://" + addr + p.config.Prefix + "/"
 }
 
 // Announce returns the address of the console (app.Announcer).

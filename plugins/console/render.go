@@ -52,9 +52,17 @@ func assetPath(name string) string {
 	return path
 }
 
-func parsed() *template.Template {
+func parsed(prefix string) *template.Template {
+	at := func(path string) string { return prefix + "/" + path }
 	return template.Must(template.New("page.html").Funcs(template.FuncMap{
-		"plain": plain, "lines": plainLines, "age": age, "levelText": levelText, "href": href, "kind": kindOf, "cells": cellsOf, "classes": classes,
+		"plain": plain, "lines": plainLines, "age": age, "levelText": levelText, "at": at,
+		"href": func(link string) string {
+			if link = inside(link); link == "" {
+				return ""
+			}
+			return at(link)
+		},
+		"kind": kindOf, "cells": cellsOf, "classes": classes,
 		"help": func(text string) string { return plain(strings.ReplaceAll(text, "`", "")) },
 	}).ParseFS(files, "templates/*.html"))
 }
@@ -77,7 +85,7 @@ type view struct {
 
 func (s *server) mux() http.Handler {
 	mux := http.NewServeMux()
-	s.templates = parsed()
+	s.templates = parsed(s.plugin.config.Prefix)
 	serveAsset(mux, styleSheet, "text/css; charset=utf-8")
 	serveAsset(mux, liveScript, "text/javascript; charset=utf-8")
 	mux.HandleFunc("GET /api/v1/{$}", s.listPages)
@@ -99,7 +107,7 @@ func valuesOf(r *http.Request) url.Values {
 // view returns what all pages have.
 func (s *server) view(title, path string) view {
 	return view{
-		Style: "/" + assetPath(styleSheet), Title: title, Path: path, Instance: s.registry.Env().Instance, Time: time.Now().UTC().Format(time.TimeOnly),
+		Style: assetPath(styleSheet), Title: title, Path: path, Instance: s.registry.Env().Instance, Time: time.Now().UTC().Format(time.TimeOnly),
 		Pages: s.pages, Actions: len(s.actions) > 0 && !s.plugin.config.ReadOnly,
 	}
 }
@@ -107,7 +115,7 @@ func (s *server) view(title, path string) view {
 func (s *server) answerPage(w http.ResponseWriter, r *http.Request, asked string) {
 	p, found := s.find(r.PathValue("path"))
 	v := s.view(p.Title, p.Path)
-	v.Script = "/" + assetPath(liveScript)
+	v.Script = assetPath(liveScript)
 	status := http.StatusOK
 	if found {
 		if values := valuesOf(r); len(values) > 0 {
@@ -256,12 +264,12 @@ func classes(c console.Cell) string {
 	return strings.Join(names, " ")
 }
 
-// href returns the address of a page of the console, and "" for anything else.
-func href(link string) string {
+// inside returns a link to a page of the console, and "" for anything else.
+func inside(link string) string {
 	if u, err := url.Parse(link); link == "" || err != nil || u.IsAbs() || u.Host != "" || strings.HasPrefix(link, "/") {
 		return ""
 	}
-	return "/" + link
+	return link
 }
 
 // kindOf names the template of a block.

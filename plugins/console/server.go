@@ -86,6 +86,9 @@ func (s *server) Start(ctx context.Context) error {
 	if s.pages, err = collect(s.registry); err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
+	if err = checkPrefix(c.Prefix, s.pages); err != nil {
+		return fmt.Errorf("console: plugins.console.prefix: %w", err)
+	}
 	if s.actions, err = collectActions(s.registry); err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
@@ -98,7 +101,7 @@ func (s *server) Start(ctx context.Context) error {
 		return fmt.Errorf("console: plugins.console: %w", setting.FieldErrorsUnder("tls", err))
 	}
 	s.http = &http.Server{
-		Handler: s.requests.Handler(s.guard(s.mux())), TLSConfig: certificate,
+		Handler: s.requests.Handler(s.guard(below(c.Prefix, s.mux()))), TLSConfig: certificate,
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.plugin.log.Handler(), slog.LevelDebug),
 	}
