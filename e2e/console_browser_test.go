@@ -73,4 +73,19 @@ func TestTheConsoleNeedsNoScripts(t *testing.T) {
 		require.Equal(t, "600", value[string](p, `getComputedStyle(document.querySelector("nav a[aria-current]")).fontWeight`), "the style sheet is in use")
 		require.LessOrEqual(t, value[int64](p, `document.documentElement.scrollWidth`), width, "the page is wider than the window")
 	}
+
+	// Each page fits a phone, also without scripts.
+	home := b.open(t, address, 360, withoutScripts())
+	links := value[[]string](home, `[...document.querySelectorAll("nav a")].map((link) => link.href)`)
+	require.Contains(t, links, address+"settings")
+	require.Contains(t, links, address+"actions")
+	for _, link := range links {
+		p := b.open(t, link, 360, withoutScripts())
+		require.NotEmpty(t, value[string](p, `document.querySelector("h1").innerText`))
+		require.LessOrEqual(t, value[int64](p, `document.documentElement.scrollWidth`), int64(360), "%s is wider than the window", link)
+	}
+	const tables = `[...document.querySelectorAll("#written table, #defaults table")].map((table) => table.innerText).join("\n")`
+	without := value[string](b.open(t, address+"settings", 1280, withoutScripts()), tables)
+	require.Contains(t, without, "publish_timeout")
+	require.Equal(t, without, value[string](b.open(t, address+"settings", 1280), tables), "scripts change no table")
 }
