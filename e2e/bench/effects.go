@@ -30,7 +30,7 @@ func (r *run) kindSettings() map[string]any {
 		kind + "request.idempotency_header": "Idempotency-Key",
 		kind + "answers.receipt":            "transactionKey",
 		kind + "api.url":                    r.url,
-		kind + "api.concurrency":            bareReaders * bareCalls,
+		kind + "effects.concurrency":        bareReaders * bareCalls,
 		kind + "effects.topic":              publishTopic,
 		kind + "effects.key_ttl":            "24h",
 		kind + "effects.max_retries":        3,

@@ -3,12 +3,12 @@ package once
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 )
 
-// settler stores answers in few transactions: while one runs, the next batch grows. An answer never waits
-// for another one.
+// settler stores answers in few transactions: a batch grows while others run, and for settleLinger.
 type settler struct {
 	ledger *ledger.Ledger
 	queue  chan *settling
@@ -25,6 +25,9 @@ type settling struct {
 const (
 	settlesAtOnce = 2
 	settleBatch   = 200
+	// settleLinger is how long a batch waits for further answers. A call does not wait for it, because its
+	// place is free already.
+	settleLinger = 5 * time.Millisecond
 )
 
 func (s *settler) start(l *ledger.Ledger) {
@@ -43,17 +46,20 @@ func (s *settler) stop() {
 func (s *settler) run() {
 	for first := range s.queue {
 		batch := []*settling{first}
+		linger := time.NewTimer(settleLinger)
+	fill:
 		for len(batch) < settleBatch {
 			select {
 			case next, open := <-s.queue:
-				if open {
-					batch = append(batch, next)
-					continue
+				if !open {
+					break fill
 				}
-			default:
+				batch = append(batch, next)
+			case <-linger.C:
+				break fill
 			}
-			break
 		}
+		linger.Stop()
 		s.flush(batch)
 	}
 }

@@ -41,8 +41,9 @@ type worker struct {
 
 	woken       chan struct{} // capacity 1: there may be work
 	freed       chan struct{} // capacity 1: a call has ended
-	inFlight    atomic.Int64
-	lastSettled atomic.Int64 // Unix nanoseconds
+	calling     atomic.Int64  // calls without an answer
+	inFlight    atomic.Int64  // these, and those whose answer is not stored
+	lastSettled atomic.Int64  // Unix nanoseconds
 	answered    answered.Keys[ledger.Key]
 	trouble     trouble
 	limiter     limiter
@@ -92,17 +93,30 @@ func (w *worker) start(l *ledger.Ledger) {
 	}()
 }
 
-// pause between two looks at lanes whose effects other instances have just claimed.
-const contendedPause = 20 * time.Millisecond
+const (
+	// contendedPause is between two looks at lanes whose effects other instances have just claimed.
+	contendedPause = 20 * time.Millisecond
+	// claimPause is between two claims while at least half of the places are taken.
+	claimPause = 5 * time.Millisecond
+	// unstored bounds the effects in flight, as a multiple of the calls at once. After a kill, so many are
+	// perhaps done.
+	unstored = 2
+)
 
 func (w *worker) run(l *ledger.Ledger) {
 	ctx := w.claiming
 	failures := 0
+	var claimedAt time.Time
 	w.limiter.lease = w.config.lease()
 	for ctx.Err() == nil {
 		free, retryIn := w.free(time.Now())
 		if free == 0 {
 			w.sleep(ctx, retryIn, nil)
+			continue
+		}
+		// Places that become free one after the other are taken together, because each claim is a commit.
+		if pause := claimPause - time.Since(claimedAt); pause > 0 && free <= int(w.calling.Load()) {
+			w.sleep(ctx, pause, nil)
 			continue
 		}
 		if w.waitForLimit(ctx) {
@@ -120,6 +134,7 @@ func (w *worker) run(l *ledger.Ledger) {
 			w.sleep(ctx, delay, nil)
 			continue
 		case claimed > 0:
+			claimedAt = time.Now()
 		case len(due.Lanes) > 0 && w.mustWait() > 0:
 		case len(due.Lanes) > 0:
 			w.sleep(ctx, contendedPause, w.woken)
@@ -209,7 +224,7 @@ func (w *worker) free(now time.Time) (n int, retryIn time.Duration) {
 		return 0, notReadyPause
 	}
 	limit, wait := w.trouble.limit(w.config.Concurrency, now)
-	if n = limit - int(w.inFlight.Load()); n > 0 {
+	if n = min(limit-int(w.calling.Load()), unstored*limit-int(w.inFlight.Load())); n > 0 {
 		return n, 0
 	}
 	return 0, wait
@@ -246,21 +261,28 @@ func (w *worker) claim(ctx context.Context, l *ledger.Ledger, lanes []int, free 
 		failpoint.Hit(failpoint.AfterSending)
 		claimed += len(all)
 		for _, c := range all {
+			w.calling.Add(1)
 			w.inFlight.Add(1)
 			w.calls.Go(func() {
+				answered := sync.OnceFunc(func() {
+					w.calling.Add(-1)
+					notify(w.freed)
+				})
 				defer func() {
+					answered()
 					w.inFlight.Add(-1)
 					notify(w.freed)
 				}()
-				w.handle(c, before)
+				w.handle(c, before, answered)
 			})
 		}
 	}
 	return claimed, nil
 }
 
-// handle calls for a claimed effect within its lease and stores the answer.
-func (w *worker) handle(c ledger.Claimed, before time.Time) {
+// handle calls for a claimed effect within its lease and stores the answer. The place of the call is free
+// from answered on, so the next call does not wait for the store.
+func (w *worker) handle(c ledger.Claimed, before time.Time, answered func()) {
 	lease := before.Add(w.config.lease())
 	ctx := pipeline.ExtractTrace(w.life, traced(c.Headers))
 	end := ledger.End{Key: c.Key, CallResult: rules.CallResult{Epoch: c.Epoch}}
@@ -281,6 +303,7 @@ func (w *worker) handle(c ledger.Claimed, before time.Time) {
 		end.Class = pipeline.ClassUndecodable
 	}
 	w.trouble.note(answer, decoded, time.Now())
+	answered()
 	w.plugin.metrics.called(w.name, c.Lookup, answer, took)
 	w.store(ctx, end, lease)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // planned is a statement with the arguments of one batch, as SQL, and its allowed accesses.
@@ -126,6 +128,38 @@ func TestPlansOfPostgres(t *testing.T) {
 		_, err = checkPlan(t.Context(), s.cold, planned{sql: `SELECT count(*) FROM once_effects WHERE id > $1`, args: []string{"'n5'"},
 			via: map[string]string{"once_effects": "once_effects_pkey"}, rows: 8})
 		require.Error(t, err)
+	})
+}
+
+// A plan that a connection keeps from when nothing was due must not read all that is due later.
+func TestAPlanForAnEmptyTableDoesNotOutliveIt(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t) // one call after the other uses one connection, which keeps its plans
+		s := l.store.(*postgres)
+		done := func(c Claimed) End {
+			return End{Key: c.Key, CallResult: rules.CallResult{Epoch: c.Epoch, Outcome: rules.Done}}
+		}
+		mustAccept(t, l, record("acme", 0))
+		one := claimAll(t, l, "invoice")
+		_, err := s.cold.Exec(t.Context(), "VACUUM ANALYZE once_due")
+		require.NoError(t, err)
+		mustSettle(t, l, done(one[0]))
+
+		all := records("acme", 2000)[1:]
+		mustAccept(t, l, all...)
+		claimed := claimAll(t, l, "invoice")
+		require.Greater(t, len(claimed), 500)
+		read := func() (n int64) {
+			_, err := s.hot.Exec(t.Context(), "SELECT pg_stat_force_next_flush()")
+			require.NoError(t, err)
+			require.NoError(t, s.hot.QueryRow(t.Context(), `SELECT idx_tup_read FROM pg_stat_user_indexes
+				WHERE indexrelname = 'once_due_pkey' AND schemaname = current_schema()`).Scan(&n))
+			return n
+		}
+		before := read()
+		mustSettle(t, l, done(claimed[0]))
+		require.Less(t, read()-before, int64(100), "rows of once_due read for one effect, of %d", len(claimed))
 	})
 }
 

@@ -119,9 +119,9 @@ func (tx *pgTransaction) commit(ctx context.Context, w *writeSet) error {
 	}
 	queueRows(&b, updateEffects, w.rows)
 	queueRows(&b, setDue, w.due)
-	queueRows(&b, deleteDue, w.settled)
+	queueShrunk(&b, deleteDue, w.settled)
 	queueRows(&b, insertAttempts, w.attempts)
-	queueRows(&b, deleteProblems, w.solved)
+	queueShrunk(&b, deleteProblems, w.solved)
 	queueRows(&b, setProblems, w.problems)
 	queueRows(&b, insertDeltas, w.deltas)
 	if len(w.parked) > 0 {
@@ -137,6 +137,17 @@ func (tx *pgTransaction) commit(ctx context.Context, w *writeSet) error {
 func queueRows[T any](b *pgx.Batch, st statement[T], rows []*T) {
 	if len(rows) > 0 {
 		b.Queue(st.postgres, st.arrays(rows)...)
+	}
+}
+
+// queueShrunk is queueRows for a table that may be empty at one time and large at another. A plan that is kept
+// from when it was empty reads all of it for each batch, until something analyses the table again, so
+// each execution has a plan of its own.
+func queueShrunk[T any](b *pgx.Batch, st statement[T], rows []*T) {
+	if len(rows) > 0 {
+		b.Queue("SET LOCAL plan_cache_mode = force_custom_plan")
+		queueRows(b, st, rows)
+		b.Queue("SET LOCAL plan_cache_mode = force_generic_plan")
 	}
 }
 
