@@ -228,7 +228,7 @@ func (f Find) JSON() any {
 }
 
 // HTML is a block of its own making, such as a drawing. Make it with html/template, so that foreign text
-// stays text. The policy of the console permits no scripts and no style attributes.
+// stays text. The policy of the console permits no scripts but its own file, and no style attributes.
 type HTML struct {
 	Source template.HTML
 	Data   any // for programs
