@@ -96,7 +96,7 @@ func TestTheTopologyHasWhatIsCalled(t *testing.T) {
 	environ := []string{
 		effects + "REPEAT=never", effects + "KEY=id", effects + "GROUP=group", effects + "REQUEST__PATH=/notices", effects + "ANSWERS__RECEIPT=id",
 		effects + "API__URL=https://notices.example/secret", effects + "EFFECTS__TOPIC=notices",
-		room + "ENABLED=true", room + "EVENT_SERVICE__URL=https://events.example/secret", room + "ADMIN_TOKEN=the-token-of-operators",
+		room + "ENABLED=true", room + "EVENT_SERVICE__URL=https://events.example/secret", room + "ADMIN_TOKENS__ANN=the-token-of-operators",
 		"MILLRACE__PLUGINS__WEB__AUTH__HEADER=X-User", "MILLRACE__PLUGINS__WEB__TRUSTED_PROXIES=127.0.0.1",
 		"MILLRACE__PLUGINS__WEBHOOK__ENABLED=true", "MILLRACE__PLUGINS__WEBHOOK__URL=https://hooks.example/secret",
 		"MILLRACE__PLUGINS__WEBHOOK__SECRET=of-at-least-thirty-two-characters-1",

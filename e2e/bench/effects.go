@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
+	"github.com/millrace-io/millrace/pipeline/httpserver"
 )
 
 // effectRows are the effects in the words of the campaigns. An effect that was done by its first call has
@@ -62,10 +64,10 @@ func farSide(ctx context.Context, _ string, out io.Writer) error {
 		return err
 	}
 	f := &far{executed: map[string]int{}}
-	server := &http.Server{Handler: f} //nolint:gosec // only the benchmark calls it
+	server, limited := httpserver.Tool(listener, f, slog.New(slog.DiscardHandler))
 	fmt.Fprintf(out, "{\"url\":\"http://%s\"}\n", listener.Addr())
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(limited) }()
 	select {
 	case err = <-served:
 	case <-ctx.Done():

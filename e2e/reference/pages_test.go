@@ -37,6 +37,7 @@ func settingReadmes(t *testing.T) map[string]string {
 		"plugins.promotion.ledger.":              "handlers/promotion/ledger/README.md",
 		"plugins.promotion.money_api.":           "plugins/once/oncehttp/README.md",
 		"plugins.promotion.money_api.simulator.": "handlers/promotion/money/simulator/README.md",
+		"plugins.waitingroom.page.":              "handlers/waitingroom/pages/README.md",
 	}
 	for _, folder := range []string{"plugins", "handlers"} {
 		found, err := filepath.Glob(filepath.Join(top, folder, "*", "README.md"))

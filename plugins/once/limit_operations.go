@@ -19,7 +19,7 @@ func (p *Plugin) limitAction() operate.Action {
 		{Name: "per-second", Help: "at most this `number` of calls begin in a second; it may be less than 1, and 0 is no limit"},
 		{Name: "in-flight", Help: "at most this `number` of calls run at once; 0 is no limit"},
 		{Name: "settings", Type: operate.Switch, Help: "what operators have set ends, and the limits of the settings apply again"},
-	}, "once limit --kind invoice --per-second 20 --in-flight 8 --why \"they asked for it\"", "once limit --kind invoice --settings --why \"they have more servers\"")
+	}, "once limit --kind invoice --per-second 20 --why \"they asked for it\"", "once limit --kind invoice --settings --why \"they have more servers\"")
 	about.Validate = func(in operate.Input) error {
 		_, err := changeOf(in)
 		return err

@@ -116,7 +116,7 @@ func (c *crowd) ServeHTTP(http.ResponseWriter, *http.Request) {
 	if held {
 		<-c.ended
 	} else {
-		time.Sleep(10 * time.Millisecond) // so that those meet which may run at once
+		<-time.After(10 * time.Millisecond) // so that those meet which may run at once
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,17 +186,20 @@ func TestCallsOfAKilledInstanceCount(t *testing.T) {
 		require.LessOrEqual(t, status.Slots, 4)
 		require.GreaterOrEqual(t, status.Slots, 3, "those of the killed instance")
 
+		left := func() (n int) {
+			for _, i := range all {
+				if state(t, p, i) != rules.Success {
+					n++
+				}
+			}
+			return n
+		}
+		require.Eventually(t, func() bool { return left() == 3 }, time.Minute, 5*time.Millisecond, "the answers are stored before leases end")
 		lease := 2 * time.Minute
 		other.Turn(ledger.SlotLife(lease))
 		w.Turn(ledger.SlotLife(lease))
 		for loop.Sleep(t.Context(), 5*time.Millisecond) {
-			left := 0
-			for _, i := range all {
-				if state(t, p, i) != rules.Success {
-					left++
-				}
-			}
-			if left == 0 {
+			if left() == 0 {
 				break
 			}
 			other.Turn(time.Second) // retries are due
