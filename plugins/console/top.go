@@ -22,6 +22,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 const (
@@ -44,13 +45,16 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 		Short: "Show a page of the console in the terminal",
 		Long: "Show a page of the console in the terminal, and read it again until Ctrl-C. Without a page it shows the routes.\n\n" +
 			"It reads the console of the instance that has these settings, or the one at --url. When the output is no terminal, it shows the page once. " +
-			"A login needs --user, and takes the password from the terminal, or from the first line of the input.\n\n" +
+			"A login needs --user, and takes the password from the terminal, or from the first line of the input, or it needs --token.\n\n" +
 			"The exit code is 1 for a page that does not exist or may not be seen, and 3 when nothing answers.",
 		Example: "  " + h.Name() + " top --profile embedded\n  " + h.Name() + " top dead-letters --once\n  " + h.Name() + " top topics --url https://millrace.example.com --user ann",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				t.page = strings.Trim(args[0], "/")
+			}
+			if t.user != "" && !t.token.IsZero() {
+				return app.Usage("--user and --token are two ways to sign in: give one")
 			}
 			if t.every < time.Second {
 				return app.Usage("--every must be at least 1s, got %s", t.every)
@@ -67,6 +71,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&t.address, "url", "", "`address` of a console (default that of the settings)")
 	flags.StringVar(&t.user, "user", "", "`name` to sign in with")
+	flags.TextVar(&t.token, "token", setting.Secret{}, "where a bearer token of the sign-in is: env:NAME or file:/path")
 	flags.DurationVar(&t.every, "every", 2*time.Second, "`time` between two readings")
 	flags.BoolVar(&t.once, "once", false, "show the page once")
 	return []*cobra.Command{cmd}
@@ -78,6 +83,7 @@ type top struct {
 	host   *app.Host
 
 	page, address, user string
+	token               setting.Secret
 	every               time.Duration
 	once, json          bool
 
@@ -210,8 +216,11 @@ func (t *top) get(ctx context.Context, path, accept string) ([]byte, error) {
 		return nil, app.Usage("%q is no page: %w", t.page, err)
 	}
 	request.Header.Set("Accept", accept)
-	if t.user != "" {
+	switch {
+	case t.user != "":
 		request.SetBasicAuth(t.user, t.password)
+	case !t.token.IsZero():
+		request.Header.Set("Authorization", "Bearer "+t.token.Reveal())
 	}
 	answer, err := t.client.Do(request)
 	if err != nil {
@@ -226,8 +235,8 @@ func (t *top) get(ctx context.Context, path, accept string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %s: %w", pipeline.ErrUnavailable, t.address, err)
 	case len(text) > topAnswer:
 		return nil, app.Bad("the page has more than %d MiB", topAnswer>>20)
-	case answer.StatusCode == http.StatusUnauthorized && t.user == "":
-		return nil, app.Bad("%s wants a login: give --user", t.address)
+	case answer.StatusCode == http.StatusUnauthorized && t.user == "" && t.token.IsZero():
+		return nil, app.Bad("%s wants a login: give --user or --token", t.address)
 	case answer.StatusCode == http.StatusNotFound && kind == wanted:
 		return nil, t.noPage(ctx)
 	case answer.StatusCode != http.StatusOK:

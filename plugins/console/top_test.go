@@ -16,8 +16,10 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	pages "github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/console"
+	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
 // top runs the command and returns what it wrote and its exit code.
@@ -47,6 +49,7 @@ func TestTopShowsAPageOnce(t *testing.T) {
 		"no such page for scripts":    {nil, []string{"cart", "--json", "--url", r.base}, app.ExitBad, "", `the console has no page "cart"; it has tried`},
 		"nothing answers":             {[]string{"MINE__PLUGINS__CONSOLE__LISTEN=127.0.0.1:1"}, nil, app.ExitUnavailable, "", "the console does not answer"},
 		"no address":                  {nil, []string{"--url", "localhost:9465"}, app.ExitUsage, "", "--url must be an address such as https://host"},
+		"two logins":                  {nil, []string{"--user", "ann", "--token", "env:HOME"}, app.ExitUsage, "", "--user and --token are two ways to sign in"},
 		"too often":                   {nil, []string{"--every", "1ms"}, app.ExitUsage, "", "--every must be at least 1s, got 1ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +88,7 @@ func TestTopSignsIn(t *testing.T) { //nolint:paralleltest // it replaces the inp
 		"open":  {[]string{"--user", "ann"}, app.ExitOK, "inside"},
 		"wrong": {[]string{"--user", "ann"}, app.ExitBad, "401 Unauthorized"},
 		"":      {[]string{"--user", "ann"}, app.ExitUsage, "--user needs the password in the first line of the input"},
-		"none":  {nil, app.ExitBad, "wants a login: give --user"},
+		"none":  {nil, app.ExitBad, "wants a login: give --user or --token"},
 	} {
 		signingIn(t, password)
 		var out pipelinetest.Buffer
@@ -93,6 +96,33 @@ func TestTopSignsIn(t *testing.T) { //nolint:paralleltest // it replaces the inp
 		require.Equal(t, want.code, code, log)
 		require.Contains(t, out.String()+log, want.text)
 	}
+}
+
+// A console whose users come from a sign-in takes its token, also below the path of a proxy.
+func TestTopHasAToken(t *testing.T) {
+	t.Parallel()
+	i := newIssuer(t)
+	r := start(t, func(c *console.Config) {
+		c.Auth = keysOf(signin.Config{JWKSFile: i.file()})
+		c.Roles, c.Prefix = map[string]operate.Role{"ann": operate.Viewer}, "/millrace"
+	}, page(loading("secret", pages.Text("inside"), nil)))
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte(i.token(nil)), 0o600))
+	listen := "MINE__PLUGINS__CONSOLE__LISTEN=" + strings.TrimPrefix(r.base, "http://")
+	for name, c := range map[string]struct {
+		environ, args []string
+	}{
+		"at an address":   {nil, []string{"--url", r.base + "/millrace"}},
+		"of the settings": {[]string{listen, "MINE__PLUGINS__CONSOLE__PREFIX=/millrace"}, nil},
+	} {
+		var out pipelinetest.Buffer
+		code, log := top(t.Context(), &out, c.environ, append(c.args, "tried", "--token", "file:"+file)...)
+		require.Equal(t, app.ExitOK, code, "%s: %s", name, log)
+		require.Contains(t, out.String(), "inside", name)
+	}
+	code, log := top(t.Context(), io.Discard, nil, "tried", "--url", r.base)
+	require.Equal(t, app.ExitBad, code)
+	require.Contains(t, log, "give --user or --token")
 }
 
 // Nobody else may take the address of the console and ask for its passwords.

@@ -31,6 +31,7 @@ type limiter struct {
 	chunk   int // how many to ask for: as many as were used in their time the last time
 	lost    int // tokens that nobody used, since the last read of it
 
+	holds bool // the ledger may have a row of this instance
 	slots int
 	want  int       // the slots that were asked for
 	asked time.Time // for slots
@@ -44,7 +45,7 @@ type limiter struct {
 // When none may begin, wait says for how long, unless the ledger was not asked yet for the limits that are new.
 func (m *limiter) allow(limits ledger.Limits, free, running int, now func() time.Time, ask func(ledger.Ask) (ledger.Permit, error)) (n int, err error) {
 	if limits != m.limits { // what it holds was given out for others
-		*m = limiter{lease: m.lease, limits: limits, lost: m.lost + m.tokens}
+		*m = limiter{lease: m.lease, limits: limits, lost: m.lost + m.tokens, holds: m.holds}
 	}
 	at := now()
 	m.expire(at)
@@ -57,6 +58,7 @@ func (m *limiter) allow(limits ledger.Limits, free, running int, now func() time
 		a.Tokens = max(1, m.chunk)
 	}
 	if a.Slots > 0 || a.Tokens > 0 {
+		m.holds = m.holds || a.Slots > 0
 		p, err := ask(a)
 		if err != nil {
 			return 0, err
@@ -79,6 +81,9 @@ func (m *limiter) take(a ledger.Ask, p ledger.Permit, before, after time.Time) {
 	case a.Tokens == 0:
 	case p.Tokens > 0:
 		m.tokens, m.granted, m.usable, m.expires = p.Tokens, p.Tokens, after.Add(p.Wait), before.Add(p.Wait+rate.Life)
+		if least := m.usable.Add(rate.Chunk); m.expires.Before(least) { // the answer took long
+			m.expires = least
+		}
 	default:
 		m.retry = after.Add(min(p.Wait, limitPause))
 	}
@@ -88,7 +93,7 @@ func (m *limiter) take(a ledger.Ask, p ledger.Permit, before, after time.Time) {
 func (m *limiter) wantedSlots(at time.Time, free, running int) int {
 	full := running >= m.slots
 	switch {
-	case m.slots < m.want && at.Sub(m.asked) < limitPause: // others have them
+	case m.slots < m.want && at.Sub(m.asked) < m.pause(): // others have them
 		return 0
 	case full:
 		return min(running+free, max(4, 2*m.slots))
@@ -97,6 +102,9 @@ func (m *limiter) wantedSlots(at time.Time, free, running int) int {
 	}
 	return 0
 }
+
+// pause is between two asks for slots that others have. Slots must not be too old to use meanwhile.
+func (m *limiter) pause() time.Duration { return min(limitPause, ledger.SlotUse(m.lease)) }
 
 // room returns how many slots are free. Slots are old after a while, because calls must end before the ledger
 // forgets them.
@@ -124,7 +132,7 @@ func (m *limiter) may(at time.Time, free, running int) int {
 // wait returns how long no call may begin, and the limit that says so.
 func (m *limiter) wait(at time.Time, running int) (d time.Duration, limit string) {
 	if m.limits.InFlight > 0 && m.slots < m.want && m.room(at, running) < 1 {
-		if d := m.asked.Add(limitPause).Sub(at); d > 0 {
+		if d := m.asked.Add(m.pause()).Sub(at); d > 0 {
 			return d, limitInFlight
 		}
 	}
@@ -164,10 +172,10 @@ func (m *limiter) expire(at time.Time) {
 }
 
 // idle reports whether slots should go back, because no call has begun for a while.
-func (m *limiter) idle(at time.Time) bool { return m.slots > 0 && at.Sub(m.used) >= limitPause }
+func (m *limiter) idle(at time.Time) bool { return m.holds && at.Sub(m.used) >= limitPause }
 
 // freed notes that the ledger has the slots again.
-func (m *limiter) freed() { m.slots, m.want = 0, 0 }
+func (m *limiter) freed() { m.slots, m.want, m.holds = 0, 0, false }
 
 // takeLost returns the tokens that were lost since it was called last.
 func (m *limiter) takeLost() (n int) {

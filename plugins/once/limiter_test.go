@@ -44,13 +44,13 @@ func (f *fleet) permit(who *member, a ledger.Ask) (ledger.Permit, error) {
 	}
 	p := ledger.Permit{Limits: f.limits}
 	if f.limits.InFlight > 0 && a.Slots > 0 {
-		left, wanted := f.limits.InFlight, []int{a.Slots}
+		left, wanted := f.limits.InFlight, []int{}
 		for m, r := range f.rows {
 			if m != who && r.until.After(f.now) {
 				left, wanted = left-r.slots, append(wanted, r.wanted)
 			}
 		}
-		p.Slots = max(0, min(left, rate.Share(f.limits.InFlight, wanted, 0)))
+		p.Slots = max(0, min(left, rate.Share(f.limits.InFlight, append(wanted, a.Slots), len(wanted))))
 		f.rows[who] = row{max(p.Slots, a.Running), a.Slots, f.now.Add(ledger.SlotLife(f.lease))}
 		if p.Slots <= a.Running {
 			return p, nil
@@ -163,10 +163,13 @@ func TestTheFleetUsesItsLimits(t *testing.T) {
 		{4, ledger.Limits{PerSecond: 300}, 200 * time.Millisecond, 0.95 * 300}, // each could make 80 a second
 		{1, ledger.Limits{InFlight: 8}, 100 * time.Millisecond, 0.95 * 80},
 		{4, ledger.Limits{InFlight: 8}, 100 * time.Millisecond, 0.95 * 80},
+		{4, ledger.Limits{InFlight: 10}, 100 * time.Millisecond, 0.95 * 100},
+		{2, ledger.Limits{InFlight: 1}, 100 * time.Millisecond, 0.95 * 10}, // fewer than instances
+		{3, ledger.Limits{InFlight: 2}, 100 * time.Millisecond, 0.95 * 20},
 		{4, ledger.Limits{PerSecond: 60, InFlight: 8}, 100 * time.Millisecond, 0.95 * 60},
 	} {
 		f, all := newFleet(c.limits, c.members)
-		const warm, seconds, step = 10 * time.Second, 60, 5 * time.Millisecond
+		const warm, seconds, step = 15 * time.Second, 60, 5 * time.Millisecond // a killed one is forgotten then
 		begun := 0
 		for start := f.now; f.now.Before(start.Add(warm + seconds*time.Second)); f.now = f.now.Add(step) {
 			if f.now.Equal(start.Add(warm)) {
@@ -181,6 +184,56 @@ func TestTheFleetUsesItsLimits(t *testing.T) {
 		}
 		require.GreaterOrEqual(t, float64(begun)/seconds, c.least, "%+v", c)
 		require.LessOrEqual(t, f.asks, 5*seconds*c.members, "%+v", c)
+	}
+}
+
+// A ledger that answers slowly makes the calls slower, and does not stop them.
+func TestASlowLedgerLeavesTokensToUse(t *testing.T) {
+	t.Parallel()
+	f, all := newFleet(ledger.Limits{PerSecond: 100}, 1)
+	f.failed = func() bool { // the answer takes long
+		f.now = f.now.Add(3 * rate.Life)
+		return false
+	}
+	began := 0
+	for range 100 {
+		f.now = f.now.Add(10 * time.Millisecond)
+		began += f.turn(all[0], 16, func() time.Duration { return time.Millisecond })
+	}
+	require.Greater(t, began, 10)
+}
+
+// With a short lease, slots are asked for again before they are too old to use.
+func TestShortLeasesUseTheirSlots(t *testing.T) {
+	t.Parallel()
+	f, _ := newFleet(ledger.Limits{InFlight: 4}, 0)
+	f.lease = 200 * time.Millisecond
+	m, began := f.member(), 0
+	for range 1000 { // ten seconds
+		f.now = f.now.Add(10 * time.Millisecond)
+		began += f.turn(m, 16, func() time.Duration { return 50 * time.Millisecond })
+	}
+	require.GreaterOrEqual(t, began, 4*20*10*8/10)
+}
+
+// Whatever an instance has asked for goes back when it runs nothing, also if it got nothing of it.
+func TestWhatWasAskedForGoesBack(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]struct {
+		permit ledger.Permit
+		err    error
+	}{
+		"it got some":           {permit: ledger.Permit{Limits: ledger.Limits{InFlight: 2}, Slots: 2}},
+		"others have all":       {permit: ledger.Permit{Limits: ledger.Limits{InFlight: 2}}},
+		"the answer is lost":    {err: errors.New("the connection broke")},
+		"the limit has changed": {permit: ledger.Permit{Limits: ledger.Limits{InFlight: 9}, Slots: 2}},
+	} {
+		m, now := limiter{lease: time.Second}, time.Now()
+		_, _ = m.allow(ledger.Limits{InFlight: 2}, 4, 0, time.Now, func(ledger.Ask) (ledger.Permit, error) { return p.permit, p.err })
+		_, _ = m.allow(ledger.Limits{}, 4, 0, time.Now, nil) // there is no limit any more
+		require.True(t, m.idle(now.Add(time.Minute)), name)
+		m.freed()
+		require.False(t, m.idle(now.Add(time.Minute)), name)
 	}
 }
 

@@ -2,6 +2,7 @@ package once
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -66,12 +67,13 @@ func (s *settler) run() {
 
 func (s *settler) flush(batch []*settling) {
 	err := s.store(batch)
+	away := false // the database answers to single ones neither
 	for _, one := range batch {
 		switch {
 		case err == nil:
-		case len(batch) > 1: // one answer that the database refuses must not take the others with it
+		case len(batch) > 1 && !away: // one answer that the database refuses must not take the others with it
 			if err := s.store([]*settling{one}); err != nil {
-				one.result.Err = err
+				one.result.Err, away = err, errors.Is(err, ledger.ErrUnavailable)
 			}
 		default:
 			one.result.Err = err

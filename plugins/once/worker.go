@@ -204,13 +204,14 @@ func (w *worker) waitForLimit(ctx context.Context) bool {
 
 // freeSlots gives the slots back, when no call runs. Otherwise others get them when the ledger forgets them.
 func (w *worker) freeSlots(ctx context.Context, l *ledger.Ledger) {
-	if w.limiter.slots == 0 {
+	if !w.limiter.holds {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	if err := l.FreeSlots(ctx, w.name); err != nil {
 		w.log.InfoContext(ctx, "the slots of an idle kind were not given back, so the ledger forgets them later", logs.Err(err))
+		return
 	}
 	w.limiter.freed()
 }
@@ -249,11 +250,12 @@ func (w *worker) claim(ctx context.Context, l *ledger.Ledger, lanes []int, free 
 	for i := range lanes {
 		lane := lanes[(w.next+i)%len(lanes)]
 		limit := max(1, (free-claimed)/(len(lanes)-i))
-		if claimed == free || claimed > 0 && w.limiter.may(w.plugin.now(), 1, int(w.inFlight.Load())) == 0 {
+		// The lease counts from before the claim, so it ends here before it ends in the ledger. A claim that
+		// begins late, after lanes that had nothing or a process that was frozen, must not use what is too old.
+		before := time.Now()
+		if claimed == free || w.limiter.may(w.plugin.now(), 1, int(w.inFlight.Load())) == 0 {
 			break
 		}
-		// The lease counts from before the claim, so it ends here before it ends in the ledger.
-		before := time.Now()
 		all, err := l.Claim(ctx, w.name, lane, limit)
 		if err != nil {
 			return claimed, err

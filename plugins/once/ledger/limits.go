@@ -189,7 +189,7 @@ func (l *Ledger) takeSlots(ctx context.Context, q querier, now time.Time, k *kin
 	if err != nil {
 		return 0, err
 	}
-	left, wanted, forget := limit, []int{a.Slots}, false
+	left, wanted, forget := limit, []int{}, false
 	for _, h := range all {
 		switch {
 		case !h.until.After(now):
@@ -203,7 +203,9 @@ func (l *Ledger) takeSlots(ctx context.Context, q querier, now time.Time, k *kin
 			return 0, err
 		}
 	}
-	slots = max(0, min(left, rate.Share(limit, wanted, 0)))
+	// Last among equals, it gets what can't be shared. Otherwise a limit below the number of instances would be
+	// nobody's.
+	slots = max(0, min(left, rate.Share(limit, append(wanted, a.Slots), len(wanted))))
 	_, err = q.exec(ctx, sqlSetSlots, k.number, l.holder, max(slots, a.Running), a.Slots, now.Add(SlotLife(k.Policy.Lease)))
 	return slots, err
 }
