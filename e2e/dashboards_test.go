@@ -250,7 +250,7 @@ plugins:
         request: {path: /notices}
         answers: {receipt: id}
         api: {url: "`+far.URL+`"}
-    http: {kinds: [notice], tokens: {test: the-token-of-the-test}}
+    http: {kinds: [notice], clients: {test: {token: the-token-of-the-test}}}
   waitingroom: {enabled: true, unknown_events: refuse, admin_tokens: {eve: the-token-of-operators}}
   redis: {domains: [{prefix: "scan:events", shards: 2, group: eventrouter, fields: true, exclusive: true}]}
   eventrouter: {enabled: true, domains: ["scan:events"]}

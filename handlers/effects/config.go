@@ -381,7 +381,7 @@ func (k *Kind) checkClient(name string) error {
 	p.Check(len(k.Request.Headers) == 0 || err != nil || u.Scheme != "http" || api.AllowPlaintextCredentials || setting.Loopback(u.Host), "api.url",
 		"must be https:// because of request.headers, which are taken for credentials: over http:// they cross the network in plain text; or set api.allow_plaintext_credentials: true")
 	for header := range k.Request.Headers {
-		p.Check(!strings.EqualFold(header, "Authorization") || api.Token.IsZero(), "request.headers", "must not have %s with api.token, which is sent in it", header)
+		p.Check(!strings.EqualFold(header, "Authorization") || api.Token.IsZero() && !api.OAuth2.Enabled(), "request.headers", "must not have %s with api.token or api.oauth2, whose token is sent in it", header)
 	}
 	return p.Err()
 }

@@ -101,10 +101,22 @@ func write(w http.ResponseWriter, status int, kind string, k once.Key, s once.St
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Location", "/once/"+kind+"/"+url.PathEscape(k.ID)+"?group="+url.QueryEscape(k.Group))
 	w.WriteHeader(status)
+	if !saidByTheAPI(s) {
+		s.Error = ""
+	}
 	// A client that is gone needs no answer.
 	_ = json.NewEncoder(w).Encode(answer{
 		Kind: kind, Group: k.Group, Key: k.ID, State: s.State, GroupState: s.Group, Receipt: s.Receipt, Attempts: s.Attempts, Class: s.Class, Error: s.Error,
 	})
+}
+
+// saidByTheAPI reports whether the text of a state is why the API has refused the effect. All others are for
+// operators: they have addresses of servers, what a proxy has said, or an operator's own reason.
+func saidByTheAPI(s once.State) bool {
+	if s.State != rules.Failed || s.Class == rules.ClassResolved || s.Class == pipeline.ClassUndecodable {
+		return false
+	}
+	return !slices.ContainsFunc(once.Classes(), func(c once.Class) bool { return c != once.Rejected && c.String() == s.Class })
 }
 
 // refusal returns the function that refuses a request.
@@ -153,6 +165,10 @@ func (e *entrance) show(w http.ResponseWriter, r *http.Request) {
 	k := once.Key{Group: r.URL.Query().Get("group"), ID: r.PathValue("key")}
 	if k.Group == "" {
 		refuse(http.StatusBadRequest, "no_group", "add the group of the effect to the address, as in /once/%s/KEY?group=GROUP: a key names an effect within its group", kind)
+		return
+	}
+	if err := k.Validate(); err != nil {
+		refuse(http.StatusBadRequest, "bad_key", "%s", err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)

@@ -124,6 +124,7 @@ func TestTheStateOfAnEffectOverHTTP(t *testing.T) {
 			"another kind":            {"/once/mail/17?group=acme", shopToken, http.StatusNotFound, "unknown_kind"},
 			"another key":             {"/once/invoice/18?group=ac+me", shopToken, http.StatusNotFound, "unknown_effect"},
 			"another group":           {"/once/invoice/a%2F17%20%3F?group=acme", shopToken, http.StatusNotFound, "unknown_effect"},
+			"a key that can't be":     {"/once/invoice/%00?group=acme", shopToken, http.StatusBadRequest, "bad_key"},
 			"without a group":         {"/once/invoice/17", shopToken, http.StatusBadRequest, "no_group"},
 		} {
 			a := w.do(t, http.MethodGet, c.path, c.token, "")

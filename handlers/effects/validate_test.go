@@ -87,7 +87,7 @@ func TestMistakesOfAKindOfSettings(t *testing.T) {
 :9: plugins.effects.kinds.invoice.request.idempotency_header: must be the name of a header, got "a b"
 :9: plugins.effects.kinds.invoice.request.method: must be POST, PUT or PATCH, got "GET"
 :9: plugins.effects.kinds.invoice.request.headers: must not have Host, which has another value
-:9: plugins.effects.kinds.invoice.request.headers: must not have Authorization with api.token, which is sent in it
+:9: plugins.effects.kinds.invoice.request.headers: must not have Authorization with api.token or api.oauth2, whose token is sent in it
 :10: plugins.effects.kinds.invoice.api.url: must be https:// because there is a token: over http:// it crosses the network in plain text; or set allow_plaintext_credentials: true in this section
 :10: plugins.effects.kinds.invoice.api.call_timeout: must be at most effects.call_timeout (3s), which ends a call anyway, got 5s
 :10: plugins.effects.kinds.invoice.api.url: must be https:// because of request.headers, which are taken for credentials: over http:// they cross the network in plain text; or set api.allow_plaintext_credentials: true

@@ -220,6 +220,9 @@ func (s *server) writeJSON(w http.ResponseWriter, r *http.Request, status int, v
 
 // plain makes foreign text safe to show in one line.
 func plain(text string) string {
+	if len(text) > maxShown {
+		text = strings.ToValidUTF8(text[:maxShown], "") + "…"
+	}
 	return app.Printable(strings.NewReplacer("\r\n", " ", "\n", " ", "\t", " ").Replace(text))
 }
 

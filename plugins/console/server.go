@@ -133,7 +133,7 @@ func (s *server) Running() {
 	s.listener = listener
 	total := max(1, httpserver.Operations()/operatorsPart)
 	limited := s.connections.Listen(listener, httpserver.Limits{
-		Total: total, PerAddress: max(1, total/addressPart), Exempt: netip.Addr.IsLoopback,
+		Total: total, PerAddress: max(1, total/addressPart), Exempt: s.isExempt,
 	}, s.plugin.log)
 	s.serving.Go(func() {
 		serve := s.http.Serve
@@ -144,6 +144,12 @@ func (s *server) Running() {
 			s.failed <- fmt.Errorf("console: serve: %w", err)
 		}
 	})
+}
+
+// isExempt reports whether an address may have any number of connections: a trusted proxy has those of all its
+// clients.
+func (s *server) isExempt(a netip.Addr) bool {
+	return a.IsLoopback() || s.login != nil && s.login.proxies.Contain(a)
 }
 
 // Draining implements pipeline.Phased. The pages are served until the stop, and no action begins any more.

@@ -252,28 +252,31 @@ func (t *textPage) wrap(text, indent string) { t.wrapIn(text, indent, "") }
 
 // wrapIn is wrap in the color of a level.
 func (t *textPage) wrapIn(text, indent string, level operate.Level) {
-	for rest := text; rest != ""; text = indent + rest {
-		text, rest = cutAtWord(text, t.width)
-		t.line(t.paint(text, level))
+	runes := []rune(text)
+	for before := ""; len(runes) > 0; before = indent {
+		n := lineOf(runes, t.width-len(before))
+		t.line(t.paint(before+string(runes[:n]), level))
+		for runes = runes[n:]; len(runes) > 0 && runes[0] == ' '; {
+			runes = runes[1:]
+		}
 	}
 }
 
-// cutAtWord returns the part of a text that fits, and the rest. A word that is longer than a line is cut.
-func cutAtWord(text string, width int) (line, rest string) {
-	runes := []rune(text)
-	if len(runes) <= width {
-		return text, ""
+// lineOf returns how many runes of a text are its first line. A word that is longer than a line is cut.
+func lineOf(text []rune, width int) int {
+	if len(text) <= width {
+		return len(text)
 	}
 	indent := 0
-	for indent < len(runes) && runes[indent] == ' ' {
+	for indent < width && text[indent] == ' ' {
 		indent++
 	}
 	for at := width; at > indent; at-- {
-		if runes[at] == ' ' {
-			return string(runes[:at]), strings.TrimLeft(string(runes[at:]), " ")
+		if text[at] == ' ' {
+			return at
 		}
 	}
-	return string(runes[:width]), string(runes[width:])
+	return width
 }
 
 func (t *textPage) line(text string) {

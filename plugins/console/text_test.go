@@ -73,6 +73,14 @@ for it, with the button of the page.
 
 var operateChecks = pages.Checks{{Name: "redis", Level: operate.Fail, Text: "no answer", Remedy: "start it"}}
 
+// A text that somebody has written may be long, and costs time by its length only.
+func TestALongTextIsCut(t *testing.T) {
+	t.Parallel()
+	text := console.TextOf("t", pages.Stats{{Name: "Key", Cell: pages.Word(strings.Repeat("k ", 1<<20))}}, 80)
+	require.Less(t, len(text), 128<<10)
+	require.Contains(t, text, "…\n")
+}
+
 // No line is wider than the terminal, and foreign text moves no cursor.
 func TestTextStaysInItsColumns(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -102,8 +103,14 @@ func (t *top) show(ctx context.Context, in io.Reader) error {
 			trustOnly(secured, file)
 		}
 	}
-	if u, err := url.Parse(t.address); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	u, err := url.Parse(t.address)
+	switch {
+	case err == nil && u.User != nil:
+		return app.Usage("--url must have no user and password: use --user")
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return app.Usage("--url must be an address such as https://host, got %q", t.address)
+	case u.Scheme == "http" && !setting.Loopback(u.Host) && (t.user != "" || !t.token.IsZero()):
+		return app.Usage("--url must begin with https://, because passwords and tokens must not cross a network without encryption")
 	}
 	t.address = strings.TrimSuffix(t.address, "/") + "/"
 	t.client = &http.Client{
@@ -244,7 +251,20 @@ func (t *top) get(ctx context.Context, path, accept string) ([]byte, error) {
 	case kind != wanted:
 		return nil, app.Bad("%s answers with %s, so it is no console of this version", t.address, cmp.Or(plain(kind), "no type of content"))
 	}
-	return text, nil
+	return harmless(text), nil
+}
+
+var controls = regexp.MustCompile(`\x1b\[[0-9;]*m|[\x00-\x09\x0b-\x1f\x7f\x{80}-\x{9f}]`)
+
+// harmless leaves of control characters only newlines and colors, because something else than a console may
+// listen at an address, and other sequences change more of a terminal than what it shows.
+func harmless(text []byte) []byte {
+	return controls.ReplaceAllFunc(bytes.ToValidUTF8(text, []byte("\uFFFD")), func(found []byte) []byte {
+		if bytes.HasSuffix(found, []byte("m")) {
+			return found
+		}
+		return []byte("\uFFFD")
+	})
 }
 
 // noPage says which pages there are.

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,6 +52,8 @@ func TestTopShowsAPageOnce(t *testing.T) {
 		"nothing answers":             {[]string{"MINE__PLUGINS__CONSOLE__LISTEN=127.0.0.1:1"}, nil, app.ExitUnavailable, "", "the console does not answer"},
 		"no address":                  {nil, []string{"--url", "localhost:9465"}, app.ExitUsage, "", "--url must be an address such as https://host"},
 		"two logins":                  {nil, []string{"--user", "ann", "--token", "env:HOME"}, app.ExitUsage, "", "--user and --token are two ways to sign in"},
+		"a password in the address":   {nil, []string{"--url", "https://ann:hidden@ops.example"}, app.ExitUsage, "", "--url must have no user and password"},
+		"a password in plain text":    {nil, []string{"--url", "http://ops.example", "--user", "ann"}, app.ExitUsage, "", "--url must begin with https://, because passwords"},
 		"too often":                   {nil, []string{"--every", "1ms"}, app.ExitUsage, "", "--every must be at least 1s, got 1ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,6 +65,20 @@ func TestTopShowsAPageOnce(t *testing.T) {
 			require.Contains(t, log, c.log)
 		})
 	}
+}
+
+// Something else than a console may answer: it may color what it says, and do nothing else to the terminal.
+func TestTopLeavesTheTerminalAlone(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = io.WriteString(w, "\x1b[1mfine\x1b[0m\n\x1b]52;c;b3duZWQ=\a\x1b[2J\x1b[31\u009bm\x9d\r\n")
+	}))
+	defer server.Close()
+	var out pipelinetest.Buffer
+	code, log := top(t.Context(), &out, nil, "--url", server.URL)
+	require.Equal(t, app.ExitOK, code, log)
+	require.Equal(t, "\x1b[1mfine\x1b[0m\n\uFFFD]52;c;b3duZWQ=\uFFFD\uFFFD[2J\uFFFD[31\uFFFDm\uFFFD\uFFFD\n", out.String())
 }
 
 // signingIn puts a password into the input of the process. It is the only test that does.

@@ -80,7 +80,7 @@ func (p *Plugin) Ask(ctx context.Context, kind string, a Ask) (Asked, error) {
 	if done.Accepted == Fresh {
 		return done, nil
 	}
-	done.State, err = stateOf(ctx, l, rec.Key)
+	done.State, err = p.stateOf(ctx, l, rec.Key)
 	return done, err
 }
 
@@ -91,5 +91,19 @@ func (p *Plugin) StateOf(ctx context.Context, kind string, k Key) (State, error)
 	if l == nil {
 		return State{}, errNotOpen
 	}
-	return stateOf(ctx, l, ledger.Key{Kind: kind, Group: k.Group, ID: k.ID})
+	return p.stateOf(ctx, l, ledger.Key{Kind: kind, Group: k.Group, ID: k.ID})
+}
+
+// statesAtOnce is how many strangers' questions read the ledger at once. They leave connections to the workers,
+// which find what is due on the same ones.
+const statesAtOnce = 2
+
+func (p *Plugin) stateOf(ctx context.Context, l *ledger.Ledger, k ledger.Key) (State, error) {
+	select {
+	case p.states <- struct{}{}:
+		defer func() { <-p.states }()
+		return stateOf(ctx, l, k)
+	case <-ctx.Done():
+		return State{}, fmt.Errorf("%w: once: too many ask for states of effects: %w", pipeline.ErrUnavailable, ctx.Err())
+	}
 }

@@ -60,7 +60,8 @@ type Plugin struct {
 	env     pipeline.Env
 	log     *slog.Logger
 	ledger  atomic.Pointer[ledger.Ledger]
-	kinds   []*worker // filled with ledger
+	kinds   []*worker     // filled with ledger
+	states  chan struct{} // see stateOf
 	skew    atomic.Int64
 	claims  sync.RWMutex // held by TurnClock, so that nothing is claimed meanwhile
 	metrics *metrics
@@ -69,7 +70,8 @@ type Plugin struct {
 // NewPlugin returns the plugin with default settings. topics and dead letters are for kinds with a topic,
 // and may be nil in a binary that has none.
 func NewPlugin(topics pipeline.Topics, dead pipeline.DeadLetters) *Plugin {
-	return &Plugin{config: Config{Ledger: ledger.DefaultConfig()}, topics: topics, dead: dead, log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
+	return &Plugin{config: Config{Ledger: ledger.DefaultConfig()}, topics: topics, dead: dead, log: slog.New(slog.DiscardHandler), states: make(chan struct{}, statesAtOnce),
+		metrics: newMetrics()}
 }
 
 // Name implements pipeline.Plugin.

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -49,7 +50,8 @@ const (
 )
 
 var (
-	languageTag = regexp.MustCompile(`^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$`)
+	// language, script and region; a tag of another form ends the script of the page
+	languageTag = regexp.MustCompile(`^[A-Za-z]{2,3}(-[A-Za-z]{4})?(-([A-Za-z]{2}|[0-9]{3}))?$`)
 	placeholder = regexp.MustCompile(`\{[a-z]+\}`)
 	hostOfLogo  = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
 )
@@ -75,7 +77,7 @@ func (c Config) of(id string) Event {
 	if e.Logo != "" {
 		whole.Logo = e.Logo
 	}
-	if e.Language != "" && !strings.EqualFold(e.Language, whole.Language) {
+	if e.Language != "" && !strings.EqualFold(e.Language, cmp.Or(whole.Language, "en")) {
 		whole.Language, whole.Texts = e.Language, nil
 	}
 	texts := maps.Clone(whole.Texts)

@@ -110,21 +110,22 @@ func TestMistakesInTheLookOfAPage(t *testing.T) {
 	t.Parallel()
 	with := func(key, text string) Config { return Config{Look: Look{Texts: map[string]string{key: text}}} }
 	for want, c := range map[string]Config{
-		"name: must have at most 100 characters":                   {Look: Look{Name: strings.Repeat("x", 101)}},
-		"name: must have printable characters only":                {Look: Look{Name: "a\u202eb"}},
-		"events.42.title: must have printable":                     {Events: map[string]Event{"42": {Title: "a\nb"}}},
-		"logo: must be a file or an address":                       {Look: Look{Logo: "http://shop.example/logo.png"}},
-		`logo: must be a file or an address such`:                  {Look: Look{Logo: "https://shop.example;script-src:*/x"}},
-		"events.42.logo: must be a file":                           {Events: map[string]Event{"42": {Look: Look{Logo: "https://a:b@shop.example/x"}}}},
-		"language: must be the tag of a language":                  {Look: Look{Language: `en" onload="x`}},
-		"texts.nxt: the page has no such text":                     with("nxt", "x"),
-		"texts.next: must have at most 400 characters":             with("next", strings.Repeat("x", 401)),
-		"texts.next: must have printable characters only":          with("next", "a\x00"),
-		"texts.next: must not be empty":                            with("next", " "),
-		"texts.ahead: must have these places for values":           with("ahead", "many"),
-		"texts.next: must have these places for values and no oth": with("next", "{time}"),
-		"texts: must have each text in the language ko":            {Look: Look{Language: "ko", Texts: map[string]string{"next": "x"}}},
-		"events.42.texts: must have each text in the language ko":  {Look: Look{Texts: Texts()}, Events: map[string]Event{"42": {Look: Look{Language: "ko"}}}},
+		"name: must have at most 100 characters":                                     {Look: Look{Name: strings.Repeat("x", 101)}},
+		"name: must have printable characters only":                                  {Look: Look{Name: "a\u202eb"}},
+		"events.42.title: must have printable":                                       {Events: map[string]Event{"42": {Title: "a\nb"}}},
+		"logo: must be a file or an address":                                         {Look: Look{Logo: "http://shop.example/logo.png"}},
+		`logo: must be a file or an address such`:                                    {Look: Look{Logo: "https://shop.example;script-src:*/x"}},
+		"events.42.logo: must be a file":                                             {Events: map[string]Event{"42": {Look: Look{Logo: "https://a:b@shop.example/x"}}}},
+		`language: must be the tag of a language, such as ko or pt-BR, got "en-USA"`: {Look: Look{Language: "en-USA"}}, // which ends a script
+		"language: must be the tag of a language":                                    {Look: Look{Language: `en" onload="x`}},
+		"texts.nxt: the page has no such text":                                       with("nxt", "x"),
+		"texts.next: must have at most 400 characters":                               with("next", strings.Repeat("x", 401)),
+		"texts.next: must have printable characters only":                            with("next", "a\x00"),
+		"texts.next: must not be empty":                                              with("next", " "),
+		"texts.ahead: must have these places for values":                             with("ahead", "many"),
+		"texts.next: must have these places for values and no oth":                   with("next", "{time}"),
+		"texts: must have each text in the language ko":                              {Look: Look{Language: "ko", Texts: map[string]string{"next": "x"}}},
+		"events.42.texts: must have each text in the language ko":                    {Look: Look{Texts: Texts()}, Events: map[string]Event{"42": {Look: Look{Language: "ko"}}}},
 	} {
 		require.ErrorContains(t, c.Validate(), want)
 	}

@@ -50,11 +50,19 @@ func (a *Config) Validate(proxies bool) error {
 	}
 	if a.JWKSURL != "" {
 		u, err := url.Parse(a.JWKSURL)
-		p.Check(err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && setting.Loopback(u.Host)), "jwks_url",
-			"must be an https address, got %q", a.JWKSURL)
+		p.Check(err == nil && u.Host != "" && u.User == nil && (u.Scheme == "https" || u.Scheme == "http" && setting.Loopback(u.Host)), "jwks_url",
+			"must be an https address without a user, got %q", redacted(u))
 		p.Under("jwks_client", a.JWKSClient.Validate(a.JWKSURL, false))
 	}
 	return p.Err()
+}
+
+// redacted returns an address without its password, and nothing of what is no address.
+func redacted(u *url.URL) string {
+	if u == nil {
+		return ""
+	}
+	return u.Redacted()
 }
 
 // ValidateProxies reports what is wrong with the networks of trusted proxies, which name the user in the
