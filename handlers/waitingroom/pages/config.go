@@ -130,7 +130,9 @@ func (l Look) validate(p *setting.Problems, at string) {
 
 func checkText(p *setting.Problems, path, text string, most int) {
 	p.Check(utf8.ValidString(text) && utf8.RuneCountInString(text) <= most, path, "must have at most %d characters", most)
-	p.Check(!strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) }), path, "must have printable characters only, got %q", text)
+	// Persian, Hindi and emoji need the joiners, which Unicode counts as formats.
+	hidden := func(c rune) bool { return !unicode.IsPrint(c) && c != '\u200c' && c != '\u200d' }
+	p.Check(!strings.ContainsFunc(text, hidden), path, "must have printable characters only, got %q", text)
 }
 
 func (l Look) english() bool {

@@ -52,6 +52,7 @@ func TestAShopDressesItsPages(t *testing.T) {
 			"42": {Title: "The <Concert>", Look: Look{Logo: "https://cdn.shop.example:8443/a.png?b=1"}},
 			"43": {Title: "공연", Look: Look{Name: "티켓", Language: "ko", Texts: translated()}},
 			"44": {Look: Look{Language: "ar", Texts: translated()}},
+			"45": {Look: Look{Language: "en"}}, // that of the shop
 		},
 	}
 	require.NoError(t, c.Validate())
@@ -71,6 +72,9 @@ func TestAShopDressesItsPages(t *testing.T) {
 	shown, found := looks.Logo("7")
 	require.True(t, found)
 	require.Equal(t, "image/svg+xml", shown.Type)
+
+	page, _ = dressed("45")
+	require.Contains(t, page, `"next":"You are at the front."`)
 
 	page, images = dressed("42")
 	require.Equal(t, []string{"https://cdn.shop.example:8443"}, images)
@@ -114,7 +118,7 @@ func TestMistakesInTheLookOfAPage(t *testing.T) {
 		"name: must have printable characters only":                                  {Look: Look{Name: "a\u202eb"}},
 		"events.42.title: must have printable":                                       {Events: map[string]Event{"42": {Title: "a\nb"}}},
 		"logo: must be a file or an address":                                         {Look: Look{Logo: "http://shop.example/logo.png"}},
-		`logo: must be a file or an address such`:                                    {Look: Look{Logo: "https://shop.example;script-src:*/x"}},
+		`logo: must be a file or an address such`:                                    {Look: Look{Logo: "https://shop.example;script-src/x"}},
 		"events.42.logo: must be a file":                                             {Events: map[string]Event{"42": {Look: Look{Logo: "https://a:b@shop.example/x"}}}},
 		`language: must be the tag of a language, such as ko or pt-BR, got "en-USA"`: {Look: Look{Language: "en-USA"}}, // which ends a script
 		"language: must be the tag of a language":                                    {Look: Look{Language: `en" onload="x`}},
@@ -131,6 +135,7 @@ func TestMistakesInTheLookOfAPage(t *testing.T) {
 	}
 	require.NoError(t, Config{}.Validate())
 	require.NoError(t, Config{Look: Look{Language: "en-GB"}}.Validate())
+	require.NoError(t, with("next", "\u0645\u06cc\u200c\u0634\u0648\u062f").Validate(), "a Persian word with a joiner")
 }
 
 func TestALogoIsASmallImage(t *testing.T) {
