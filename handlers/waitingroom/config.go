@@ -185,7 +185,7 @@ func (p *Plugin) ValidateIn(app.Where) error {
 	}
 	wrong.Check(p.config.UnknownEvents != unknownConfirm || p.config.EventService.URL != "", "event_service.url", "must be set with unknown_events: ask")
 	auth := p.web.Config().Auth
-	wrong.Check(auth.Header != "" || auth.JWKSFile != "" || auth.JWKSURL != "", "roles",
+	wrong.Check(auth.Header != "" || auth.HasKeys(), "roles",
 		"a broker needs signed-in users: set plugins.web.auth. There are no anonymous visitors")
 	return wrong.Err()
 }

@@ -3,9 +3,7 @@ package console
 import (
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -79,7 +77,7 @@ func (l *login) person(r *http.Request) (person, error) {
 
 // find returns the user that a trusted proxy or a token names, with the groups.
 func (l *login) find(r *http.Request) (name string, groups []string, err error) {
-	if l.proxies.Contain(peerOf(r)) {
+	if l.proxies.Contain(signin.Peer(r)) {
 		user, named, err := l.config.Auth.Named(r.Header)
 		if named || err != nil {
 			return user.ID, l.groupsOfHeader(r), err
@@ -95,12 +93,6 @@ func (l *login) find(r *http.Request) (name string, groups []string, err error) 
 		return "", nil, errNobody
 	}
 	return user.ID, groupsOf(claims[l.config.GroupsClaim]), err
-}
-
-func peerOf(r *http.Request) netip.Addr {
-	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	a, _ := netip.ParseAddr(host) // the zero Addr is in no network
-	return a.Unmap().WithZone("")
 }
 
 // groupsOfHeader returns the groups that the proxy has written. A second value may be that of the client.
@@ -137,11 +129,8 @@ func (l *login) token(r *http.Request) string {
 	if l.config.TokenHeader != "" {
 		return r.Header.Get(l.config.TokenHeader)
 	}
-	scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return ""
-	}
-	return strings.TrimSpace(raw)
+	token, _ := signin.Bearer(r.Header)
+	return token
 }
 
 // refuse answers a request of nobody who may see the console.

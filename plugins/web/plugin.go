@@ -138,7 +138,7 @@ func (p *Plugin) Register(r *pipeline.Registry) (err error) {
 	if p.proxies, err = signin.NewNetworks(p.config.TrustedProxies); err != nil {
 		return err
 	}
-	if p.config.Auth.JWKSFile != "" || p.config.Auth.JWKSURL != "" {
+	if p.config.Auth.HasKeys() {
 		p.signIn, err = signin.NewKeys(p.config.Auth, "plugins.web.auth", p.log)
 	}
 	return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -30,9 +29,8 @@ func UserOf(ctx context.Context) (User, bool) {
 // Bearer returns the token of a request, or "". It is in the header Authorization, or in the query
 // token, because an EventSource sends no headers.
 func Bearer(r *http.Request) string {
-	scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if strings.EqualFold(scheme, "Bearer") {
-		return strings.TrimSpace(raw)
+	if token, found := signin.Bearer(r.Header); found {
+		return token
 	}
 	return r.URL.Query().Get("token")
 }
@@ -65,7 +63,7 @@ func (p *Plugin) trusted(a netip.Addr) bool {
 // keys of the sign-in are missing, and with a *signin.BadUserError for a user whose id is not valid. A token
 // that is no token of the sign-in gives no user: it may be for the handler.
 func (p *Plugin) visitor(r *http.Request) (visitor, error) {
-	peer, _ := peerOf(r)
+	peer := signin.Peer(r)
 	v := visitor{address: peer}
 	if p.trusted(peer) {
 		v.address = p.forwarded(peer, r.Header.Values("X-Forwarded-For"))
@@ -85,15 +83,6 @@ func (p *Plugin) visitor(r *http.Request) (visitor, error) {
 	}
 	v.user, v.known = user, err == nil
 	return v, err
-}
-
-func peerOf(r *http.Request) (netip.Addr, error) {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	a, err := netip.ParseAddr(host)
-	return a.Unmap().WithZone(""), err
 }
 
 // forwarded returns the last address of the header that no trusted proxy has. Addresses before it

@@ -2,7 +2,9 @@ package signin
 
 import (
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 	"unicode"
@@ -50,4 +52,20 @@ func (a Config) Named(headers http.Header) (user User, named bool, err error) {
 		return User{}, false, err
 	}
 	return User{ID: ids[0]}, true, nil
+}
+
+// Bearer returns the token of the header Authorization, and whether it has one of the scheme Bearer.
+func Bearer(h http.Header) (token string, found bool) {
+	scheme, raw, _ := strings.Cut(h.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", false
+	}
+	return strings.TrimSpace(raw), true
+}
+
+// Peer returns the address from which a request came, and the zero Addr, which is in no network, if it is none.
+func Peer(r *http.Request) netip.Addr {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	a, _ := netip.ParseAddr(host)
+	return a.Unmap().WithZone("")
 }
