@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -30,7 +30,8 @@ const (
 // entrance answers POST /once/{kind} and GET /once/{kind}/{key}.
 type entrance struct {
 	kinds    []string
-	clients  []*client
+	tokens   *web.NamedTokens
+	clients  map[string]*client
 	rates    *web.Rates // by the name of the client
 	once     *once.Plugin
 	instance string
@@ -41,21 +42,24 @@ type entrance struct {
 // client is whom a token belongs to.
 type client struct {
 	name  string
-	token *web.Tokens
 	kinds []string // that it may ask for
 }
 
 func newEntrance(c HTTP, o *once.Plugin, instance string, log *slog.Logger) *entrance {
 	e := &entrance{kinds: c.Kinds, once: o, instance: instance, log: log, rates: &web.Rates{Most: c.RequestsPerMinute, Window: time.Minute}, sampled: logs.NewThrottle(warnEvery)}
-	for _, name := range slices.Sorted(maps.Keys(c.Clients)) {
-		from := &client{name: name, token: web.NewTokens("plugins.effects.http.clients."+name+".token", log, c.Clients[name].Token)}
+	e.clients = map[string]*client{}
+	tokens := map[string]setting.Secret{}
+	for name, of := range c.Clients {
+		tokens[name] = of.Token
+		from := &client{name: name}
 		for _, kind := range c.Kinds {
-			if c.Clients[name].may(kind) {
+			if of.may(kind) {
 				from.kinds = append(from.kinds, kind)
 			}
 		}
-		e.clients = append(e.clients, from)
+		e.clients[name] = from
 	}
+	e.tokens = web.NewNamedTokens(func(name string) string { return "plugins.effects.http.clients." + name + ".token" }, log, tokens)
 	return e
 }
 
@@ -113,10 +117,7 @@ func write(w http.ResponseWriter, status int, kind string, k once.Key, s once.St
 // saidByTheAPI reports whether the text of a state is why the API has refused the effect. All others are for
 // operators: they have addresses of servers, what a proxy has said, or an operator's own reason.
 func saidByTheAPI(s once.State) bool {
-	if s.State != rules.Failed || s.Class == rules.ClassResolved || s.Class == pipeline.ClassUndecodable {
-		return false
-	}
-	return !slices.ContainsFunc(once.Classes(), func(c once.Class) bool { return c != once.Rejected && c.String() == s.Class })
+	return s.State == rules.Failed && s.Class == once.Rejected.String()
 }
 
 // refusal returns the function that refuses a request.
@@ -129,7 +130,7 @@ func refusal(w http.ResponseWriter, r *http.Request) func(status int, word, form
 // admit returns the client of a request and the kind that it may ask for, or refuses the request.
 func (e *entrance) admit(w http.ResponseWriter, r *http.Request) (from *client, kind string, ok bool) {
 	refuse := refusal(w, r)
-	from = e.clientOf(r)
+	from = e.clients[e.tokens.NameOf(r)] // nil: the token is nobody's
 	kind = r.PathValue("kind")
 	switch {
 	case r.Header.Get("Authorization") == "":
@@ -227,16 +228,6 @@ func (e *entrance) accept(w http.ResponseWriter, r *http.Request) {
 		}
 		write(w, status, kind, asked.Key, asked.State)
 	}
-}
-
-// clientOf returns the client whose token a request presents, or nil. It takes the same time for each of them.
-func (e *entrance) clientOf(r *http.Request) (found *client) {
-	for _, c := range e.clients {
-		if c.token.Accepts(r) {
-			found = c
-		}
-	}
-	return found
 }
 
 // readOrder reads a body to its end. Its errors are for people, unless the body is too large.

@@ -61,7 +61,7 @@ func (p *parcels) Register(r *pipeline.Registry) error { return p.effects.Regist
 type answered struct {
 	status int
 	header http.Header
-	Kind, Group, Key, Receipt,
+	Kind, Group, Key, Receipt, Class,
 	Error, Message string
 	State      rules.State
 	GroupState rules.GroupState `json:"group_state"`
@@ -110,6 +110,14 @@ func TestTheStateOfAnEffectOverHTTP(t *testing.T) {
 			[]string{a.Kind, a.Group, a.Key, string(a.State), string(a.GroupState), a.Error})
 		require.Equal(t, "no-store", a.header.Get("Cache-Control"))
 
+		// What the process could not do names servers, which clients need not know.
+		api.next("POST /billing/v1/invoices", reply{drop: true})
+		const lost = `{"invoice":{"customer":"acme","number":"18"}}`
+		at18 := w.post(t, "invoice", shopToken, `{"key":"18","payload":`+lost+`}`).header.Get("Location")
+		require.Eventually(t, func() bool { a = w.do(t, http.MethodGet, at18, shopToken, ""); return a.Class != "" }, patience, 5*time.Millisecond)
+		require.Empty(t, a.Error)
+		require.NotEmpty(t, w.state(t, "invoice", lost).Error, "an operator reads it")
+
 		w.cancel(t, "invoice", "ac me")
 		require.Equal(t, rules.GroupCancelled, w.do(t, http.MethodGet, at, shopToken, "").GroupState)
 
@@ -122,7 +130,7 @@ func TestTheStateOfAnEffectOverHTTP(t *testing.T) {
 			"another token":           {at, otherToken, http.StatusForbidden, "other_token"},
 			"a kind of other clients": {at, depotToken, http.StatusForbidden, "other_kind"},
 			"another kind":            {"/once/mail/17?group=acme", shopToken, http.StatusNotFound, "unknown_kind"},
-			"another key":             {"/once/invoice/18?group=ac+me", shopToken, http.StatusNotFound, "unknown_effect"},
+			"another key":             {"/once/invoice/19?group=ac+me", shopToken, http.StatusNotFound, "unknown_effect"},
 			"another group":           {"/once/invoice/a%2F17%20%3F?group=acme", shopToken, http.StatusNotFound, "unknown_effect"},
 			"a key that can't be":     {"/once/invoice/%00?group=acme", shopToken, http.StatusBadRequest, "bad_key"},
 			"without a group":         {"/once/invoice/17", shopToken, http.StatusBadRequest, "no_group"},

@@ -13,7 +13,7 @@ import (
 func TestClientsReadWhatTheAPISaid(t *testing.T) {
 	t.Parallel()
 	for said, states := range map[bool][]once.State{
-		true: {{State: rules.Failed, Class: "no_such_customer"}, {State: rules.Failed, Class: "rejected"}},
+		true: {{State: rules.Failed, Class: "rejected"}},
 		false: {
 			{State: rules.Failed, Class: rules.ClassResolved}, {State: rules.Failed, Class: "undecodable"}, {State: rules.Failed, Class: "not_sent"},
 			{State: rules.Unknown, Class: "unclear"}, {State: rules.Errored, Class: "not_sent"}, {State: rules.Pending, Class: "misconfigured"},

@@ -5,7 +5,9 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -47,4 +49,31 @@ func (b *Tokens) Accepts(r *http.Request) bool {
 		found |= subtle.ConstantTimeCompare(given[:], want[:])
 	}
 	return found == 1 && strings.EqualFold(scheme, "Bearer")
+}
+
+// NamedTokens finds out whose bearer token a request presents. Build it with NewNamedTokens. It is safe for
+// concurrent use.
+type NamedTokens struct {
+	names  []string
+	tokens []*Tokens // by the place of the name
+}
+
+// NewNamedTokens returns the check for secrets by the name of whom each belongs to. at returns the path of the
+// setting of a name, for warnings. A nil log discards.
+func NewNamedTokens(at func(name string) string, log *slog.Logger, secrets map[string]setting.Secret) *NamedTokens {
+	n := &NamedTokens{names: slices.Sorted(maps.Keys(secrets))}
+	for _, name := range n.names {
+		n.tokens = append(n.tokens, NewTokens(at(name), log, secrets[name]))
+	}
+	return n
+}
+
+// NameOf returns the name whose token a request presents, or nothing. It takes the same time for each of them.
+func (n *NamedTokens) NameOf(r *http.Request) (name string) {
+	for i, t := range n.tokens {
+		if t.Accepts(r) {
+			name = n.names[i]
+		}
+	}
+	return name
 }

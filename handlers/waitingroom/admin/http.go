@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
 
@@ -22,38 +21,13 @@ const Pattern = "POST /api/v1/rooms/{id}/{verb}"
 
 const maxBody = 64 << 10
 
-// operator is whom a token belongs to.
-type operator struct {
-	name  string
-	token *web.Tokens
-}
-
-// operators returns the operators of tokens, by the names of the settings.
-func operators(tokens map[string]setting.Secret, log *slog.Logger) (list []operator) {
-	for _, name := range slices.Sorted(maps.Keys(tokens)) {
-		list = append(list, operator{name, web.NewTokens("plugins.waitingroom.admin_tokens."+name, log, tokens[name])})
-	}
-	return list
-}
-
-// nameOf returns the name of the operator whose token a request presents, or nothing. It takes the same
-// time for each of them.
-func nameOf(list []operator, r *http.Request) (name string) {
-	for _, o := range list {
-		if o.token.Accepts(r) {
-			name = o.name
-		}
-	}
-	return name
-}
-
-// Handler returns the API. A request presents a bearer token (web.Tokens), by the name of its operator, whom
+// Handler returns the API. A request presents a bearer token (web.NamedTokens), by the name of its operator, whom
 // the audit then names.
 func Handler(rooms *room.Rooms, tokens map[string]setting.Secret, log *slog.Logger) http.Handler {
-	list := operators(tokens, log)
+	operators := web.NewNamedTokens(func(name string) string { return "plugins.waitingroom.admin_tokens." + name }, log, tokens)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		name := nameOf(list, r)
+		name := operators.NameOf(r)
 		if name == "" {
 			refuse(w, r, http.StatusUnauthorized, "no_operator", "present a token of plugins.waitingroom.admin_tokens in the header Authorization, as a bearer token")
 			return
