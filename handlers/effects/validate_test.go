@@ -93,6 +93,11 @@ func TestMistakesOfAKindOfSettings(t *testing.T) {
 :10: plugins.effects.kinds.invoice.api.url: must be https:// because of request.headers, which are taken for credentials: over http:// they cross the network in plain text; or set api.allow_plaintext_credentials: true
 `,
 		},
+		"a header in place of a fetched token": {
+			"invoice:\n  key: id\n  group: to\n  repeat: never\n  answers: {receipt: id}\n  request: {path: /x, headers: {authorization: x}}\n  api: {url: \"https://api.example\", oauth2: {token_url: \"https://sign.example/token\", client_id: a, client_secret: abc}}\n", `
+:9: plugins.effects.kinds.invoice.request.headers: must not have authorization with api.token or api.oauth2, whose token is sent in it
+`,
+		},
 		"answers": {
 			"invoice:\n  <<\n  repeat: never\n  answers: {statuses: {2xx: don, 6xx: done, 401: failed, 404: not_done}}\n", `
 :10: plugins.effects.kinds.invoice.answers.statuses.2xx: must be done, failed, retry or unknown, got "don"

@@ -1,14 +1,22 @@
 package console
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
 // Impatient makes requests answer at once that an action still runs.
 func (p *Plugin) Impatient() { p.server.patience = patience{} }
+
+// Exempt reports whether an address may have any number of connections.
+func Exempt(proxies []string, addr netip.Addr) bool {
+	networks, _ := signin.NewNetworks(proxies)
+	return (&server{login: &login{proxies: networks}}).isExempt(addr)
+}
 
 // TextOf returns a page with one panel for a terminal.
 func TextOf(title string, b console.Block, width int) string {

@@ -229,6 +229,10 @@ func TestPagesOfAPipeline(t *testing.T) {
 	}
 
 	eventually("the dead letter of the route", func() bool { return row("home", "routes", "route", "shop.orders")["dead_letters"] == 1.0 })
+	eventually("the rate of a route", func() bool {
+		_, known := row("home", "routes", "route", "shop.orders")["done_per_second"].(float64)
+		return known
+	})
 	eventually("the entry in flight", func() bool { return row("home", "routes", "route", "shop.mails")["in_flight"] == 1.0 })
 	home := ""
 	eventually("the drawing of the route", func() bool { // Kafka learns of a handled message when its offset is committed

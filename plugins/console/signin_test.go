@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -273,5 +274,13 @@ func TestRefusedLogins(t *testing.T) {
 			require.Equal(t, app.ExitUsage, code, printed.String())
 			require.Contains(t, printed.String(), c.want)
 		})
+	}
+}
+
+// A trusted proxy has the connections of all its clients, so one of them must not lock out the others.
+func TestATrustedProxyHasManyConnections(t *testing.T) {
+	t.Parallel()
+	for addr, exempt := range map[string]bool{"10.1.2.3": true, "127.0.0.1": true, "10.2.0.1": false} {
+		require.Equal(t, exempt, console.Exempt([]string{"10.1.0.0/16"}, netip.MustParseAddr(addr)), addr)
 	}
 }

@@ -1,5 +1,17 @@
 package once
 
+// AskAll takes all places of questions about states. free gives them back.
+func (p *Plugin) AskAll() (free func()) {
+	for range statesAtOnce {
+		p.states <- struct{}{}
+	}
+	return func() {
+		for range statesAtOnce {
+			<-p.states
+		}
+	}
+}
+
 // Limited reports whether this instance has waited for a limit.
 func (e *Effects[T]) Limited() bool { return e.worker.limited.Load() > 0 }
 

@@ -31,8 +31,8 @@ type caller interface {
 	ready() bool
 }
 
-// worker calls for the effects of one kind: it claims what is due as soon as it has a free place, and stores
-// each answer.
+// worker calls for the effects of one kind: it claims what is due when it has free places, and stores each
+// answer while the place of its call is used again.
 type worker struct {
 	plugin  *Plugin
 	name    string

@@ -1,0 +1,43 @@
+package once
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+)
+
+// done is a kind whose calls are answered at once.
+type done struct{ caller }
+
+func (done) call(context.Context, ledger.Claimed) (Answer, bool) { return Answer{Class: Done}, true }
+func (done) ready() bool                                         { return true }
+
+// The place of a call is free when it is answered, also while the ledger does not take the answer. But only
+// so many answers may wait, because a kill loses them.
+func TestAPlaceIsFreeBeforeTheAnswerIsStored(t *testing.T) {
+	t.Parallel()
+	w := newWorker(NewPlugin(nil, nil), "invoice", &KindConfig{Concurrency: 1, CallTimeout: time.Minute, LeaseMargin: time.Minute}, done{})
+	w.log, w.life, w.settles.queue = slog.New(slog.DiscardHandler), t.Context(), make(chan *settling)
+	w.calling.Store(1)
+	w.inFlight.Store(1)
+	n, _ := w.free(time.Now())
+	require.Zero(t, n)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.handle(ledger.Claimed{}, time.Now(), func() { w.calling.Add(-1) })
+	}()
+	answer := <-w.settles.queue // it waits for the ledger
+	n, _ = w.free(time.Now())
+	require.Equal(t, 1, n)
+	w.inFlight.Store(unstored)
+	n, _ = w.free(time.Now())
+	require.Zero(t, n)
+	close(answer.done)
+	<-ended
+}
