@@ -35,7 +35,7 @@ type subscription struct {
 
 	client       sarama.Client
 	dialer       *dialer
-	coordination sarama.Client  // for the coordinator; nil for an eager member
+	coordination sarama.Client  // for the group's coordinator
 	groupClient  *waitingClient // both clients, for the group
 	member       sarama.ConsumerGroup
 	former       func(partition int32) (commit progress, exists bool, err error)
@@ -93,18 +93,17 @@ func (s *subscription) connect(conf *sarama.Config) (err error) {
 	}
 	s.commits = committed{s.client, s.topic, s.group, s.log}
 	s.former = s.commits.of
-	coordination := s.client
 	if c.cooperates() {
-		// A broker answers the requests of a connection one after another, and a join only when all
-		// members have joined. Partitions that are read meanwhile need another connection.
 		s.owned.onAssign = s.assigned
-		if s.coordination, err = sarama.NewClient(c.Brokers, conf); err != nil {
-			return err
-		}
-		coordination = s.coordination
+	}
+	// A broker answers the requests of a connection one after another: a fetch when there is a record,
+	// and a join when all members have joined. So a commit would wait for a fetch, and what a
+	// cooperative member keeps would wait for a join.
+	if s.coordination, err = sarama.NewClient(c.Brokers, conf); err != nil {
+		return err
 	}
 	s.groupClient = &waitingClient{
-		Client: s.client, coordination: coordination, owned: &s.owned, backoff: c.ReconnectBackoff, log: s.log,
+		Client: s.client, coordination: s.coordination, owned: &s.owned, backoff: c.ReconnectBackoff, log: s.log,
 		topicID: leaderTopicID(s.client), refreshed: make(chan struct{}, 1),
 	}
 	s.member, err = sarama.NewConsumerGroupFromClient(s.group, s.groupClient)
@@ -254,7 +253,7 @@ func (s *subscription) joined(partitions int) {
 	s.mu.Lock()
 	s.leftAt, s.why = time.Time{}, nil
 	s.mu.Unlock()
-	if s.coordination == nil { // a cooperative member has counted it
+	if !s.config.cooperates() { // a cooperative member has counted it
 		s.assigned(partitions)
 	}
 	s.markUp()

@@ -3,6 +3,7 @@ package kafka
 import (
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,6 +70,52 @@ func TestAPartitionWithoutALeaderStopsNoOther(t *testing.T) {
 		require.Empty(t, w.twice())
 		require.Zero(t, unreadable(t, p))
 	})
+}
+
+// A broker answers the requests of a connection one after another, and a fetch when there is a record.
+// Each record of a careful claim waits for a commit.
+func TestACommitDoesNotWaitForAFetch(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	p := start(t, cluster.ListenAddrs(), func(c *Config) { c.Partitions = 1 })
+	topic := topicFor(t, p)
+	const records = 5
+	publish(t, p, topic, texts(numbered(records)...)...)
+	joinOnce(t, p, topic) // the group exists
+	live, err := p.connected()
+	require.NoError(t, err)
+	id, err := leaderTopicID(live.client)(topic, 0)
+	require.NoError(t, err)
+	commitWith(t, p, topic, 0, progress{topic: id, owned: true, deaths: 1})
+
+	var fetches atomic.Int32
+	written := make(chan struct{}) // a record for the fetches after the first one
+	defer close(written)
+	cluster.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		if fetches.Add(1) > 1 {
+			cluster.SleepControl(func() { <-written })
+		}
+		return nil, nil, false
+	})
+	source, err := p.Source(topic, topic).Open(t.Context(), pipeline.Flow{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, source.Close()) })
+	s, ours := source.(*subscription)
+	require.True(t, ours)
+	s.deathLimit = deathLimit
+	out, err := s.Subscribe(t.Context(), "")
+	require.NoError(t, err)
+	for range records {
+		select {
+		case m := <-out:
+			m.Ack()
+		case <-time.After(time.Minute):
+			require.FailNow(t, "no record", "%d fetches", fetches.Load())
+		}
+	}
 }
 
 // unreadable returns the gauge of the only subscription.
