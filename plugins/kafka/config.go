@@ -76,6 +76,10 @@ type Config struct {
 	// before it is named in the log.
 	HeadOfLineWarnAfter time.Duration `yaml:"head_of_line_warn_after"`
 
+	// PartitionMetrics gives each partition gauges of its own. Otherwise they are of a topic and group:
+	// what can be counted is added up, and of times the longest is shown.
+	PartitionMetrics bool `yaml:"partition_metrics"`
+
 	// PublishTimeout bounds one Publish: for that long the brokers may be unavailable.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
 	// MaxMessageBytes is the largest record that is published, and the limit of topics created

@@ -291,7 +291,7 @@ func TestGroupsBeginAtTheOldestAndGoOn(t *testing.T) {
 func TestMetricsOfALivePartition(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
-		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
+		p := start(t, brokers, func(c *Config) { c.Partitions, c.PartitionMetrics = 1, true })
 		topic := topicFor(t, p)
 		publish(t, p, topic, texts(numbered(5)...)...)
 		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{Window: 4})
@@ -315,6 +315,57 @@ func TestMetricsOfALivePartition(t *testing.T) {
 		next(t, out) // the fifth
 		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 2*time.Minute, 20*time.Millisecond)
 	})
+}
+
+// Without partition_metrics a topic has as many series as one partition: sums, and the longest of times.
+func TestMetricsOfATopic(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = newPartitions })
+		topic := topicFor(t, p)
+		require.NoError(t, p.ensureTopics(t.Context(), topic))
+		fill(t, p, topic, "x", 2)
+		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+		registry := prometheus.NewPedanticRegistry()
+		require.NoError(t, registry.Register(p.metrics))
+		var first []*message.Message
+		for range 2 * newPartitions {
+			m := next(t, out)
+			if offsetOf(m) == 0 {
+				first = append(first, m)
+				continue
+			}
+			m.Ack() // the record before it holds it back
+		}
+		want := map[string]float64{"in_flight": newPartitions, "lag": 2 * newPartitions, "head_of_line_records": newPartitions}
+		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 2*time.Minute, 20*time.Millisecond)
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			require.Len(t, f.GetMetric(), 1, f.GetName())
+			require.NotEqual(t, "millrace_kafka_head_of_line_offset", f.GetName(), "an offset is of one partition")
+			if f.GetName() == "millrace_kafka_head_of_line_seconds" {
+				require.Positive(t, f.GetMetric()[0].GetGauge().GetValue())
+			}
+		}
+		for _, m := range first {
+			m.Ack()
+		}
+		want = map[string]float64{"in_flight": 0, "lag": 0, "head_of_line_records": 0, "head_of_line_seconds": 0}
+		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 2*time.Minute, 20*time.Millisecond)
+	})
+}
+
+func TestWhatLastsIsThatOfTheLongestPartition(t *testing.T) {
+	t.Parallel()
+	var total claimStatus
+	for _, l := range []claimStatus{
+		{inFlight: 1, notDue: 2, heldBack: 3, lag: 4, headOffset: 5, lagAge: 6, openFor: 70, headFor: 8},
+		{inFlight: 10, lag: 40, lagAge: 60, openFor: 7, headFor: 80}, // its first record holds back none
+	} {
+		total.add(l)
+	}
+	require.Equal(t, claimStatus{inFlight: 11, notDue: 2, heldBack: 3, lag: 44, lagAge: 60, openFor: 70, headFor: 8}, total)
 }
 
 // holds says whether the metrics of topic have the wanted values now.

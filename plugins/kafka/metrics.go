@@ -59,9 +59,9 @@ func newMetrics() *metrics {
 		lag:             desc("lag", "Records between the last mark and the end of the partition, also those that an open transaction hides."),
 		lagAge:          desc("lag_age_seconds", "For how long the broker has not said where the partition ends; the lag is that of then."),
 		openTransaction: desc("open_transaction_seconds", "For how long an open producer transaction has hidden records from all readers, and the readable end has not moved."),
-		headRecords:     desc("head_of_line_records", "Acknowledged records that the first unacknowledged one holds back from the commit."),
-		headSeconds:     desc("head_of_line_seconds", "For how long the first unacknowledged record has been first."),
-		headOffset:      desc("head_of_line_offset", "Offset of the record that holds back acknowledged ones."),
+		headRecords:     desc("head_of_line_records", "Acknowledged records that the first unacknowledged one of their partition holds back from the commit."),
+		headSeconds:     desc("head_of_line_seconds", "For how long a record that holds back acknowledged ones has been the first unacknowledged one."),
+		headOffset:      desc("head_of_line_offset", "Offset of the record that holds back acknowledged ones, where the gauges are those of one partition."),
 		unreadable: prometheus.NewDesc("millrace_kafka_unreadable_partitions",
 			"Partitions of this member that have no leader, or whose leader does not answer.", []string{"topic", "group"}, nil),
 		waiting: prometheus.NewDesc("millrace_kafka_waiting_partitions",
@@ -133,32 +133,34 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		partition    int32
 	}
 	seen := map[place]bool{}
+	totals := map[[2]string]claimStatus{}
 	unreadable, waiting := map[[2]string]int{}, map[[2]string]int{}
 	for _, s := range m.open() {
-		unreadable[[2]string{s.topic, s.group}] += s.groupClient.unreadable()
-		waiting[[2]string{s.topic, s.group}] += int(s.waiting.Load())
+		of := [2]string{s.topic, s.group}
+		unreadable[of] += s.groupClient.unreadable()
+		waiting[of] += int(s.waiting.Load())
 		for _, c := range s.live() {
 			at := place{s.topic, s.group, c.partition}
 			if seen[at] {
 				continue
 			}
 			seen[at] = true
-			labels := []string{s.topic, s.group, strconv.Itoa(int(c.partition))}
-			gauge := func(d *prometheus.Desc, v float64) {
-				ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-			}
 			l := c.status(time.Now())
-			gauge(m.inFlight, float64(l.inFlight))
-			gauge(m.notDue, float64(l.notDue))
-			gauge(m.lag, float64(l.lag))
-			gauge(m.lagAge, l.lagAge.Seconds())
-			gauge(m.openTransaction, l.openFor.Seconds())
-			gauge(m.headRecords, float64(l.heldBack))
-			gauge(m.headSeconds, l.headFor.Seconds())
-			if l.heldBack > 0 {
-				gauge(m.headOffset, float64(l.headOffset))
+			if s.config.PartitionMetrics {
+				labels := []string{s.topic, s.group, strconv.Itoa(int(c.partition))}
+				m.gauges(ch, l, labels)
+				if l.heldBack > 0 {
+					ch <- prometheus.MustNewConstMetric(m.headOffset, prometheus.GaugeValue, float64(l.headOffset), labels...)
+				}
+				continue
 			}
+			total := totals[of]
+			total.add(l)
+			totals[of] = total
 		}
+	}
+	for of, total := range totals {
+		m.gauges(ch, total, []string{of[0], of[1], ""})
 	}
 	for of, n := range unreadable {
 		ch <- prometheus.MustNewConstMetric(m.unreadable, prometheus.GaugeValue, float64(n), of[0], of[1])
@@ -166,11 +168,42 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// claimStatus is what one claim shows of itself.
+// gauges sends those of a partition, or of all that are read of a topic.
+func (m *metrics) gauges(ch chan<- prometheus.Metric, l claimStatus, labels []string) {
+	gauge := func(d *prometheus.Desc, v float64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(m.inFlight, float64(l.inFlight))
+	gauge(m.notDue, float64(l.notDue))
+	gauge(m.lag, float64(l.lag))
+	gauge(m.lagAge, l.lagAge.Seconds())
+	gauge(m.openTransaction, l.openFor.Seconds())
+	gauge(m.headRecords, float64(l.heldBack))
+	gauge(m.headSeconds, l.holdsBackFor().Seconds())
+}
+
+// claimStatus is what one claim shows of itself, or several together.
 type claimStatus struct {
 	inFlight, notDue, heldBack int
 	lag, headOffset            int64
 	lagAge, openFor, headFor   time.Duration
+}
+
+// holdsBackFor is for how long the first unacknowledged record has been first, if it holds back others.
+func (l claimStatus) holdsBackFor() time.Duration {
+	if l.heldBack == 0 {
+		return 0
+	}
+	return l.headFor
+}
+
+// add adds what can be counted, and keeps the longest of what lasts.
+func (l *claimStatus) add(other claimStatus) {
+	*l = claimStatus{
+		inFlight: l.inFlight + other.inFlight, notDue: l.notDue + other.notDue, heldBack: l.heldBack + other.heldBack,
+		lag:    l.lag + other.lag,
+		lagAge: max(l.lagAge, other.lagAge), openFor: max(l.openFor, other.openFor), headFor: max(l.holdsBackFor(), other.holdsBackFor()),
+	}
 }
 
 func (c *claim) status(now time.Time) claimStatus {
