@@ -133,9 +133,11 @@ func (p *waitingClient) topicAtStart(partition int32) topicID {
 	return topic
 }
 
-// RefreshMetadata implements sarama.Client. sarama calls it after a partition has refused a fetch.
+// RefreshMetadata implements sarama.Client. sarama calls it before a join, and after a partition has
+// refused a fetch. The brokers of both clients change: sarama asks for the coordinator again only
+// when its broker is no longer among them.
 func (p *waitingClient) RefreshMetadata(topics ...string) error {
-	err := p.Client.RefreshMetadata(topics...)
+	err := errors.Join(p.Client.RefreshMetadata(topics...), p.coordination.RefreshMetadata(topics...))
 	select {
 	case p.refreshed <- struct{}{}:
 	default:

@@ -118,6 +118,32 @@ func TestACommitDoesNotWaitForAFetch(t *testing.T) {
 	}
 }
 
+// A member that joins finds another coordinator when the broker of the last one is gone for good.
+func TestAMemberJoinsWhenTheBrokerOfItsCoordinatorIsGone(t *testing.T) {
+	t.Parallel()
+	for _, balance := range []string{balanceRange, balanceCooperative} {
+		t.Run(balance, func(t *testing.T) {
+			t.Parallel()
+			cluster, err := kfake.NewCluster(kfake.NumBrokers(2))
+			require.NoError(t, err)
+			t.Cleanup(cluster.Close)
+			p := start(t, cluster.ListenAddrs(), balancedBy(balance))
+			const topic = "t" // it goes with the cluster
+			publish(t, p, topic, texts("before")...)
+			source, err := p.Source(topic, topic).Open(t.Context(), pipeline.Flow{})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, source.Close()) })
+			s, ours := source.(*subscription)
+			require.True(t, ours)
+			require.NoError(t, s.coordination.RefreshCoordinator(topic))
+			require.NoError(t, cluster.RemoveNode(cluster.CoordinatorFor(topic)))
+			out, err := s.Subscribe(t.Context(), "")
+			require.NoError(t, err)
+			next(t, out).Ack()
+		})
+	}
+}
+
 // unreadable returns the gauge of the only subscription.
 func unreadable(t *testing.T, p *Plugin) int {
 	t.Helper()
