@@ -30,6 +30,7 @@ type storeService struct {
 	services func() []pipeline.NamedService
 
 	open  *store.Store
+	hide  func() // the open store from the metrics; nil: it is not shown
 	loops loop.Group
 }
 
@@ -93,7 +94,7 @@ func (s *storeService) Start(ctx context.Context) error {
 	if !s.count {
 		return nil
 	}
-	s.open.Show(p.metrics.database)
+	s.hide = s.open.Show(p.metrics.database)
 	return s.loops.Start(ctx, func(ctx context.Context) { p.countStored(ctx, s.open) })
 }
 
@@ -122,7 +123,9 @@ func (s *storeService) Stop(ctx context.Context) error {
 	if s.open == nil {
 		return err
 	}
-	s.open.Hide(s.plugin.metrics.database)
+	if s.hide != nil {
+		s.hide()
+	}
 	return errors.Join(err, s.open.Close())
 }
 

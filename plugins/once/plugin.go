@@ -153,7 +153,7 @@ func (s *ledgerService) Start(ctx context.Context) error {
 		return err
 	}
 	l, err := sqldb.Await(ctx, p.log, "ledger of effects", ledgerSetting, func() (*ledger.Ledger, error) {
-		return ledger.Open(ctx, p.config.Ledger, ledger.Options{Instance: p.instance(), Log: p.log, Skew: &p.skew})
+		return ledger.Open(ctx, p.config.Ledger, ledger.Options{Instance: p.instance(), Log: p.log, Metrics: p.metrics.database, Skew: &p.skew})
 	})
 	if err != nil {
 		return err
@@ -183,6 +183,7 @@ func (s *ledgerService) Stop(ctx context.Context) error {
 const (
 	sweepInterval   = 2 * time.Second
 	measureInterval = 5 * time.Second
+	tablesInterval  = 15 * time.Second
 	// measureStale is the age of the last measurement at which the instance is not ready any more.
 	measureStale = 3 * measureInterval
 )
@@ -209,6 +210,9 @@ func (s *workers) Start(ctx context.Context) error {
 	loops := []func(context.Context){
 		func(ctx context.Context) {
 			loop.Every(ctx, sweepInterval, func(ctx context.Context) { s.sweep(ctx, l) })
+		},
+		func(ctx context.Context) {
+			loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration { s.measureTables(ctx, l); return tablesInterval })
 		},
 	}
 	for _, w := range s.kinds() {
@@ -251,6 +255,16 @@ func (s *workers) drain() []*worker {
 func (s *workers) sweep(ctx context.Context, l *ledger.Ledger) {
 	if err := l.Sweep(ctx); err != nil && ctx.Err() == nil {
 		s.plugin.log.WarnContext(ctx, "the ledger of effects was not swept, which is tried again", logs.Err(err))
+	}
+}
+
+// measureTables measures how large the tables are. Nothing else depends on it, and a table that is being
+// rewritten answers late, so an error is logged only.
+func (s *workers) measureTables(ctx context.Context, l *ledger.Ledger) {
+	ctx, cancel := context.WithTimeout(ctx, measureInterval)
+	defer cancel()
+	if err := l.MeasureTables(ctx); err != nil {
+		s.plugin.log.DebugContext(ctx, "the tables of the ledger of effects can't be measured", logs.Err(err))
 	}
 }
 

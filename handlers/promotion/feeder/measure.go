@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 const (
@@ -17,6 +18,8 @@ const (
 	// totalsInterval is the pause between two counts of the settled payouts. A count reads the
 	// summaries of all promotions.
 	totalsInterval = 15 * time.Second
+	// tablesTimeout bounds the wait for the sizes of the tables.
+	tablesTimeout = time.Second
 )
 
 // Measurement is what the ledger last reported. The zero value is that of an instance that has not
@@ -96,7 +99,18 @@ func (f *Feeder) measureTotals(ctx context.Context) error {
 	}
 	f.Metrics.pausedNow(paused)
 	f.counted = time.Now()
+	f.measureTables(ctx)
 	return nil
+}
+
+// measureTables measures how large the tables are. Nothing else depends on it, and a table that is being
+// rewritten answers late, so an error is logged only.
+func (f *Feeder) measureTables(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, tablesTimeout)
+	defer cancel()
+	if err := f.Ledger().MeasureTables(ctx); err != nil {
+		f.Log.DebugContext(ctx, "the tables of the ledger can't be measured", logs.Err(err))
+	}
 }
 
 // Check returns nil when the last measurement succeeded and is at most three intervals old at now.

@@ -34,6 +34,7 @@ type Ledger struct {
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
 	feedNext   sync.Map      // payouts.Promotion -> feedPosition; see FeedOverdue
 
+	hide   func()          // the pools from Options.Metrics; nil without them
 	life   context.Context // of every flush; ended by a Close whose context ends
 	end    context.CancelFunc
 	closed sync.Once
@@ -73,7 +74,9 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 		return nil, err
 	}
 	l.start()
-	opts.Metrics.show(l)
+	if opts.Metrics != nil {
+		l.hide = opts.Metrics.database.Show(l.store.pools)
+	}
 	return l, nil
 }
 
@@ -112,7 +115,9 @@ func (l *Ledger) CloseContext(ctx context.Context) error {
 	var err error
 	l.closed.Do(func() {
 		defer l.end()
-		l.opts.Metrics.hide(l)
+		if l.hide != nil {
+			l.hide()
+		}
 		inTime := context.AfterFunc(ctx, l.end)
 		defer inTime()
 		l.accepts.close()

@@ -1,13 +1,14 @@
 package ledger
 
 import (
+	"context"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Metrics show the database of one ledger at a time: its connections, its batches, and why transactions failed.
@@ -16,7 +17,7 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 	payouts  *prometheus.HistogramVec
 	failures *prometheus.CounterVec
-	pools    pools
+	database *portable.Metrics
 }
 
 // Operations of batches: a label.
@@ -52,12 +53,7 @@ func NewMetrics() *Metrics {
 			Name: "millrace_ledger_transaction_failures_total",
 			Help: "Transactions that failed, by cause. Those that were contended (deadlock, serialization), locked, stale (a row had changed) or unreachable are tried again; for data and refused see the log.",
 		}, labels("cause")),
-		pools: pools{
-			connections: prometheus.NewDesc("millrace_ledger_connections", "Open connections of a pool, by pool and state (in_use, idle).", labels("pool", "state"), nil),
-			limit:       prometheus.NewDesc("millrace_ledger_connections_limit", "The most connections of a pool, by pool.", labels("pool"), nil),
-			waits:       prometheus.NewDesc("millrace_ledger_connection_waits_total", "Times that a statement waited for a connection, by pool.", labels("pool"), nil),
-			waited:      prometheus.NewDesc("millrace_ledger_connection_wait_seconds_total", "Time that statements waited for a connection, by pool.", labels("pool"), nil),
-		},
+		database: portable.NewMetrics("millrace_ledger", "the ledger of promotions"),
 	}
 	for _, op := range []string{opAccept, opNotEnqueued, opBegin, opSettle} {
 		m.seconds.WithLabelValues(label(op))
@@ -69,22 +65,17 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// show collects the state of l's pools until hide; both do nothing without Metrics.
-func (m *Metrics) show(l *Ledger) {
-	if m != nil {
-		m.pools.open.Store(l)
+// MeasureTables reads the sizes of the tables, which the metrics show from then on.
+func (l *Ledger) MeasureTables(ctx context.Context) error {
+	if l.opts.Metrics == nil {
+		return nil
 	}
-}
-
-func (m *Metrics) hide(l *Ledger) {
-	if m != nil {
-		m.pools.open.CompareAndSwap(l, nil)
-	}
+	return l.store.measureTables(ctx, l.opts.Metrics.database)
 }
 
 // Collectors returns all metrics.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.seconds, m.payouts, m.failures, &m.pools}
+	return []prometheus.Collector{m.seconds, m.payouts, m.failures, m.database}
 }
 
 func label(operation string) string { return strings.ReplaceAll(operation, " ", "_") }
@@ -119,38 +110,10 @@ const (
 	poolReports = "reports"
 )
 
-// connections is the state of one pool.
-type connections struct {
-	pool               string
-	inUse, idle, limit int
-	waits              int64
-	waited             time.Duration
-}
-
-// pools collects the state of the pools of the open ledger, and nothing without one.
-type pools struct {
-	open                              atomic.Pointer[Ledger]
-	connections, limit, waits, waited *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (p *pools) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{p.connections, p.limit, p.waits, p.waited} {
-		to <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (p *pools) Collect(to chan<- prometheus.Metric) {
-	l := p.open.Load()
-	if l == nil {
-		return
-	}
-	for _, c := range l.store.connections() {
-		to <- prometheus.MustNewConstMetric(p.connections, prometheus.GaugeValue, float64(c.inUse), c.pool, "in_use")
-		to <- prometheus.MustNewConstMetric(p.connections, prometheus.GaugeValue, float64(c.idle), c.pool, "idle")
-		to <- prometheus.MustNewConstMetric(p.limit, prometheus.GaugeValue, float64(c.limit), c.pool)
-		to <- prometheus.MustNewConstMetric(p.waits, prometheus.CounterValue, float64(c.waits), c.pool)
-		to <- prometheus.MustNewConstMetric(p.waited, prometheus.CounterValue, c.waited.Seconds(), c.pool)
+// tables are those of the ledger.
+func tables() []string {
+	return []string{
+		"payouts", "payout_attempts", "promotions", "promotion_streams", "promotion_summaries", "promotion_summary_slots",
+		"attempts", "outbox", "ledger_audit", "ledger_replays", "ledger_identity",
 	}
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -55,9 +56,33 @@ func TestMetricsShowTheDatabase(t *testing.T) {
 		tx.rollback()
 		require.Equal(t, 0.0, series(t, m, "millrace_ledger_connections")["payouts in_use "])
 
+		require.NoError(t, l.MeasureTables(t.Context()))
+		if _, measures := l.store.(*postgres); measures {
+			require.Eventually(t, func() bool { // PostgreSQL's statistics come later
+				require.NoError(t, l.MeasureTables(t.Context()))
+				return len(series(t, m, "millrace_ledger_table_bytes")) == len(tables())
+			}, 2*time.Minute, 10*time.Millisecond)
+			require.ElementsMatch(t, slices.Concat(tables(), []string{"ledger_migrations"}), tablesOf(t, l), "each table is measured")
+		}
+
 		require.NoError(t, l.Close())
 		require.Empty(t, series(t, m, "millrace_ledger_connections"), "a closed ledger has none")
+		require.Empty(t, series(t, m, "millrace_ledger_table_bytes"))
 	})
+}
+
+// tablesOf returns the tables of the database.
+func tablesOf(t *testing.T, l *Ledger) (all []string) {
+	t.Helper()
+	require.NoError(t, l.store.read(t.Context(), func(q querier, _ time.Time) error {
+		return q.query(t.Context(), func(row scanner) error {
+			var name string
+			err := row.Scan(&name)
+			all = append(all, name)
+			return err
+		}, "SELECT relname FROM pg_stat_user_tables WHERE schemaname = current_schema()")
+	}))
+	return all
 }
 
 // TestMetricsCountWaitsForTheWriter: SQLite has one connection that writes.

@@ -89,15 +89,12 @@ func (s *postgres) newPool(ctx context.Context, dsn setting.Secret, size int, se
 
 func (s *postgres) flushers() int { return min(3, s.conns/3) }
 
-func (s *postgres) connections() (all []connections) {
-	for pool, of := range map[string]*pgxpool.Pool{poolPayouts: s.hot, poolReports: s.cold} {
-		now := of.Stat()
-		all = append(all, connections{
-			pool: pool, inUse: int(now.AcquiredConns()), idle: int(now.IdleConns()), limit: int(now.MaxConns()),
-			waits: now.EmptyAcquireCount(), waited: now.EmptyAcquireWaitTime(),
-		})
-	}
-	return all
+func (s *postgres) pools() []portable.Pool {
+	return []portable.Pool{sqldb.PoolOf(poolPayouts, s.hot), sqldb.PoolOf(poolReports, s.cold)}
+}
+
+func (s *postgres) measureTables(ctx context.Context, to *portable.Metrics) error {
+	return sqldb.MeasureTables(ctx, s.cold, to, tables()...)
 }
 
 func (s *postgres) close() error {

@@ -63,14 +63,17 @@ func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.
 
 func (s *sqliteStore) flushers() int { return 1 }
 
-// connections returns the connection that writes, which a transaction holds by its token, and those that read.
-func (s *sqliteStore) connections() []connections {
-	idle, readers := len(s.writerToken), s.readers.Stats()
-	return []connections{
-		{pool: poolPayouts, inUse: 1 - idle, idle: idle, limit: 1, waits: s.waits.Load(), waited: time.Duration(s.waited.Load())},
-		{pool: poolReports, inUse: readers.InUse, idle: readers.Idle, limit: readers.MaxOpenConnections, waits: readers.WaitCount, waited: readers.WaitDuration},
+// pools returns the connection that writes, which a transaction holds by its token, and those that read.
+func (s *sqliteStore) pools() []portable.Pool {
+	idle := len(s.writerToken)
+	return []portable.Pool{
+		{Name: poolPayouts, InUse: 1 - idle, Idle: idle, Limit: 1, Waits: s.waits.Load(), Waited: time.Duration(s.waited.Load())},
+		portable.PoolOf(poolReports, s.readers),
 	}
 }
+
+// measureTables does nothing: it would read the whole file.
+func (*sqliteStore) measureTables(context.Context, *portable.Metrics) error { return nil }
 
 func (s *sqliteStore) close() error {
 	for _, st := range s.stmts {

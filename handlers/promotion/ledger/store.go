@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // store is the interface to a database. Accept, begin and settle are written above it, over
@@ -26,8 +27,9 @@ type store interface {
 	fault(err error) fault
 	// flushers is the number of concurrent transactions per batcher.
 	flushers() int
-	// connections returns the state of the pools, without a statement.
-	connections() []connections
+	// pools returns the state of the connections, without a statement.
+	pools() []portable.Pool
+	measureTables(ctx context.Context, to *portable.Metrics) error
 	close() error
 }
 

@@ -57,11 +57,10 @@ func Connect(ctx context.Context, drivers portable.Databases, dsn setting.Secret
 // Close closes the connections.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Show lets metrics collect the state of the store's database, until they Hide it or show another one.
-func (s *Store) Show(in *portable.Metrics) { in.Show(s.db.DB) }
-
-// Hide ends Show.
-func (s *Store) Hide(in *portable.Metrics) { in.Hide(s.db.DB) }
+// Show lets metrics collect the state of the store's database, until hide or until they show another one.
+func (s *Store) Show(in *portable.Metrics) (hide func()) {
+	return in.Show(func() []portable.Pool { return []portable.Pool{portable.PoolOf("store", s.db.DB)} })
+}
 
 // Measure reads the sizes of the tables.
 func (s *Store) Measure(ctx context.Context, to *portable.Metrics) error {

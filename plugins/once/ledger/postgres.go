@@ -80,6 +80,14 @@ func (s *postgres) newPool(ctx context.Context, dsn setting.Secret, size int, se
 	return pool, nil
 }
 
+func (s *postgres) pools() []portable.Pool {
+	return []portable.Pool{sqldb.PoolOf(poolEffects, s.hot), sqldb.PoolOf(poolReports, s.cold)}
+}
+
+func (s *postgres) measureTables(ctx context.Context, to *portable.Metrics) error {
+	return sqldb.MeasureTables(ctx, s.cold, to, tables()...)
+}
+
 func (s *postgres) close() error {
 	s.hot.Close()
 	s.cold.Close()

@@ -28,6 +28,8 @@ type sqliteStore struct {
 	skew    *atomic.Int64
 
 	writerToken chan struct{} // contains one token: the right to use conn
+	waits       atomic.Int64  // for the token
+	waited      atomic.Int64  // ns
 	conn        *sql.Conn
 	stmts       map[string]*sql.Stmt // prepared on conn
 }
@@ -56,6 +58,18 @@ func openSQLite(ctx context.Context, cfg Config, o Options) (*sqliteStore, error
 	s.writerToken <- struct{}{}
 	return s, nil
 }
+
+// pools returns the connection that writes, which a transaction holds by its token, and those that read.
+func (s *sqliteStore) pools() []portable.Pool {
+	idle := len(s.writerToken)
+	return []portable.Pool{
+		{Name: poolEffects, InUse: 1 - idle, Idle: idle, Limit: 1, Waits: s.waits.Load(), Waited: time.Duration(s.waited.Load())},
+		portable.PoolOf(poolReports, s.readers),
+	}
+}
+
+// measureTables does nothing: it would read the whole file.
+func (*sqliteStore) measureTables(context.Context, *portable.Metrics) error { return nil }
 
 func (s *sqliteStore) close() error {
 	for _, st := range s.stmts {
@@ -96,16 +110,34 @@ func (s *sqliteStore) now() time.Time {
 
 // beginImmediate begins a write transaction; end releases it.
 func (s *sqliteStore) beginImmediate(ctx context.Context) error {
-	select {
-	case <-s.writerToken:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := s.takeWriter(ctx); err != nil {
+		return err
 	}
 	if err := s.run("BEGIN IMMEDIATE"); err != nil {
 		s.writerToken <- struct{}{}
 		return err
 	}
 	return nil
+}
+
+// takeWriter takes the token, and notes how long that took if it was not free.
+func (s *sqliteStore) takeWriter(ctx context.Context) error {
+	select {
+	case <-s.writerToken:
+		return nil
+	default:
+	}
+	began := time.Now()
+	defer func() {
+		s.waits.Add(1)
+		s.waited.Add(int64(time.Since(began)))
+	}()
+	select {
+	case <-s.writerToken:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // end commits or rolls back. A failed commit has changed nothing.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // store is the interface to a database. Accept, claim and settle are written above it, over
@@ -24,6 +25,9 @@ type store interface {
 	migrate(ctx context.Context) error
 	// fault classifies an error.
 	fault(err error) fault
+	// pools returns the state of the connections, without a statement.
+	pools() []portable.Pool
+	measureTables(ctx context.Context, to *portable.Metrics) error
 	close() error
 }
 

@@ -6,15 +6,31 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
+
+// Pool is the state of one pool of connections: how many are in use, idle and allowed, how often a
+// statement waited for one, and for how long in all.
+type Pool struct {
+	Name               string
+	InUse, Idle, Limit int
+	Waits              int64
+	Waited             time.Duration
+}
+
+// PoolOf returns the state of db.
+func PoolOf(name string, db *sql.DB) Pool {
+	s := db.Stats()
+	return Pool{Name: name, InUse: s.InUse, Idle: s.Idle, Limit: s.MaxOpenConnections, Waits: s.WaitCount, Waited: s.WaitDuration}
+}
 
 // Metrics show one open database at a time: its connections, and the sizes of its tables as they were
 // measured last. Collecting them sends no statement. Build it with NewMetrics. It is safe for concurrent
 // use.
 type Metrics struct {
-	open                              atomic.Pointer[sql.DB]
+	open                              atomic.Pointer[func() []Pool]
 	sizes                             atomic.Pointer[[]tableSize]
 	connections, limit, waits, waited *prometheus.Desc
 	bytes, rows                       *prometheus.Desc
@@ -27,22 +43,24 @@ func NewMetrics(prefix, of string) *Metrics {
 		return prometheus.NewDesc(prefix+"_"+name, fmt.Sprintf(help, of), labels, nil)
 	}
 	return &Metrics{
-		connections: desc("connections", "Open connections to the database of %s, by state (in_use, idle).", "state"),
-		limit:       desc("connections_limit", "The most connections to the database of %s."),
-		waits:       desc("connection_waits_total", "Times that a statement waited for a connection to the database of %s."),
-		waited:      desc("connection_wait_seconds_total", "Time that statements waited for a connection to the database of %s."),
+		connections: desc("connections", "Open connections to the database of %s, by pool and state (in_use, idle).", "pool", "state"),
+		limit:       desc("connections_limit", "The most connections to the database of %s, by pool.", "pool"),
+		waits:       desc("connection_waits_total", "Times that a statement waited for a connection to the database of %s, by pool.", "pool"),
+		waited:      desc("connection_wait_seconds_total", "Time that statements waited for a connection to the database of %s, by pool.", "pool"),
 		bytes:       desc("table_bytes", "Size of a table of %s with its indexes in PostgreSQL, by table. All instances export the same value; aggregate with max().", "table"),
 		rows:        desc("table_rows", "Rows of a table of %s as PostgreSQL's statistics have them, by table and state (live, dead). All instances export the same value; aggregate with max().", "table", "state"),
 	}
 }
 
-// Show collects the state of db until Hide.
-func (m *Metrics) Show(db *sql.DB) { m.open.Store(db) }
-
-// Hide ends the collection of db. Nothing is collected until the next Show.
-func (m *Metrics) Hide(db *sql.DB) {
-	if m.open.CompareAndSwap(db, nil) {
-		m.sizes.Store(nil)
+// Show collects the state of a database until hide. pools is called for each collection, and must not
+// wait. After hide nothing is collected until the next Show.
+func (m *Metrics) Show(pools func() []Pool) (hide func()) {
+	shown := &pools
+	m.open.Store(shown)
+	return func() {
+		if m.open.CompareAndSwap(shown, nil) {
+			m.sizes.Store(nil)
+		}
 	}
 }
 
@@ -88,19 +106,20 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
-	db := m.open.Load()
-	if db == nil {
+	pools := m.open.Load()
+	if pools == nil {
 		return
 	}
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	s := db.Stats()
-	gauge(m.connections, float64(s.InUse), "in_use")
-	gauge(m.connections, float64(s.Idle), "idle")
-	gauge(m.limit, float64(s.MaxOpenConnections))
-	to <- prometheus.MustNewConstMetric(m.waits, prometheus.CounterValue, float64(s.WaitCount))
-	to <- prometheus.MustNewConstMetric(m.waited, prometheus.CounterValue, s.WaitDuration.Seconds())
+	for _, p := range (*pools)() {
+		gauge(m.connections, float64(p.InUse), p.Name, "in_use")
+		gauge(m.connections, float64(p.Idle), p.Name, "idle")
+		gauge(m.limit, float64(p.Limit), p.Name)
+		to <- prometheus.MustNewConstMetric(m.waits, prometheus.CounterValue, float64(p.Waits), p.Name)
+		to <- prometheus.MustNewConstMetric(m.waited, prometheus.CounterValue, p.Waited.Seconds(), p.Name)
+	}
 	sizes := m.sizes.Load()
 	if sizes == nil {
 		return
