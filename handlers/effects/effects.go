@@ -65,8 +65,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	if len(p.config.HTTP.Kinds) > 0 {
 		log := r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
 		e := newEntrance(p.config.HTTP, p.once, r.Env().Instance, log)
-		p.web.Handle("POST /once/{kind}", http.HandlerFunc(e.accept))
-		p.web.Handle("GET /once/{kind}/{key}", http.HandlerFunc(e.show))
+		p.web.Handle("POST /once/{kind}", http.HandlerFunc(e.accept), web.ContinueTrace())
+		p.web.Handle("GET /once/{kind}/{key}", http.HandlerFunc(e.show), web.ContinueTrace())
 	}
 	return nil
 }

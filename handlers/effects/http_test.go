@@ -73,10 +73,13 @@ func (w *world) post(t testing.TB, kind, bearer, body string) answered {
 	return w.do(t, http.MethodPost, "/once/"+kind, bearer, body)
 }
 
-func (w *world) do(t testing.TB, method, path, bearer, body string) (a answered) {
+func (w *world) do(t testing.TB, method, path, bearer, body string, header ...string) (a answered) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+w.web.Addr()+path, strings.NewReader(body))
 	require.NoError(t, err)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
 	if bearer != "" {
 		r.Header.Set("Authorization", "Bearer "+bearer)
 	}
@@ -146,6 +149,21 @@ func TestTheStateOfAnEffectOverHTTP(t *testing.T) {
 		require.Equal(t, "unavailable", a.Error)
 		require.Equal(t, "the ledger does not answer; ask again later", a.Message)
 		require.NotEmpty(t, a.header.Get("Retry-After"))
+	})
+}
+
+// The call of the far side is in the trace of the client that asked for the effect.
+func TestTheTraceOfAClientGoesOn(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		api := newFar(t, true)
+		w := newWorld(t, dsn)
+		w.start(t, overHTTP, dsn, api)
+		const trace, payload = "0af7651916cd43dd8448eb211c80319c", `{"invoice":{"customer":"acme","number":"17"}}`
+		a := w.do(t, http.MethodPost, "/once/invoice", shopToken, `{"key":"17","payload":`+payload+`}`, "Traceparent", "00-"+trace+"-b7ad6b7169203331-01")
+		require.Equal(t, http.StatusAccepted, a.status, a)
+		w.settled(t, "invoice", payload)
+		require.Contains(t, api.requests(http.MethodPost, "/billing/v1/invoices")[0].header.Get("Traceparent"), trace)
 	})
 }
 

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
@@ -24,7 +26,8 @@ type recorder struct {
 	http.ResponseWriter
 	status int
 	bytes  int64
-	user   string // for the log
+	user   string     // for the log
+	span   trace.Span // of the request; nil: it has none
 }
 
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -60,6 +63,7 @@ func (p *Plugin) serve(rw http.ResponseWriter, r *http.Request) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
+	endSpan(w.span, w.status)
 	p.metrics.requests.WithLabelValues(pattern, class(w.status)).Inc()
 	if m := p.mounts[pattern]; m != nil && !m.stream {
 		p.metrics.duration.WithLabelValues(pattern).Observe(time.Since(begin).Seconds())
@@ -107,7 +111,9 @@ func (p *Plugin) route(w *recorder, r *http.Request) {
 		return
 	}
 	h, pattern := p.mux.Handler(r)
-	if pattern != "" {
+	if m := p.mounts[pattern]; m != nil {
+		r.Pattern = pattern // of the request that serve has
+		r, w.span = p.startSpan(m, r)
 		p.mux.ServeHTTP(w, r)
 		return
 	}

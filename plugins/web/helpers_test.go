@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -60,6 +61,21 @@ type rig struct {
 // newRig makes a process that has not started. configure may be nil.
 func newRig(t testing.TB, configure func(*web.Config), mount func(s *site)) *rig {
 	t.Helper()
+	return newTracedRig(t, nil, configure, mount)
+}
+
+// startTraced starts a process with a collector of spans.
+func startTraced(t testing.TB, tracer trace.TracerProvider, mount func(s *site)) *rig {
+	t.Helper()
+	r := newTracedRig(t, tracer, nil, mount)
+	require.NoError(t, r.runtime.StartServices(t.Context()))
+	t.Cleanup(func() { require.NoError(t, r.runtime.Stop(context.Background())) })
+	return r
+}
+
+// newTracedRig is newRig with a collector of spans; nil: none.
+func newTracedRig(t testing.TB, tracer trace.TracerProvider, configure func(*web.Config), mount func(s *site)) *rig {
+	t.Helper()
 	tokens, streams := token.New(), sse.New()
 	r := &rig{t: t, web: web.New(tokens, streams), ops: telemetry.New(), log: &pipelinetest.Buffer{}}
 	r.ops.Settings().(*telemetry.Config).Listen = "127.0.0.1:0"
@@ -73,6 +89,7 @@ func newRig(t testing.TB, configure func(*web.Config), mount func(s *site)) *rig
 	var err error
 	r.registry, err = pipeline.NewRegistry(pipeline.Env{
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Tracer: tracer,
 	}, r.ops, tokens, streams, r.web, s)
 	require.NoError(t, err)
 	require.NoError(t, r.registry.CheckCollectors())

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpserver"
 	"github.com/millrace-io/millrace/pipeline/logs"
@@ -26,6 +28,7 @@ type Plugin struct {
 	tokens  *token.Plugin
 	streams *sse.Plugin
 	log     *slog.Logger
+	tracer  trace.Tracer
 	sampled *logs.Throttle
 	metrics metrics
 	mounts  map[string]*mount
@@ -62,6 +65,9 @@ type mount struct {
 	users   bool
 	stream  bool
 	noLinks bool
+	// continues says that the trace of the caller goes on
+	continues bool
+
 	refused func(*http.Request) // nil: none
 	subject func(*http.Request) (context.Context, string)
 }
@@ -130,6 +136,7 @@ func (p *Plugin) Config() Config { return p.config }
 // Register implements pipeline.Plugin. A plugin that calls Handle names this one in its Needs.
 func (p *Plugin) Register(r *pipeline.Registry) (err error) {
 	p.log = r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
+	p.tracer = r.Env().Tracer.Tracer("github.com/millrace-io/millrace/plugins/web")
 	p.registry = r
 	r.Collect(append(p.metrics.collectors(), p.server.connections.Collectors()...)...)
 	r.Service(p.Name(), p.server)

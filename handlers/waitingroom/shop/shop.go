@@ -73,7 +73,7 @@ func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credent
 func (s *Shop) Register(r *pipeline.Registry, server *web.Plugin) {
 	r.Collect(s.late, s.requests)
 	for _, request := range requests() {
-		server.Handle("POST /events/{id}/entry/"+request, s.handler(request))
+		server.Handle("POST /events/{id}/entry/"+request, s.handler(request), web.ContinueTrace())
 	}
 }
 
