@@ -73,6 +73,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		p.registerGateway(r, server, log)
 	}
 	p.endpoints(r)
+	r.Offer(p) // it is an operate.Auditor
 	return nil
 }
 

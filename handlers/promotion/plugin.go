@@ -82,7 +82,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	log := r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
 	p.run.use(r.Env(), log)
 	r.ErrorClasses(errorClasses()...)
-	r.Offer(p)
+	r.Offer(p) // it is an operate.Examined and an operate.Auditor
 	for _, schema := range p.Schemas(r.Env()) {
 		r.Offer(schema) // it is an operate.Examined
 	}

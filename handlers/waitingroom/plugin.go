@@ -70,6 +70,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	options := p.config.rooms()
 	options.Log = log
 	rooms := room.New(server, options)
+	r.Offer(audits{rooms})
 	events, err := eventservice.New(eventservice.Options{
 		Config: p.config.EventService, Rooms: rooms, Log: log,
 		Confirm: p.config.UnknownEvents == unknownConfirm, Fetch: p.config.has(roleDispatcher),

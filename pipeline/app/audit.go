@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // By is the author of a change and the reason, for an audit.
@@ -29,10 +30,13 @@ func (b *By) Check() error {
 	if b.Why = strings.TrimSpace(b.Why); b.Why == "" {
 		missing = append(missing, "--why REASON")
 	}
-	if len(missing) == 0 {
-		return nil
+	switch {
+	case len(missing) > 0:
+		return Usage("%s required, for the audit", strings.Join(missing, " and "))
+	case operate.AuthorOf(b.Who).Face != operate.FaceCommand:
+		return Usage("--who must not end as the console and its API end the name of a person, because the audit tells them apart by it, got %q", b.Who)
 	}
-	return Usage("%s required, for the audit", strings.Join(missing, " and "))
+	return nil
 }
 
 // SendAudit records what an operator sends to a topic.

@@ -134,6 +134,8 @@ type Table struct {
 	Rows    [][]Cell
 	Empty   string // the sentence in place of a table without rows
 	Note    string // a sentence below the table
+	// Next is the address of the page with the rows that follow, like Cell.Link. Empty: there are none.
+	Next string
 }
 
 // JSON returns the rows as objects.
@@ -215,7 +217,7 @@ func (a Answer) JSON() any { return a.Value }
 // Find is a form whose values become the address of a page, such as the id of a row that a person looks for.
 type Find struct {
 	Page   string          // the path of the page
-	Fields []operate.Field // Name, and Default for what is filled in already
+	Fields []operate.Field // Name, Default for what is filled in already, and Required
 }
 
 // JSON returns the page and the names of the values in its address.

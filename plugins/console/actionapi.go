@@ -22,8 +22,6 @@ import (
 // patience is how long requests wait for the end of an action before they answer that it still runs.
 type patience struct{ page, api time.Duration }
 
-const faceAPI = "API"
-
 // request is what a program sends to use an action.
 type request struct {
 	Input  map[string]any `json:"input"`
@@ -179,7 +177,7 @@ func useOfRequest(a action, q request, p person) (*use, error) {
 	if err := a.Check(in); err != nil {
 		return nil, err
 	}
-	one := &use{id: q.Use, action: a, person: p, face: faceAPI, input: in}
+	one := &use{id: q.Use, action: a, person: p, face: operate.FaceAPI, input: in}
 	if q.DryRun {
 		return one, nil
 	}
@@ -259,7 +257,7 @@ func (s *server) stopUse(w http.ResponseWriter, r *http.Request) {
 	case !personOf(r).may(one.action):
 		s.writeJSON(w, r, http.StatusForbidden, map[string]string{"error": notAllowed(personOf(r), one.action).Error()})
 	default:
-		s.uses.interrupt(one, personOf(r).by(faceAPI))
+		s.uses.interrupt(one, personOf(r).by(operate.FaceAPI))
 		s.answerUse(w, r, useJSON{Action: one.action.Name, Use: one.id}, s.uses.wait(r.Context(), one, s.patience.api))
 	}
 }

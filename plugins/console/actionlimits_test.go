@@ -75,10 +75,10 @@ func TestRoles(t *testing.T) {
 	answer, _ = r.post("/actions/till/refund", confirm, signed("bob"))
 	require.Equal(t, http.StatusSeeOther, answer.StatusCode)
 	_, outcome := r.do(http.MethodGet, answer.Header.Get("Location"), "", signed("ann"))
-	require.Contains(t, outcome, "bob (console)")
+	require.Contains(t, outcome, "bob (console, operator)")
 	status, _ = r.send("till/refund", `{"input":{"order":"8"},"why":"broken"}`, signed("bob"))
 	require.Equal(t, http.StatusOK, status)
-	require.Equal(t, []string{"bob (console)", "bob (API)"}, []string{x.done()[0].use.Who, x.done()[1].use.Who})
+	require.Equal(t, []string{"bob (console, operator)", "bob (API, operator)"}, []string{x.done()[0].use.Who, x.done()[1].use.Who})
 
 	// Who may not use an action may not stop it either.
 	status, began := r.send("till/refund", `{"input":{"order":"8"},"why":"broken","use":"of-bob"}`, signed("bob"))

@@ -14,7 +14,6 @@ import (
 
 const (
 	actionsPath = "actions"
-	faceConsole = "console"
 
 	refreshTime = 2 // seconds until the page of an action that runs is read again
 )
@@ -192,7 +191,7 @@ func (s *server) postForm(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = a.Check(in)
 	}
-	one := &use{id: r.PostForm.Get("use"), action: a, person: v.Person, face: faceConsole, input: in}
+	one := &use{id: r.PostForm.Get("use"), action: a, person: v.Person, face: operate.FaceConsole, input: in}
 	step := r.PostForm.Get("step")
 	if err == nil && step == stepDo {
 		err = s.uses.checkForm(one)
@@ -285,7 +284,7 @@ func (s *server) postStop(w http.ResponseWriter, r *http.Request) {
 	case !personOf(r).may(one.action):
 		http.Error(w, "Not allowed: "+notAllowed(personOf(r), one.action).Error(), http.StatusForbidden)
 	default:
-		s.uses.interrupt(one, personOf(r).by(faceConsole))
+		s.uses.interrupt(one, personOf(r).by(operate.FaceConsole))
 		http.Redirect(w, r, s.plugin.config.Prefix+"/"+actionsPath+"/"+usesPath+"/"+one.id, http.StatusSeeOther)
 	}
 }

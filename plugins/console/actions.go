@@ -76,10 +76,10 @@ func personOf(r *http.Request) person {
 
 // by is the person in an audit.
 func (p person) by(face string) string {
-	if p.Name == "" {
-		return "anonymous (" + face + ")"
+	if p.Name == "" { // nobody signs in, so nobody has a role
+		return operate.Author{Name: "anonymous", Face: face}.String()
 	}
-	return p.Name + " (" + face + ")"
+	return operate.Author{Name: p.Name, Face: face, Role: p.Role}.String()
 }
 
 // may reports whether the person may use the action.

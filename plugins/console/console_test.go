@@ -356,7 +356,7 @@ func TestAServerThatHasNeverAnswered(t *testing.T) {
 // A form of a page leads to the address with its values, and what it is filled with stays text.
 func TestAFormThatFinds(t *testing.T) {
 	t.Parallel()
-	find := pages.Find{Page: "tried", Fields: []operate.Field{{Name: "kind", Default: `"><script>alert(1)</script>`}, {Name: "id"}}}
+	find := pages.Find{Page: "tried", Fields: []operate.Field{{Name: "kind", Default: `"><script>alert(1)</script>`}, {Name: "id", Required: true}}}
 	r := start(t, nil, page(loading("find", find, nil)))
 	text := r.get("/tried")
 	require.Contains(t, text, `<form method="get" action="/tried" class="find">`)

@@ -76,7 +76,7 @@ func collect(reg *pipeline.Registry) ([]page, error) {
 // two meanings.
 func checkPrefix(prefix string, pages []page) error {
 	first, _, _ := strings.Cut(strings.TrimPrefix(prefix, "/"), "/")
-	taken := []string{"api", "assets", actionsPath}
+	taken := []string{"api", "assets", actionsPath, exportPath}
 	for _, p := range pages {
 		word, _, _ := strings.Cut(p.Path, "/")
 		taken = append(taken, word)

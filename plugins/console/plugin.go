@@ -47,11 +47,12 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// Console implements console.Contributor: the home page.
+// Console implements console.Contributor: the home page, and the audit.
 func (p *Plugin) Console() []console.Page {
-	return []console.Page{{Title: "Pipeline", Panels: []console.Panel{
+	home := console.Page{Title: "Pipeline", Panels: []console.Panel{
 		{Name: "graph", Title: "Graph", Load: p.server.showGraph}, {Name: "routes", Title: "Routes", Load: p.server.showRoutes},
-	}}}
+	}}
+	return append([]console.Page{home}, p.server.auditPages()...)
 }
 
 // Addr returns where the server listens, host:port; empty while it doesn't.

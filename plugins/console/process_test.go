@@ -313,6 +313,9 @@ func TestPagesOfAPipeline(t *testing.T) {
 	eventually("the audit on the page", func() bool { // which may show values of a second ago
 		return strings.Contains(p.get("/dead-letters/letter?id="+id), "<td>anonymous (console)</td><td>a &lt;b&gt;test&lt;/b&gt;</td>")
 	})
+	discarded := row("audit", "dead-letters", "subject", id)
+	require.Equal(t, []any{"discard", "anonymous", "console", "a <b>test</b>", "discarded"}, []any{discarded["action"], discarded["who"], discarded["from"], discarded["why"], discarded["outcome"]})
+	require.Contains(t, p.get("/audit"), `topics create</a></td><td>kafka</td><td>in the log of the instance`)
 	status, did := p.rig.send("deadletter/discard", `{"input":{"id":["`+id+`"]},"why":"again"}`)
 	require.Equal(t, http.StatusConflict, status, did)
 	require.Equal(t, 1.0, did["outcome"].(map[string]any)["skipped"])

@@ -93,6 +93,7 @@ func (s *server) mux() http.Handler {
 	mux.HandleFunc("POST /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerJSON(w, r, r.FormValue("panel")) })
 	mux.HandleFunc("GET /{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerPage(w, r, "") })
 	mux.HandleFunc("POST /{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerPage(w, r, r.PostFormValue("panel")) })
+	mux.HandleFunc("GET /"+exportPath, s.exportAudit)
 	s.routeActions(mux)
 	return mux
 }

@@ -49,7 +49,9 @@ type server struct {
 	panels      pace // how long a panel is waited for
 	asked       pace // the same for one that a person has asked for
 	sources     pace // the same for a part of the home page
+	export      pace // the same for a part of a download
 	patience    patience
+	exports     chan struct{} // one at a time, because it reads all of the audit
 
 	// From Start on.
 	pages     []page
@@ -70,7 +72,8 @@ func newServer(p *Plugin) *server {
 		panels:   pace{wait: 500 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
 		asked:    pace{wait: 20 * time.Second, run: 20 * time.Second},
 		sources:  pace{wait: 400 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
-		patience: patience{page: time.Second, api: 30 * time.Second},
+		export:   pace{wait: 10 * time.Second, run: 10 * time.Second},
+		patience: patience{page: time.Second, api: 30 * time.Second}, exports: make(chan struct{}, 1),
 	}
 }
 

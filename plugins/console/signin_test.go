@@ -117,7 +117,7 @@ func TestLoginByAProxy(t *testing.T) {
 	})
 	status, answer := r.send("till/refund", `{"input":{"order":"7"},"why":"broken"}`, "X-User: ann", "X-Groups: on call")
 	require.Equal(t, http.StatusOK, status, answer)
-	require.Equal(t, "ann (API)", x.done()[0].use.Who)
+	require.Equal(t, "ann (API, operator)", x.done()[0].use.Who)
 	status, _ = r.send("till/refund", `{"input":{"order":"7"},"why":"broken"}`, "X-User: ann", "X-Groups: support")
 	require.Equal(t, http.StatusForbidden, status)
 

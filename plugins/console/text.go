@@ -150,6 +150,9 @@ func (t *textPage) table(all console.Table) {
 	if all.Note != "" {
 		t.wrap(plain(all.Note), "")
 	}
+	if next := inside(all.Next); next != "" {
+		t.wrap("More rows: "+plain(next), textIndent)
+	}
 }
 
 func (t *textPage) rows(all console.Table) {

@@ -51,7 +51,7 @@ func (p *Plugin) opened() (*store.Store, console.Block, error) {
 	if s := p.store.Load(); s != nil {
 		return s, nil, nil
 	}
-	return nil, nil, errors.New("the store of dead letters is not open in this instance")
+	return nil, nil, errStoreNotOpen
 }
 
 func (p *Plugin) showGroups(ctx context.Context, _ console.Query) (console.Block, error) {

@@ -109,7 +109,7 @@ func problem(n int64, level operate.Level) console.Cell {
 
 func showFind(_ context.Context, q console.Query) (console.Block, error) {
 	return console.Find{Page: effectPage, Fields: []operate.Field{
-		{Name: "kind", Default: q.Text("kind")}, {Name: "group", Default: q.Text("group")}, {Name: "id"},
+		{Name: "kind", Default: q.Text("kind"), Required: true}, {Name: "group", Default: q.Text("group"), Required: true}, {Name: "id", Required: true},
 	}}, nil
 }
 

@@ -20,6 +20,7 @@ const (
 	ActionReplay  = "replay"
 	ActionDiscard = "discard"
 	actionReturn  = "return" // the message failed again
+	actionReveal  = "reveal" // a person saw what the console masks
 )
 
 const sqlInsert = `INSERT INTO dead_letters (id, lineage, state, generation, plugin, handler, subject, class, error, fingerprint,

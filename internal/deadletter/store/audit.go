@@ -1,0 +1,68 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"strconv"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
+)
+
+const (
+	sqlRecentActions = `SELECT id, at, who, why, action, letter, outcome, detail FROM dead_letter_actions
+WHERE id < $1 AND action <> '` + actionReturn + `' ORDER BY id DESC LIMIT $2`
+
+	sqlRecentPrunes = `SELECT id, at, who, why, 'prune', '', 'done', CAST(letters AS text) FROM dead_letter_prunes
+WHERE id < $1 ORDER BY id DESC LIMIT $2`
+)
+
+// RecentActions returns what persons did to dead letters, the newest first. The actions on a dead letter end
+// with it.
+func (s *Store) RecentActions(ctx context.Context, f operate.AuditFilter, limit int) (operate.AuditPage, error) {
+	return operate.FilterAudit(ctx, f, limit, s.recent(sqlRecentActions))
+}
+
+// RecentPrunes returns who deleted finished dead letters, the newest first.
+func (s *Store) RecentPrunes(ctx context.Context, f operate.AuditFilter, limit int) (operate.AuditPage, error) {
+	page, err := operate.FilterAudit(ctx, f, limit, s.recent(sqlRecentPrunes))
+	for i := range page.Changes {
+		page.Changes[i].Detail += " dead letters deleted"
+	}
+	return page, err
+}
+
+func (s *Store) recent(query string) func(context.Context, operate.AuditFilter, int) ([]operate.Change, error) {
+	return func(ctx context.Context, f operate.AuditFilter, n int) (changes []operate.Change, err error) {
+		from, err := f.RowBefore()
+		if err != nil {
+			return nil, err
+		}
+		err = s.query(ctx, s.db, func(rows *sql.Rows) error {
+			var id int64
+			var c operate.Change
+			err := rows.Scan(&id, (*portable.Time)(&c.At), &c.Who, &c.Why, &c.Action, &c.Subject, &c.Outcome, &c.Detail)
+			c.ID = strconv.FormatInt(id, 10)
+			changes = append(changes, c)
+			return err
+		}, query, from, n)
+		if err != nil {
+			return nil, s.wrap("read the audit", err)
+		}
+		return changes, nil
+	}
+}
+
+// RecordReveal records that a person sees what is masked of a dead letter. The error wraps ErrNotFound when the
+// store has none of this id.
+func (s *Store) RecordReveal(ctx context.Context, id string, by By) error {
+	d, _, err := s.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	return s.update(ctx, "record who sees a dead letter", func(q querier, now time.Time) error {
+		_, err := s.record(ctx, q, actionReveal, &d, By{Who: by.Who, Why: by.Why}, now, "shown")
+		return err
+	})
+}

@@ -1,0 +1,166 @@
+package operate
+
+import (
+	"context"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Auditor is what a plugin offers (pipeline.Registry.Offer) that records what operators do. AuditLogs is called
+// once, after all plugins were registered, and opens nothing. The console shows the logs on its page Audit.
+type Auditor interface {
+	AuditLogs() []AuditLog
+}
+
+// AuditLog is one place with changes of operators. Each stands where the changed thing lives, so that a
+// change and its record share a transaction where the server has any.
+type AuditLog struct {
+	// Name is unique in the process: lower-case letters, digits and -, because it is a part of addresses.
+	Name string
+	// Title names what was changed, such as Dead letters.
+	Title string
+	// Note says what is not in it, such as how long it is kept. Empty: it has everything.
+	Note string
+	// Recent returns the changes that the filter selects, at most limit, the newest first. It is safe for
+	// concurrent use. FilterAudit is its body for a place that can't filter by itself.
+	Recent func(ctx context.Context, f AuditFilter, limit int) (AuditPage, error)
+}
+
+// AuditPage is a part of an AuditLog.
+type AuditPage struct {
+	Changes []Change
+	// Next is the Before of the page that follows, with older changes. Empty: there are none.
+	Next string
+}
+
+// AuditFilter selects changes. An empty text selects all, and otherwise the text is sought in upper and lower
+// case alike.
+type AuditFilter struct {
+	Who, Action, Subject string
+	// Before is the Change.ID or the AuditPage.Next that the answer begins after. Empty: the newest change.
+	Before string
+}
+
+// Empty reports whether the filter selects all changes.
+func (f AuditFilter) Empty() bool { return f.Who == "" && f.Action == "" && f.Subject == "" }
+
+// Matches reports whether the filter selects a change.
+func (f AuditFilter) Matches(c Change) bool {
+	has := func(text, part string) bool { return strings.Contains(strings.ToLower(text), strings.ToLower(part)) }
+	return has(c.Who, f.Who) && has(c.Action, f.Action) && has(c.Subject, f.Subject)
+}
+
+// Change is what an operator did.
+type Change struct {
+	// ID is the place of the change in its log, for AuditFilter.Before.
+	ID string
+	At time.Time
+	// Who is the text that was recorded, which Author reads: the person, where the change came from, and the role.
+	Who string
+	// Why is the reason.
+	Why string
+	// Action is what was done, such as replay.
+	Action string
+	// Subject is what was changed, such as the id of a dead letter.
+	Subject string
+	// Outcome is how it ended. Empty: the place does not record it.
+	Outcome string
+	// Detail is what else is recorded. It may have any content.
+	Detail string
+}
+
+// The faces of the pipeline through which a person changes something.
+const (
+	FaceConsole = "console"
+	FaceAPI     = "API"
+	FaceCommand = "command"
+)
+
+// Author is who changed something. Its String is what an audit records.
+type Author struct {
+	Name string
+	Face string // FaceConsole, FaceAPI or FaceCommand
+	Role Role   // that the person had; empty: not known, such as where nobody signs in
+}
+
+// String returns the author as ann (console, operator). A command is recorded by the name alone.
+func (a Author) String() string {
+	switch {
+	case a.Face == FaceCommand:
+		return a.Name
+	case a.Role != "":
+		return a.Name + " (" + a.Face + ", " + string(a.Role) + ")"
+	}
+	return a.Name + " (" + a.Face + ")"
+}
+
+var authored = regexp.MustCompile(`^(.*) \((console|API|api)(?:, (viewer|operator|admin))?\)((?: for .*)?)$`)
+
+// AuthorOf reads what an audit has recorded. What does not end with the name of another face came from a
+// command.
+func AuthorOf(who string) Author {
+	found := authored.FindStringSubmatch(who)
+	switch {
+	case found == nil:
+		return Author{Name: who, Face: FaceCommand}
+	case found[2] == FaceConsole:
+		return Author{Name: found[1] + found[4], Face: FaceConsole, Role: Role(found[3])}
+	}
+	return Author{Name: found[1] + found[4], Face: FaceAPI, Role: Role(found[3])}
+}
+
+// How many changes FilterAudit reads at once, and altogether.
+const (
+	auditChunk = 500
+	auditMost  = 5000
+)
+
+// FilterAudit is Recent for a place that returns its changes in their order alone: read returns at most n that
+// come after from.Before, the newest first. A page ends after 5000 changes that were read, also when few or none of
+// them match, and its Next then goes on.
+func FilterAudit(ctx context.Context, f AuditFilter, limit int, read func(ctx context.Context, from AuditFilter, n int) ([]Change, error)) (AuditPage, error) {
+	page, chunk := AuditPage{Changes: []Change{}}, auditChunk
+	if f.Empty() {
+		chunk = limit + 1
+	}
+	for seen := 0; ; {
+		changes, err := read(ctx, f, chunk)
+		if err != nil {
+			return AuditPage{}, err
+		}
+		for _, c := range changes {
+			if f.Matches(c) {
+				if len(page.Changes) == limit {
+					page.Next = f.Before
+					return page, nil
+				}
+				page.Changes = append(page.Changes, c)
+			}
+			f.Before = c.ID
+		}
+		seen += len(changes)
+		switch {
+		case len(changes) < chunk:
+			return page, nil
+		case seen >= auditMost:
+			page.Next = f.Before
+			return page, nil
+		}
+	}
+}
+
+// RowBefore reads the Before of a log whose ids are the numbers of rows: the rows of the page have lower ones.
+// Anybody may have written it, so the error is an *InputError.
+func (f AuditFilter) RowBefore() (int64, error) {
+	if f.Before == "" {
+		return math.MaxInt64, nil
+	}
+	row, err := strconv.ParseInt(f.Before, 10, 64)
+	if err != nil {
+		return 0, &InputError{Problem: "before must be the id of a change, such as 17, got " + strconv.Quote(f.Before), Field: "before"}
+	}
+	return row, nil
+}

@@ -1,0 +1,74 @@
+package ledger
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+const sqlRecentAudit = `SELECT number, at, who, why, action, detail, db_user, kind, grp, id FROM once_audit
+WHERE number < $1 ORDER BY number DESC LIMIT $2`
+
+// RecentAudit returns what operators did to effects, groups and limits of all kinds, the newest first.
+func (l *Ledger) RecentAudit(ctx context.Context, f operate.AuditFilter, limit int) (page operate.AuditPage, err error) {
+	err = l.call(ctx, "audit", func(ctx context.Context) error {
+		if err := l.findKinds(ctx); err != nil {
+			return err
+		}
+		page, err = operate.FilterAudit(ctx, f, limit, l.recentAudit)
+		return err
+	})
+	return page, err
+}
+
+func (l *Ledger) recentAudit(ctx context.Context, f operate.AuditFilter, n int) ([]operate.Change, error) {
+	from, err := f.RowBefore()
+	if err != nil {
+		return nil, err
+	}
+	return selectAll(ctx, l, func(r scanner, c *operate.Change, _ time.Time) error {
+		var number int64
+		var key rowKey
+		var role string
+		err := r.Scan(&number, (*portableTime)(&c.At), &c.Who, &c.Why, &c.Action, &c.Detail, &role, &key.kind, &key.group, &key.id)
+		subject := l.nameOf(key.kind)
+		for _, part := range []string{key.group, key.id} {
+			if part != "" {
+				subject += "/" + part
+			}
+		}
+		c.ID, c.Subject, c.Outcome = strconv.FormatInt(number, 10), subject, "done"
+		if role != "" {
+			c.Detail = strings.TrimSpace(c.Detail + " (database role " + role + ")")
+		}
+		return err
+	}, sqlRecentAudit, from, n)
+}
+
+// RecordReveal records that an operator sees what is masked of an effect. An effect that is not in the ledger
+// returns ErrNotFound.
+func (l *Ledger) RecordReveal(ctx context.Context, k Key, by By) error {
+	return l.call(ctx, "reveal", func(ctx context.Context) error {
+		if err := by.check("reveal", true); err != nil {
+			return err
+		}
+		kind, err := l.known(ctx, k.Kind)
+		if err != nil {
+			return err
+		}
+		return l.update(ctx, groupLock{}, func(q querier, now time.Time) error {
+			found := false
+			if err := q.query(ctx, func(scanner) error { found = true; return nil },
+				`SELECT 1 FROM once_effects WHERE kind = $1 AND grp = $2 AND id = $3`, kind.number, k.Group, k.ID); err != nil {
+				return err
+			}
+			if !found {
+				return notFound(k)
+			}
+			return writeAudit(ctx, q, now, rowKey{kind.number, k.Group, k.ID}, Audit{By: by, Action: "reveal", Detail: "payloads and headers"})
+		})
+	})
+}
