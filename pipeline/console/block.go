@@ -170,13 +170,18 @@ func (s Stats) JSON() any {
 	return object
 }
 
-// Fold is a text that is shown when a person opens it, such as a payload.
+// Fold is what is shown when a person opens it: a text, or the payload or headers of a message. Fields of a
+// payload and headers that may be secret are masked by the console (plugins.console.masked_fields), as is what
+// any text has of them.
 type Fold struct {
 	Title string
 	Text  string // it may have any content and length
+	// Payload is in place of Text, if it is not nil. What is no JSON is masked as a whole.
+	Payload []byte
+	Headers map[string]string // in place of Text, if it is not nil
 }
 
-// Record is one thing with its fields, and with long texts that are folded.
+// Record is one thing with its fields, and with what is folded. The console masks fields by their names, too.
 type Record struct {
 	Fields Stats
 	Folds  []Fold
@@ -186,7 +191,14 @@ type Record struct {
 func (r Record) JSON() any {
 	object, _ := r.Fields.JSON().(map[string]any)
 	for _, f := range r.Folds {
-		object[Columns(f.Title)[0].Name] = f.Text
+		var value any = f.Text
+		switch { // the console has made texts of them, without what it masks
+		case f.Headers != nil:
+			value = f.Headers
+		case f.Payload != nil:
+			value = string(f.Payload)
+		}
+		object[Columns(f.Title)[0].Name] = value
 	}
 	return object
 }

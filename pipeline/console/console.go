@@ -44,6 +44,10 @@ type Panel struct {
 	// page leads to their forms, and what its address has for a field of the action, such as id, is
 	// filled in. An action that the process does not have is left out.
 	Actions []string
+	// Reveal records that a person sees what is masked in the panel, and why (Use.Who and Use.Why), where
+	// the changes of the thing are recorded, too. Nothing is shown if it fails; ErrNothing says that there is
+	// no such thing. Nil: nobody sees what is masked.
+	Reveal func(context.Context, Query, operate.Use) error
 	// Load returns what the panel shows. Its context ends with a limit, and one load runs at a time
 	// for equal inputs. The error is shown in place of the panel; ErrNothing says that there is no
 	// panel at all. It is safe for concurrent use.

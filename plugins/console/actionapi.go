@@ -106,7 +106,7 @@ func (s *server) postAction(w http.ResponseWriter, r *http.Request) {
 	}
 	answer := useJSON{Action: a.Name, State: useFailed}
 	fail := func(status int, err error) {
-		answer.Error, answer.Field = err.Error(), fieldOf(err, a)
+		answer.Error, answer.Field = s.masks.text(err.Error()), fieldOf(err, a)
 		s.writeJSON(w, r, status, answer)
 	}
 	if !personOf(r).may(a) {
@@ -245,7 +245,7 @@ func (s *server) getUse(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p := s.uses.state(one)
-	s.writeJSON(w, r, http.StatusOK, usedJSON(useJSON{Action: one.action.Name, Use: one.id}, p))
+	s.writeJSON(w, r, http.StatusOK, s.usedJSON(useJSON{Action: one.action.Name, Use: one.id}, p))
 }
 
 // stopUse ends a use for a program.
@@ -271,17 +271,17 @@ func (s *server) answerUse(w http.ResponseWriter, r *http.Request, answer useJSO
 		status = http.StatusAccepted
 		w.Header().Set("Location", s.plugin.config.Prefix+"/api/v1/actions/"+usesPath+"/"+url.PathEscape(answer.Use))
 	}
-	s.writeJSON(w, r, status, usedJSON(answer, p))
+	s.writeJSON(w, r, status, s.usedJSON(answer, p))
 }
 
 // usedJSON fills the answer with what is known.
-func usedJSON(answer useJSON, p progress) useJSON {
-	answer.State, answer.Done, answer.Total, answer.Said, answer.Outcome = useDone, p.Done, p.Total, app.Printable(p.Said), p.Answer.Value
+func (s *server) usedJSON(answer useJSON, p progress) useJSON {
+	answer.State, answer.Done, answer.Total, answer.Said, answer.Outcome = useDone, p.Done, p.Total, s.masks.text(app.Printable(p.Said)), s.masks.data(p.Answer.Value, false)
 	switch err := failure(p); {
 	case p.Running:
 		answer.State = useRunning
 	case err != nil:
-		answer.State, answer.Error = useFailed, err.Error()
+		answer.State, answer.Error = useFailed, s.masks.text(err.Error())
 	case p.Forgotten:
 		answer.Said = forgotten
 	}

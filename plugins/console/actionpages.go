@@ -209,7 +209,7 @@ func (s *server) postForm(w http.ResponseWriter, r *http.Request) {
 
 // formAgain shows the form with an error, and with what was filled in.
 func (s *server) formAgain(w http.ResponseWriter, r *http.Request, v actionView, in operate.Input, err error) {
-	v.Problem, v.Field = err.Error(), fieldOf(err, v.Action)
+	v.Problem, v.Field = s.masks.text(err.Error()), fieldOf(err, v.Action)
 	v.Ask, v.Form = true, formOf(v.Action, in, v.Field)
 	s.renderAction(w, r, statusOf(err), v.Action.Name, v)
 }
@@ -224,7 +224,7 @@ func (s *server) showPreview(w http.ResponseWriter, r *http.Request, status int,
 	if err != nil { // what is known is shown, too
 		answer.Checks = append(answer.Checks, operate.Check{Name: "preview", Level: operate.Fail, Text: err.Error()})
 	}
-	c := &confirmation{ID: s.uses.formID(one), Said: console.Answer(answer), Why: one.why}
+	c := &confirmation{ID: s.uses.formID(one), Said: console.Answer(s.masks.answer(answer, false)), Why: one.why}
 	if v.Action.Danger != operate.Safe {
 		c.Type = v.Action.Name
 	}
@@ -247,7 +247,7 @@ func (s *server) confirmed(w http.ResponseWriter, r *http.Request, v actionView,
 		_, err = s.begin(one)
 	}
 	if err != nil {
-		v.Problem, v.Field = err.Error(), fieldOf(err, v.Action)
+		v.Problem, v.Field = s.masks.text(err.Error()), fieldOf(err, v.Action)
 		s.showPreview(w, r, statusOf(err), v, one)
 		return
 	}
@@ -264,13 +264,14 @@ func (s *server) showUse(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p := s.uses.wait(r.Context(), one, s.patience.page)
+	p.Said = s.masks.text(p.Said)
 	v.Action = one.action
 	v.Use = &shownUse{
-		ID: one.id, Who: one.person.by(one.face), Why: one.why, progress: p, Answer: console.Answer(p.Answer), Failed: p.failed(),
+		ID: one.id, Who: one.person.by(one.face), Why: one.why, progress: p, Answer: console.Answer(s.masks.answer(p.Answer, false)), Failed: p.failed(),
 		MayStop: p.Running && p.StoppedBy == "" && v.Person.may(one.action),
 	}
 	if p.Err != nil {
-		v.Use.Problem = p.Err.Error()
+		v.Use.Problem = s.masks.text(p.Err.Error())
 	}
 	s.renderAction(w, r, http.StatusOK, one.action.Name, v)
 }

@@ -102,7 +102,9 @@ func TestTheAuditHasTheLogsOfAllPlugins(t *testing.T) {
 func TestTheAuditIsFiltered(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, ledgers{[]operate.AuditLog{recorded("orders", 200, "ann (console, operator)", "bob@laptop"), recorded("refunds", 3, "bob@laptop")}})
-	who := func(panel, query string) (rows []map[string]any) { return rowsOf(t, r.panels("audit?" + query)[panel].Value) }
+	who := func(panel, query string) (rows []map[string]any) {
+		return rowsOf(t, r.panels("audit?" + query)[panel].Value)
+	}
 	for _, row := range who("orders", "who=ANN") {
 		require.Equal(t, "ann", row["who"])
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"regexp"
 	"slices"
+	"strconv"
 
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -39,7 +40,13 @@ type Config struct {
 	Roles map[string]operate.Role `yaml:"roles"`
 	// GroupRoles has the same by group of the user. The highest role counts.
 	GroupRoles map[string]operate.Role `yaml:"group_roles"`
-	// ReadOnly removes all actions, so that the console can't change anything.
+	// MaskedFields are names of fields whose values are hidden in payloads, headers and errors. A name counts
+	// inside of a longer one, without case and without what stands between words: token is also in accessToken and
+	// X-Auth-Token. With an empty list nothing is hidden.
+	MaskedFields []string `yaml:"masked_fields"`
+	// RevealRole is the least role of a person who may see what is masked, with a reason that is recorded.
+	RevealRole operate.Role `yaml:"reveal_role"`
+	// ReadOnly removes all actions, so that the console can't change anything, and reveals nothing.
 	ReadOnly bool `yaml:"read_only"`
 	// TLS is the certificate of the server. Without it the server speaks HTTP without encryption.
 	TLS setting.ServerTLS `yaml:"tls"`
@@ -51,7 +58,15 @@ type Config struct {
 var prefixShape = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._~-]*)+$`)
 
 // DefaultConfig returns the settings of the README.
-func DefaultConfig() Config { return Config{Listen: "127.0.0.1:9465", GroupsClaim: "groups"} }
+func DefaultConfig() Config {
+	return Config{
+		Listen: "127.0.0.1:9465", GroupsClaim: "groups", RevealRole: operate.Admin,
+		MaskedFields: []string{
+			"password", "passwd", "passphrase", "secret", "token", "authorization", "cookie", "credential", "api_key", "private_key",
+			"card_number", "cvv", "iban", "email", "phone",
+		},
+	}
+}
 
 // signsIn reports whether a proxy or a token names the user.
 func (c *Config) signsIn() bool { return c.Auth.Header != "" || c.Auth.HasKeys() }
@@ -72,9 +87,13 @@ func (c *Config) Validate() error {
 		users, err = readUsers(c.UsersFile)
 		p.Check(err == nil, "users_file", "%s", err)
 	}
+	for i, name := range c.MaskedFields {
+		p.Check(simple(name) != "", "masked_fields["+strconv.Itoa(i)+"]", "must have a letter or a digit, because it would hide every field, got %q", name)
+	}
+	p.Check(isRole(c.RevealRole), "reveal_role", "must be viewer, operator or admin, got %q", c.RevealRole)
 	checkRoles := func(field string, roles map[string]operate.Role) {
 		for _, name := range slices.Sorted(maps.Keys(roles)) {
-			p.Check(slices.Contains([]operate.Role{operate.Viewer, operate.Operator, operate.Admin}, roles[name]), field+"."+name,
+			p.Check(isRole(roles[name]), field+"."+name,
 				"must be viewer, operator or admin, got %q", roles[name])
 		}
 	}
@@ -95,6 +114,10 @@ func (c *Config) Validate() error {
 				"or allow_plaintext_credentials: true behind a proxy that ends TLS")
 	}
 	return p.Err()
+}
+
+func isRole(r operate.Role) bool {
+	return slices.Contains([]operate.Role{operate.Viewer, operate.Operator, operate.Admin}, r)
 }
 
 // validateAuth reports what is wrong with the settings of a proxy or of tokens.

@@ -49,7 +49,7 @@ func (s *server) exportAudit(w http.ResponseWriter, r *http.Request) {
 			if status == http.StatusInternalServerError {
 				status = http.StatusServiceUnavailable
 			}
-			http.Error(w, fmt.Sprintf("The audit %s can't be read: %s. With the parameter log=NAME another one can.", log.Name, plain(err.Error())), status)
+			http.Error(w, fmt.Sprintf("The audit %s can't be read: %s. With the parameter log=NAME another one can.", log.Name, plain(s.masks.text(err.Error()))), status)
 			return
 		}
 	}
@@ -80,7 +80,7 @@ func (s *server) writeChanges(ctx context.Context, w http.ResponseWriter, places
 		for {
 			for _, c := range page.Changes {
 				by := operate.AuthorOf(c.Who)
-				_ = out.Write(noFormulas(log.Name, c.ID, c.At.UTC().Format(time.RFC3339Nano), c.Action, c.Subject, by.Name, by.Face, string(by.Role), c.Why, c.Outcome, c.Detail))
+				_ = out.Write(noFormulas(log.Name, c.ID, c.At.UTC().Format(time.RFC3339Nano), c.Action, c.Subject, by.Name, by.Face, string(by.Role), s.masks.text(c.Why), c.Outcome, s.masks.text(c.Detail)))
 			}
 			if page.Next == "" {
 				break

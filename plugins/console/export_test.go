@@ -1,7 +1,10 @@
 package console
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline/console"
@@ -12,8 +15,71 @@ import (
 // Impatient makes requests answer at once that an action still runs.
 func (p *Plugin) Impatient() { p.server.patience = patience{} }
 
-// Hurried makes downloads of the audit wait only a moment for each part.
-func (p *Plugin) Hurried() { p.server.export.wait = 200 * time.Millisecond }
+// Hurried makes requests wait only a moment for a part of a download, and for the record of what is revealed.
+func (p *Plugin) Hurried() {
+	p.server.export.wait, p.server.records.wait = 200*time.Millisecond, 200*time.Millisecond
+}
+
+// Masks are those of a console.
+type Masks struct{ masks }
+
+// NewMasks returns the masks of these fields.
+func NewMasks(fields ...string) Masks { return Masks{newMasks(fields)} }
+
+// Payload returns what is shown of a payload.
+func (m Masks) Payload(b []byte) string { return m.payload("", b).Text }
+
+// Text returns what is shown of a text.
+func (m Masks) Text(text string) string { return m.text(text) }
+
+// SameShape reports how masked JSON differs from the JSON, other than by values that are masked.
+func SameShape(in, out string) error {
+	var before, after any
+	if json.Unmarshal([]byte(in), &before) != nil || in == "" || strings.IndexByte("{[", strings.TrimLeft(in, " \t\r\n")[0]) < 0 {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(out), &after); err != nil {
+		return fmt.Errorf("%s: %w", out, err)
+	}
+	return sameShape(before, after, "")
+}
+
+func sameShape(before, after any, name string) error {
+	if after == masked {
+		return nil
+	}
+	if strings.Contains(simple(name), "password") && before != nil {
+		return fmt.Errorf("%s is not masked: %v", name, after)
+	}
+	switch b := before.(type) {
+	case map[string]any:
+		a, ok := after.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return fmt.Errorf("%v is not %v", after, before)
+		}
+		for name := range b {
+			if err := sameShape(b[name], a[name], name); err != nil {
+				return err
+			}
+		}
+	case []any:
+		a, ok := after.([]any)
+		if !ok || len(a) != len(b) {
+			return fmt.Errorf("%v is not %v", after, before)
+		}
+		for i := range b {
+			if err := sameShape(b[i], a[i], ""); err != nil {
+				return err
+			}
+		}
+	case string: // its own text may be masked
+	default:
+		if before != after {
+			return fmt.Errorf("%v is not %v", after, before)
+		}
+	}
+	return nil
+}
 
 // Exempt reports whether an address may have any number of connections.
 func Exempt(proxies []string, addr netip.Addr) bool {

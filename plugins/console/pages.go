@@ -121,17 +121,19 @@ type shown struct {
 	At          time.Time     // when Block was read
 	Actions     []string      // names
 	Offers      []offered     // Actions as links
+	Reveal      revealing     // of what is masked
+	hidden      int           // values that are masked
 }
 
-// load loads the panels of a page side by side. Those that are asked for are loaded only if asked is
-// their name. With only, other panels are left out.
-func (s *server) load(ctx context.Context, p page, values url.Values, asked, only string) []shown {
+// load loads the panels of a page side by side, and masks them. Those that are asked for are loaded only if
+// the selection does.
+func (s *server) load(ctx context.Context, p page, values url.Values, which selection) []shown {
 	results := make([]*shown, len(p.Panels))
 	var loading sync.WaitGroup
 	for i, panel := range p.Panels {
 		switch {
-		case only != "" && panel.Name != only:
-		case panel.Asked && panel.Name != asked:
+		case which.only != "" && panel.Name != which.only:
+		case panel.Asked && panel.Name != which.asked:
 			results[i] = &shown{Name: panel.Name, Title: panel.Title, State: stateAsked, Actions: panel.Actions}
 		default:
 			loading.Go(func() { results[i] = s.loadPanel(ctx, p, panel, values) })
@@ -140,9 +142,15 @@ func (s *server) load(ctx context.Context, p page, values url.Values, asked, onl
 	loading.Wait()
 	all := []shown{}
 	for _, r := range results {
-		if r != nil {
-			all = append(all, *r)
+		if r == nil {
+			continue
 		}
+		if which.revealed == "" || which.revealed != r.Name {
+			s.mask(r)
+		} else if r.Block != nil {
+			r.Block = masks{}.block(r.Block)
+		}
+		all = append(all, *r)
 	}
 	return all
 }

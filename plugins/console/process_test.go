@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -49,7 +50,11 @@ func (s *shop) Register(r *pipeline.Registry) error {
 			}
 			return nil, nil
 		}
-		return nil, pipeline.WithClass(pipeline.Permanent(errors.New("the amount is <b>negative</b>")), "rejected")
+		said := "the amount is <b>negative</b>"
+		if m.Metadata.Get("said") != "" {
+			said = m.Metadata.Get("said")
+		}
+		return nil, pipeline.WithClass(pipeline.Permanent(errors.New(said)), "rejected")
 	}
 	r.Route(pipeline.Route{Name: "shop.orders", From: s.kafka.Source("orders", "shop"), Handle: handle, Policy: pipeline.Policy{DeadLetter: s.dead.Sink("orders-dead")}})
 	r.Route(pipeline.Route{Name: "shop.mails", From: s.redis.Source("mails", "shop"), Handle: handle, Policy: pipeline.Policy{DeadLetter: s.dead.Sink("orders-dead")}})
@@ -119,16 +124,25 @@ func (p *proxy) pass(from, to net.Conn) {
 type process struct {
 	*rig
 	redis *proxy
+	kafka *kafka.Plugin
 	send  func(payload string) // to the route of Kafka
 }
 
-func startProcess(t *testing.T) *process {
+// startProcess starts the process with the plugins that further returns, which may be nil, and with settings of
+// theirs.
+func startProcess(t *testing.T, further func(*kafka.Plugin, *deadletter.Plugin) []pipeline.Plugin, settings map[string]string) *process {
 	t.Helper()
 	k, rd := kafka.New(), redis.New()
 	dead, pages := deadletter.New(k, rd).StoreIn(sqldb.Databases{}), console.New()
 	s := &shop{k, rd, dead, make(chan struct{})}
+	plugins := []pipeline.Plugin{telemetry.New(), rd, k, dead, s}
+	if further != nil {
+		plugins = append(plugins, further(k, dead)...)
+	}
 	var between *proxy
-	start := embedded.Environment(map[string]string{"plugins.deadletter.store.dsn": "sqlite:{dir}/dead.db"})
+	all := map[string]string{"plugins.deadletter.store.dsn": "sqlite:{dir}/dead.db"}
+	maps.Copy(all, settings)
+	start := embedded.Environment(all)
 	environment := func(ctx context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		overrides, stop, err := start(ctx, dir, log)
 		if err == nil {
@@ -143,7 +157,7 @@ func startProcess(t *testing.T) *process {
 	ended := make(chan int, 1)
 	go func() {
 		ended <- app.Main(ctx, app.Options{
-			Name: "mine", Plugins: []pipeline.Plugin{telemetry.New(), rd, k, dead, s, pages}, Args: []string{"run"},
+			Name: "mine", Plugins: append(plugins, pages), Args: []string{"run"},
 			Environments: map[string]app.Environment{"embedded": environment}, Stdout: io.Discard, Stderr: &log,
 			Environ: []string{
 				"MINE__ENVIRONMENT=embedded", "MINE__DATA_DIR=" + filepath.Join(t.TempDir(), "data"), "MINE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0",
@@ -174,7 +188,7 @@ func startProcess(t *testing.T) *process {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	r := &rig{t: t, log: &log, client: client, base: "http://" + pages.Addr()}
-	return &process{r, between, func(payload string) { send(k.Sink("orders"), payload) }}
+	return &process{r, between, k, func(payload string) { send(k.Sink("orders"), payload) }}
 }
 
 const hostilePayload = `{"id":1152921504606846977,"name":"<img src=x onerror=alert(1)>"}`
@@ -203,7 +217,7 @@ func rows(t *testing.T, value json.RawMessage, column string) map[string]map[str
 // Each page of a pipeline with real messages, with a Redis that freezes at the end.
 func TestPagesOfAPipeline(t *testing.T) {
 	t.Parallel()
-	p := startProcess(t)
+	p := startProcess(t, nil, nil)
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
 		require.Eventually(t, ok, 2*time.Minute, 50*time.Millisecond, what)

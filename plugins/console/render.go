@@ -89,10 +89,12 @@ func (s *server) mux() http.Handler {
 	serveAsset(mux, styleSheet, "text/css; charset=utf-8")
 	serveAsset(mux, liveScript, "text/javascript; charset=utf-8")
 	mux.HandleFunc("GET /api/v1/{$}", s.listPages)
-	mux.HandleFunc("GET /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerJSON(w, r, "") })
-	mux.HandleFunc("POST /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerJSON(w, r, r.FormValue("panel")) })
+	mux.HandleFunc("GET /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) {
+		s.answerJSON(w, r, selection{only: r.URL.Query().Get("panel")})
+	})
+	mux.HandleFunc("POST /api/v1/{path...}", s.postJSON)
 	mux.HandleFunc("GET /{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerPage(w, r, "") })
-	mux.HandleFunc("POST /{path...}", func(w http.ResponseWriter, r *http.Request) { s.answerPage(w, r, r.PostFormValue("panel")) })
+	mux.HandleFunc("POST /{path...}", s.postPage)
 	mux.HandleFunc("GET /"+exportPath, s.exportAudit)
 	s.routeActions(mux)
 	return mux
@@ -122,10 +124,8 @@ func (s *server) answerPage(w http.ResponseWriter, r *http.Request, asked string
 		if values := valuesOf(r); len(values) > 0 {
 			v.Query = "?" + values.Encode()
 		}
-		v.Panels = s.load(r.Context(), p, valuesOf(r), asked, "")
-		for i := range v.Panels {
-			v.Panels[i].Offers = s.offers(r, v.Panels[i].Actions)
-		}
+		v.Panels = s.load(r.Context(), p, valuesOf(r), selection{asked: asked})
+		s.dress(r, p, v.Panels)
 	} else {
 		status, v.Title = http.StatusNotFound, "No such page"
 		v.Panels = []shown{{State: stateOK, Block: console.Text("No page has this address. The navigation has all pages.")}}
@@ -164,8 +164,9 @@ type panelJSON struct {
 	Title   string     `json:"title"`
 	State   string     `json:"state"`
 	Problem string     `json:"problem,omitempty"`
-	At      *time.Time `json:"at"`    // when the value was read; null: it was not
-	Value   any        `json:"value"` // null: it is not known
+	Masked  int        `json:"masked,omitempty"` // values that are not shown
+	At      *time.Time `json:"at"`               // when the value was read; null: it was not
+	Value   any        `json:"value"`            // null: it is not known
 }
 
 func nameOf(p page) string {
@@ -188,16 +189,25 @@ func (s *server) listPages(w http.ResponseWriter, r *http.Request) {
 	s.writeJSON(w, r, http.StatusOK, map[string]any{"pages": list})
 }
 
-func (s *server) answerJSON(w http.ResponseWriter, r *http.Request, asked string) {
+// findJSON returns the page of a request. Otherwise it has answered.
+func (s *server) findJSON(w http.ResponseWriter, r *http.Request) (page, bool) {
 	path := r.PathValue("path")
 	p, found := s.find(strings.TrimSuffix(path, homeName))
 	if !found || nameOf(p) != path {
 		s.writeJSON(w, r, http.StatusNotFound, map[string]string{"error": "no page has this path: GET /api/v1/ lists them"})
+		return page{}, false
+	}
+	return p, true
+}
+
+func (s *server) answerJSON(w http.ResponseWriter, r *http.Request, which selection) {
+	p, found := s.findJSON(w, r)
+	if !found {
 		return
 	}
-	answer := pageJSON{Page: path, Title: p.Title, Instance: s.registry.Env().Instance, Panels: []panelJSON{}}
-	for _, one := range s.load(r.Context(), p, valuesOf(r), asked, r.URL.Query().Get("panel")) {
-		panel := panelJSON{Panel: one.Name, Title: one.Title, State: one.State, Problem: one.Problem}
+	answer := pageJSON{Page: nameOf(p), Title: p.Title, Instance: s.registry.Env().Instance, Panels: []panelJSON{}}
+	for _, one := range s.load(r.Context(), p, valuesOf(r), which) {
+		panel := panelJSON{Panel: one.Name, Title: one.Title, State: one.State, Problem: one.Problem, Masked: one.hidden}
 		if one.Block != nil {
 			at := one.At.UTC()
 			panel.Value, panel.At = one.Block.JSON(), &at

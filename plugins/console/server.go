@@ -50,6 +50,7 @@ type server struct {
 	asked       pace // the same for one that a person has asked for
 	sources     pace // the same for a part of the home page
 	export      pace // the same for a part of a download
+	records     pace // the same for the audit of what is revealed
 	patience    patience
 	exports     chan struct{} // one at a time, because it reads all of the audit
 
@@ -58,6 +59,7 @@ type server struct {
 	actions   []action
 	login     *login // nil: nobody signs in
 	templates *template.Template
+	masks     masks
 
 	mu       sync.Mutex // guards what follows
 	http     *http.Server
@@ -72,6 +74,7 @@ func newServer(p *Plugin) *server {
 		panels:   pace{wait: 500 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
 		asked:    pace{wait: 20 * time.Second, run: 20 * time.Second},
 		sources:  pace{wait: 400 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
+		records:  pace{wait: recordWait, run: recordWait},
 		export:   pace{wait: 10 * time.Second, run: 10 * time.Second},
 		patience: patience{page: time.Second, api: 30 * time.Second}, exports: make(chan struct{}, 1),
 	}
@@ -96,6 +99,7 @@ func (s *server) Start(ctx context.Context) error {
 		return fmt.Errorf("console: %w", err)
 	}
 	s.uses.logTo(s.plugin.log)
+	s.masks = newMasks(c.MaskedFields)
 	if s.login, err = newLogin(c, s.plugin.log); err != nil {
 		return fmt.Errorf("console: plugins.console: %w", err)
 	}

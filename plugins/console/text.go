@@ -81,6 +81,12 @@ func (t *textPage) panel(p shown) {
 		t.line("These values are " + old + ".")
 	}
 	t.block(p.Block)
+	if p.Reveal.Problem != "" {
+		t.wrap(t.mark(operate.Fail)+"not revealed: "+plain(p.Reveal.Problem), textIndent)
+	}
+	if p.Reveal.Masked > 0 {
+		t.wrap(fmt.Sprintf("Masked values: %d. The page reveals them to a person with the role %s, with a reason that is recorded.", p.Reveal.Masked, p.Reveal.Needs), "")
+	}
 }
 
 func (t *textPage) block(b console.Block) {

@@ -2,14 +2,11 @@ package deadletter
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
 	"net/url"
-	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/console"
@@ -38,7 +35,7 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "letters", Title: "Dead letters, newest first", Load: p.showLetters, Actions: actions},
 		}},
 		{Path: letterPage, Title: "Dead letter", Hidden: true, Panels: []console.Panel{
-			{Name: "letter", Title: "Dead letter", Load: p.showLetter, Actions: actions},
+			{Name: "letter", Title: "Dead letter", Load: p.showLetter, Reveal: p.reveal, Actions: actions},
 		}},
 	}
 }
@@ -130,10 +127,6 @@ func (p *Plugin) showLetter(ctx context.Context, q console.Query) (console.Block
 	} else if err != nil {
 		return nil, err
 	}
-	var headers strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(d.Headers)) {
-		fmt.Fprintf(&headers, "%s: %s\n", name, d.Headers[name])
-	}
 	record := console.Record{
 		Fields: console.Stats{
 			{Name: "ID", Cell: console.Word(d.ID)},
@@ -153,9 +146,9 @@ func (p *Plugin) showLetter(ctx context.Context, q console.Query) (console.Block
 			{Name: "Message", Cell: console.Word(d.UUID)},
 			{Name: "Key", Cell: console.Word(d.Key)},
 		},
-		Folds: []console.Fold{{Title: "Headers", Text: headers.String()}, payloadOf(d)},
+		Folds: []console.Fold{{Title: "Headers", Headers: maps.Clone(d.Headers)}, {Title: "Payload", Payload: append([]byte{}, d.Payload...)}},
 	}
-	t := console.Table{Columns: console.Columns("When", "Action", "Generation", "Outcome", "Who", "Why", "Detail"), Empty: "Nobody has replayed or discarded it."}
+	t := console.Table{Columns: console.Columns("When", "Action", "Generation", "Outcome", "Who", "Why", "Detail"), Empty: "Nobody has replayed, discarded or revealed it."}
 	for _, a := range actions {
 		t.Rows = append(t.Rows, []console.Cell{
 			console.Moment(a.At), console.Word(a.Action), console.Count(a.Generation), console.Word(a.Outcome), console.Word(a.Who), console.Word(a.Why), console.Word(a.Detail),
@@ -164,12 +157,20 @@ func (p *Plugin) showLetter(ctx context.Context, q console.Query) (console.Block
 	return console.Blocks{record, t}, nil
 }
 
-// payloadOf returns the payload as it is if it is text, and otherwise in base64.
-func payloadOf(d store.DeadLetter) console.Fold {
-	if utf8.Valid(d.Payload) {
-		return console.Fold{Title: "Payload", Text: string(d.Payload)}
+// reveal records that a person sees what is masked of a dead letter.
+func (p *Plugin) reveal(ctx context.Context, q console.Query, use operate.Use) error {
+	s, _, err := p.opened()
+	switch {
+	case err != nil:
+		return err
+	case s == nil:
+		return console.ErrNothing
 	}
-	return console.Fold{Title: "Payload base64", Text: base64.StdEncoding.EncodeToString(d.Payload)}
+	err = s.RecordReveal(ctx, q.Text("id"), store.By{Who: use.Who, Why: use.Why})
+	if errors.Is(err, store.ErrNotFound) {
+		return console.ErrNothing
+	}
+	return err
 }
 
 func link(page, name, value string) string { return page + "?" + url.Values{name: {value}}.Encode() }

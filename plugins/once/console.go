@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -46,7 +44,7 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "problems", Title: "Failed or unknown", Load: p.show(showProblems)},
 		}},
 		{Path: effectPage, Title: "Effect", Hidden: true, Panels: []console.Panel{
-			{Name: "effect", Title: "What is known", Load: p.show(p.showEffect), Actions: []string{"once replay", "once resolve"}},
+			{Name: "effect", Title: "What is known", Load: p.show(p.showEffect), Reveal: p.reveal, Actions: []string{"once replay", "once resolve"}},
 			{Name: "find", Title: "Find another one", Load: showFind},
 		}},
 	}
@@ -247,10 +245,6 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 	if w := p.kindOf(k.Kind); w != nil {
 		idempotency, value = w.effects.describe(k, x.Payload)
 	}
-	var headers strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(x.Headers)) {
-		fmt.Fprintf(&headers, "%s: %s\n", name, x.Headers[name])
-	}
 	record := console.Record{
 		Fields: console.Stats{
 			{Name: "State", Cell: effectState(x.Row.State)},
@@ -269,7 +263,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 			{Name: "Key first used", Cell: console.Moment(x.Row.KeyFirstUsedAt)},
 			{Name: "Settled", Cell: console.Moment(x.Row.SettledAt)},
 		},
-		Folds: []console.Fold{{Title: "Record", Text: shownBytes(x.Payload)}, {Title: "Request", Text: shownBytes(x.Request)}, {Title: "Headers", Text: headers.String()}},
+		Folds: []console.Fold{{Title: "Record", Payload: payloadOf(x.Payload)}, {Title: "Request", Payload: payloadOf(x.Request)}, {Title: "Headers", Headers: headersOf(x.Headers)}},
 	}
 	if !x.NotBefore.IsZero() {
 		record.Fields = append(record.Fields, console.Stat{Name: "Not before", Cell: console.Until(x.NotBefore)})
@@ -331,12 +325,28 @@ func auditOf(audit []ledger.Audit) console.Table {
 	return t
 }
 
-// shownBytes returns text as it is, and says of anything else how long it is.
-func shownBytes(b []byte) string {
-	if utf8.Valid(b) {
-		return string(b)
+// payloadOf and headersOf return what is no text for the console, also if there is none.
+func payloadOf(b []byte) []byte { return append([]byte{}, b...) }
+
+func headersOf(h map[string]string) map[string]string {
+	if h == nil {
+		return map[string]string{}
 	}
-	return fmt.Sprintf("%d bytes that are not text", len(b))
+	return h
+}
+
+// reveal records that a person sees what is masked of an effect.
+func (p *Plugin) reveal(ctx context.Context, q console.Query, use operate.Use) error {
+	l := p.ledger.Load()
+	if l == nil {
+		return errNotOpen
+	}
+	k := ledger.Key{Kind: q.Text("kind"), Group: q.Text("group"), ID: q.Text("id")}
+	err := l.RecordReveal(ctx, k, ledger.By{Who: use.Who, Why: use.Why})
+	if errors.Is(err, ledger.ErrNotFound) {
+		return console.ErrNothing
+	}
+	return err
 }
 
 // linkTo returns the address of the page of a key, or of its group.
