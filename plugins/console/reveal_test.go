@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline"
 	pages "github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/console"
@@ -216,4 +217,67 @@ func FuzzMasks(f *testing.F) {
 		require.NoError(t, console.SameShape(text, m.Payload([]byte(text))))
 		require.Less(t, time.Since(began), time.Minute)
 	})
+}
+
+// leaky is a plugin whose action and audit say too much.
+type leaky struct{}
+
+const leak = `status 400: {"password": "hunter2", "n": 5}`
+
+func (leaky) Name() string                          { return "leaky" }
+func (l leaky) Register(r *pipeline.Registry) error { r.Offer(l); return nil }
+
+func (leaky) AuditLogs() []operate.AuditLog {
+	return []operate.AuditLog{{Name: "leaky", Title: "Leaky", Recent: func(context.Context, operate.AuditFilter, int) (operate.AuditPage, error) {
+		return operate.AuditPage{Changes: []operate.Change{{ID: "1", Who: "ann", Why: leak, Action: "pour", Detail: leak}}}, nil
+	}}}
+}
+
+func (leaky) Operations() operate.Operations {
+	answer := operate.Answer{
+		Value: map[string]any{"said": leak, "token": "made for you"}, Lines: []string{leak}, Notes: []string{leak},
+		Tables: []operate.Table{{Columns: []string{"SAID"}, Rows: [][]string{{leak}}}}, Checks: []operate.Check{{Name: "far side", Level: operate.Warn, Text: leak, Remedy: leak}},
+	}
+	return operate.Operations{Actions: []operate.Action{{
+		About: operate.About{Name: "pour", Short: "Pour", Examples: []string{"pour"}, Fields: []operate.Field{{Name: "fail", Type: operate.Switch}}}, Danger: operate.Safe, Role: operate.Operator,
+		Preview: func(_ context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+			if in.Switch("fail") {
+				return operate.Answer{}, errors.New(leak)
+			}
+			return answer, nil
+		},
+		Do: func(_ context.Context, _ *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+			use.Tell(leak)
+			if in.Switch("fail") {
+				return answer, errors.New(leak)
+			}
+			return answer, nil
+		},
+	}}}
+}
+
+// What actions and audits say is masked, too, while the fields of an answer keep their values: they are those
+// of the action, such as a token that it has made.
+func TestActionsAndAuditsSayNoSecret(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, leaky{}, page(loading("broken", nil, errors.New(leak))))
+	var all []string
+	for _, fail := range []string{"true", "false"} {
+		for _, dry := range []string{"true", "false"} {
+			_, text := r.do(http.MethodPost, "/api/v1/actions/pour", `{"dry_run":`+dry+`,"input":{"fail":`+fail+`}}`, "Content-Type: application/json")
+			all = append(all, text)
+		}
+	}
+	require.Contains(t, all[3], `"token": "made for you"`)
+	_, text := r.post("/actions/pour", url.Values{"step": {"preview"}, "in.fail": {"true"}})
+	all = append(all, text)
+	confirm, text := r.previewed("/actions/pour", url.Values{})
+	answer, _ := r.post("/actions/pour", confirm)
+	require.Equal(t, http.StatusSeeOther, answer.StatusCode)
+	all = append(all, text, r.get(answer.Header.Get("Location")), r.get("/api/v1"+answer.Header.Get("Location")), r.get("/tried"), r.get("/api/v1/tried"), r.get("/audit"), r.get("/api/v1/audit"), r.get("/audit.csv"))
+	for i, text := range all {
+		require.Contains(t, text, "[masked]", i)
+		require.NotContains(t, text, "hunter2", i)
+	}
+	r.requireMasked()
 }
