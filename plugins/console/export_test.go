@@ -34,9 +34,12 @@ func (m Masks) Text(text string) string { return m.text(text) }
 
 // SameShape reports how masked JSON differs from the JSON, other than by values that are masked.
 func SameShape(in, out string) error {
+	if !json.Valid([]byte(in)) || strings.IndexByte("{[", strings.TrimLeft(in, " \t\r\n")[0]) < 0 {
+		return nil // it is not shown
+	}
 	var before, after any
-	if json.Unmarshal([]byte(in), &before) != nil || in == "" || strings.IndexByte("{[", strings.TrimLeft(in, " \t\r\n")[0]) < 0 {
-		return nil
+	if err := json.Unmarshal([]byte(in), &before); err != nil {
+		return fmt.Errorf("%s: %w", in, err)
 	}
 	if err := json.Unmarshal([]byte(out), &after); err != nil {
 		return fmt.Errorf("%s: %w", out, err)

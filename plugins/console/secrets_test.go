@@ -83,7 +83,7 @@ func (r *rig) requireMasked() (answers map[string]string) {
 	answers = r.crawl()
 	for address, text := range answers {
 		at := strings.Index(text, planted)
-		require.Less(r.t, at, 0, "%s shows a secret: %s", address, text[max(0, at-100):max(0, min(len(text), at+100))])
+		require.Negative(r.t, at, "%s shows a secret: %s", address, text[max(0, at-100):max(0, min(len(text), at+100))])
 	}
 	return answers
 }
@@ -168,7 +168,9 @@ func TestNoPageShowsASecret(t *testing.T) {
 		require.Equal(t, http.StatusNotFound, answer.StatusCode, text)
 	}
 
-	require.Eventually(t, func() bool { return strings.Contains(p.get("/audit"), "ticket 9") && strings.Contains(p.get("/audit"), "ticket 8") }, 2*time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(p.get("/audit"), "ticket 9") && strings.Contains(p.get("/audit"), "ticket 8")
+	}, 2*time.Minute, 50*time.Millisecond)
 	seen := map[string]string{}
 	for _, log := range []string{"dead-letters", "effects"} {
 		for _, row := range rowsOf(t, p.panels("audit")[log].Value) {
