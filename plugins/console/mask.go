@@ -170,11 +170,15 @@ func (w *walker) group(named bool) {
 		_ = json.Unmarshal(w.in[w.at:end], &name) // it is valid
 		w.copyTo(end)
 		w.copySpace()
-		if end = endOf(w.in, w.at); w.byName && w.hides(name) && string(w.in[w.at:end]) != "null" {
-			w.hide(end)
+		if !w.byName || !w.hides(name) {
+			w.value(true) // without a look for its end, which would read each level of what is nested again
 			continue
 		}
-		w.value(true)
+		if end = endOf(w.in, w.at); string(w.in[w.at:end]) == "null" {
+			w.copyTo(end)
+		} else {
+			w.hide(end)
+		}
 	}
 }
 
@@ -219,9 +223,8 @@ func endOf(in []byte, at int) int {
 }
 
 var (
-	member    = regexp.MustCompile(`(\\*)"([^"\\/?=&]{1,200})\\*"\s*:\s*`)
-	parameter = regexp.MustCompile(`([A-Za-z0-9_.-]{1,200})=([^\s&"',;)]+)`)
-	bearer    = regexp.MustCompile(`(?i)\b(bearer|basic) +[A-Za-z0-9._~+/=-]{8,}`)
+	member = regexp.MustCompile(`(\\*)"([^"\\/?=&]{1,200})\\*"\s*:\s*`)
+	bearer = regexp.MustCompile(`(?i)\b(bearer|basic) +[A-Za-z0-9._~+/=-]{8,}`)
 )
 
 // text hides in a text of any origin, such as an error, what is known to be a field: a member of JSON, also in
@@ -233,18 +236,43 @@ func (m masks) text(text string) string {
 	if first := strings.TrimLeft(text, " \t\r\n"); first != "" && (first[0] == '{' || first[0] == '[') && json.Valid([]byte(text)) {
 		return string(m.json([]byte(text), true, true))
 	}
-	text = m.members(text)
-	text = parameter.ReplaceAllStringFunc(text, func(found string) string {
-		name, value, _ := strings.Cut(found, "=")
-		if value == masked || !m.hides(name) {
-			return found
-		}
-		return name + "=" + m.hidden()
-	})
+	text = m.parameters(m.members(text))
 	return bearer.ReplaceAllStringFunc(text, func(found string) string {
 		scheme, _, _ := strings.Cut(found, " ")
 		return scheme + " " + m.hidden()
 	})
+}
+
+// parameters hides the values of parameters of an address.
+func (m masks) parameters(text string) string {
+	var out strings.Builder
+	for {
+		at := strings.IndexByte(text, '=')
+		if at < 0 {
+			return out.String() + text
+		}
+		name := text[max(0, at-longestName):at]
+		name = name[strings.LastIndexFunc(name, func(c rune) bool { return !inName(c) })+1:]
+		out.WriteString(text[:at+1])
+		if text = text[at+1:]; !m.hides(name) || strings.HasPrefix(text, masked) {
+			continue
+		}
+		end := strings.IndexAny(text, " \t\r\n\f&\"',;)")
+		if end < 0 {
+			end = len(text)
+		}
+		if end > 0 {
+			out.WriteString(m.hidden())
+			text = text[end:]
+		}
+	}
+}
+
+// longestName is the longest name of a parameter, in bytes, that is looked at.
+const longestName = 200
+
+func inName(c rune) bool {
+	return c == '_' || c == '.' || c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
 // members hides members of JSON inside of a text. A value that does not end is hidden up to the end of the text.

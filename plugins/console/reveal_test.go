@@ -199,7 +199,8 @@ func TestMasks(t *testing.T) {
 		`sent Authorization: Bearer abcdefgh12345 to the far side`: `sent Authorization: Bearer [masked] to the far side`,
 		`{"email":"x"}`: `{"email":"[masked]"}`,
 		`the password is wrong: token expired, no "email" given`: `the password is wrong: token expired, no "email" given`,
-		`a="b" c==d e=`: `a="b" c==d e=`,
+		`a="b" c==d e=`:                `a="b" c==d e=`,
+		`to=https://a/?next=email=x&b`: `to=https://a/?next=email=[masked]&b`,
 	} {
 		require.Equal(t, want, m.Text(in), in)
 	}
