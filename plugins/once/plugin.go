@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/pipeline/migration"
@@ -26,9 +28,10 @@ const (
 
 var errNotOpen = fmt.Errorf("once: the ledger is not open: %w: it opens when the services start, and closes when they stop", pipeline.ErrUnavailable)
 
-// errNoLedger is reported by the start, because a plugin with a kind may be registered without settings.
-var errNoLedger = errors.New("once: plugins.once.ledger.dsn must be set, because a plugin has a kind of effects: " +
-	"postgres://… for several instances, or sqlite:/path/of/a/file for one")
+// errNoLedger is reported by the start of a binary whose settings nobody has validated.
+var errNoLedger = errors.New("once: plugins.once.ledger.dsn must be set, because a plugin has a kind of effects: " + dsnForms)
+
+const dsnForms = "postgres://… for several instances, or sqlite:/path/of/a/file for one"
 
 // Config is the section plugins.once of the settings.
 type Config struct {
@@ -45,6 +48,16 @@ func (c *Config) Validate() error {
 	var p setting.Problems
 	p.Under("ledger", c.Ledger.Validate())
 	return p.Err()
+}
+
+// ValidateIn requires the ledger when an enabled plugin has a kind (app.Placed).
+func (p *Plugin) ValidateIn(where app.Where) error {
+	if len(where.NeededBy) == 0 || !p.config.Ledger.DSN.IsZero() {
+		return nil
+	}
+	var problems setting.Problems
+	problems.Check(false, "ledger.dsn", "must be set, because effects of the plugin %s are stored there: %s", strings.Join(where.NeededBy, ", "), dsnForms)
+	return problems.Err()
 }
 
 // Plugin is the capability: the ledger, and the workers that call for the effects of all kinds. Wire
@@ -306,6 +319,7 @@ func (s *workers) check(context.Context) error {
 }
 
 var (
+	_ app.Placed            = (*Plugin)(nil)
 	_ pipeline.Configurable = (*Plugin)(nil)
 	_ pipeline.Migratable   = (*Plugin)(nil)
 	_ pipeline.Drainer      = (*workers)(nil)
