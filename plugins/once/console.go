@@ -243,6 +243,10 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 	} else if err != nil {
 		return nil, err
 	}
+	then, err := next(ctx, l, x)
+	if err != nil {
+		return nil, err
+	}
 	idempotency, value := "", ""
 	if w := p.kindOf(k.Kind); w != nil {
 		idempotency, value = w.effects.describe(k, x.Payload)
@@ -254,7 +258,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 	record := console.Record{
 		Fields: console.Stats{
 			{Name: "State", Cell: effectState(x.Row.State)},
-			{Name: "Next", Cell: console.Word(nextOf(x))},
+			{Name: "Next", Cell: console.Word(then)},
 			{Name: "Kind", Cell: console.Word(k.Kind)},
 			{Name: "Group", Cell: console.Word(k.Group).At(linkTo(groupPage, ledger.Key{Kind: k.Kind, Group: k.Group}))},
 			{Name: "State of the group", Cell: groupState(x.Group)},

@@ -141,10 +141,18 @@ func showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operat
 	if err != nil {
 		return a, err
 	}
+	stops, err := l.Stops(ctx, g.Kind)
+	if err != nil {
+		return a, err
+	}
 	a.Lines = append(a.Lines, "limits of the kind: "+textOfLimits(s))
+	for _, stop := range stops {
+		a.Lines = append(a.Lines, textOfStops([]ledger.Stop{stop}))
+	}
 	a.Value = struct {
 		groupStatus
 		Limits ledger.InForce `json:"limits"`
-	}{a.Value.(groupStatus), s.InForce}
+		Stops  []ledger.Stop  `json:"stops"` // instances that call for nothing of the kind
+	}{a.Value.(groupStatus), s.InForce, append([]ledger.Stop{}, stops...)}
 	return a, nil
 }

@@ -132,6 +132,7 @@ type Explanation struct {
 	NotBefore  time.Time
 	Calls      []rules.Attempt // by epoch; an open call is last
 	Audit      []Audit
+	Registered bool          // this program has the kind, and so its rules
 	NextCall   rules.Next    // Send or Lookup; rules.Ack: none
 	NextCallIn time.Duration // 0: now, or never
 }
