@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -110,7 +111,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		r.Offer(schema) // it is an operate.Examined
 	}
 	kinds := func() []*worker { return pipeline.Offers[*worker](r) }
-	r.Service("once.ledger", &ledgerService{plugin: p, kinds: kinds})
+	r.Offer(ledgerExam{p, kinds})
+	r.Service("once.ledger", &ledgerService{plugin: p, kinds: kinds, warns: true})
 	s := &workers{plugin: p, kinds: kinds}
 	r.Service("once.workers", s)
 	r.Health(pluginName, s.check)
@@ -138,11 +140,11 @@ func (p *Plugin) TurnClock(d time.Duration) {
 }
 
 // kindOf returns a kind of this binary, or nil.
-func (p *Plugin) kindOf(name string) *worker {
-	for _, w := range p.kinds {
-		if w.name == name {
-			return w
-		}
+func (p *Plugin) kindOf(name string) *worker { return kindIn(p.kinds, name) }
+
+func kindIn(kinds []*worker, name string) *worker {
+	if i := slices.IndexFunc(kinds, func(w *worker) bool { return w.name == name }); i >= 0 {
+		return kinds[i]
 	}
 	return nil
 }
@@ -151,6 +153,7 @@ func (p *Plugin) kindOf(name string) *worker {
 type ledgerService struct {
 	plugin *Plugin
 	kinds  func() []*worker
+	warns  bool // of effects that nothing calls for; a command says so itself
 }
 
 // Start implements pipeline.Service.
@@ -178,6 +181,9 @@ func (s *ledgerService) Start(ctx context.Context) error {
 	}
 	if err := l.Register(ctx, all...); err != nil {
 		return errors.Join(err, l.CloseContext(ctx))
+	}
+	if s.warns {
+		p.warnOfAbsent(ctx, l, kinds)
 	}
 	p.kinds = kinds
 	p.ledger.Store(l)
