@@ -1,6 +1,7 @@
 package once
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -267,7 +268,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 			{Name: "Value", Cell: console.Word(value)},
 			{Name: "Idempotency key", Cell: console.Word(idempotency)},
 			{Name: "Receipt", Cell: console.Word(x.Row.Receipt)},
-			{Name: "Perhaps done", Cell: console.Cell{Text: perhaps(x.Row), Data: x.Row.PerhapsDone()}},
+			{Name: "Perhaps done", Cell: perhapsCell(x)},
 			{Name: "From", Cell: console.Word(x.Origin)},
 			{Name: "Accepted", Cell: console.Moment(x.Row.AcceptedAt)},
 			{Name: "Key first used", Cell: console.Moment(x.Row.KeyFirstUsedAt)},
@@ -295,11 +296,9 @@ func effectState(s rules.State) console.Cell {
 	return cell
 }
 
-func perhaps(r rules.Row) string {
-	if r.PerhapsDone() && r.Receipt == "" {
-		return "yes: a request was sent, and its outcome is not known"
-	}
-	return "no"
+func perhapsCell(x ledger.Explanation) console.Cell {
+	is := x.Row.PerhapsDone() || x.Lost != nil
+	return console.Cell{Text: cmp.Or(perhapsDone(is && x.Row.Receipt == "", x.Lost, len(x.Calls)), "no"), Data: is}
 }
 
 func callsOf(calls []rules.Attempt) console.Table {

@@ -27,6 +27,7 @@ type explained struct {
 	NotBefore   time.Time       `json:"not_before,omitzero"`
 	Receipt     string          `json:"receipt,omitempty"`
 	PerhapsDone bool            `json:"perhaps_done"`
+	Lost        *rules.Lost     `json:"lost,omitempty"` // it may have been called for in this time, which a restored ledger does not know
 	KeyUsedAt   time.Time       `json:"key_first_used_at,omitzero"`
 	Calls       []rules.Attempt `json:"calls"`
 	Audit       []ledger.Audit  `json:"audit"`
@@ -46,7 +47,7 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 	e := explained{
 		Key: textOf(k), Value: textOf(k), State: x.Row.State, Group: string(x.Group), Part: x.Part, Origin: x.Origin, Record: string(x.Payload),
 		Request: string(x.Request), AcceptedAt: x.Row.AcceptedAt, SettledAt: x.Row.SettledAt, NotBefore: x.NotBefore, Receipt: x.Row.Receipt,
-		PerhapsDone: x.Row.PerhapsDone(), KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...),
+		PerhapsDone: x.Row.PerhapsDone() || x.Lost != nil, Lost: x.Lost, KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...),
 		Next: then,
 	}
 	if w := p.kindOf(k.Kind); w != nil {
@@ -73,12 +74,25 @@ func (e explained) lines() []string {
 	at("accepted", e.AcceptedAt)
 	at("not before", e.NotBefore)
 	at("key first used", e.KeyUsedAt)
-	if e.PerhapsDone && e.Receipt == "" {
-		add("perhaps done", "yes: a request was sent, and its outcome is not known")
+	if text := perhapsDone(e.PerhapsDone && e.Receipt == "", e.Lost, len(e.Calls)); text != "" {
+		add("perhaps done", text)
 	}
 	add("receipt", e.Receipt)
 	at("settled", e.SettledAt)
 	return lines
+}
+
+// perhapsDone says why an effect is perhaps done, or nothing if it is not.
+func perhapsDone(is bool, lost *rules.Lost, calls int) string {
+	switch {
+	case !is:
+		return ""
+	case lost != nil:
+		return fmt.Sprintf("yes: the ledger was restored, and calls from %s to %s are not in it", lost.Since.UTC().Format(time.RFC3339), lost.Until.UTC().Format(time.RFC3339))
+	case calls == 0:
+		return "yes: its record is older than a restore of the ledger, which does not know of a call"
+	}
+	return "yes: a request was sent, and its outcome is not known"
 }
 
 func (e explained) tables() []operate.Table {
@@ -148,7 +162,7 @@ func nextOf(x ledger.Explanation, held ledger.Held) string {
 	switch {
 	case x.NextCall == rules.Lookup:
 		return "it is looked up " + when + "."
-	case x.NextCall == rules.Send && x.Row.PerhapsDone():
+	case x.NextCall == rules.Send && (x.Row.PerhapsDone() || x.Lost != nil):
 		return "the request is sent again, with the same key and the same bytes, " + when + "."
 	case x.NextCall == rules.Send:
 		return "the request is sent " + when + "."

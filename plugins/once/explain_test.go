@@ -20,8 +20,13 @@ func (o operator) next(i invoice) string { return o.must("once explain", input(i
 // command is an operator with a process of its own, whose kind is that of invoices as change has it.
 func command(t *testing.T, w *oncetest.World, change func(*once.Kind[invoice], *once.KindConfig)) operator {
 	t.Helper()
-	own := oncetest.On(t, w.Once.Settings().(*once.Config).Ledger.DSN.Reveal())
-	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "command"}, own.Once, newInvoices(own.Once, once.ByKey, change))
+	return commandOf(t, w.Once.Settings().(*once.Config).Ledger.DSN.Reveal(), func(o *once.Plugin) pipeline.Plugin { return newInvoices(o, once.ByKey, change) })
+}
+
+func commandOf(t *testing.T, dsn string, plugin func(*once.Plugin) pipeline.Plugin) operator {
+	t.Helper()
+	own := oncetest.On(t, dsn)
+	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "command"}, own.Once, plugin(own.Once))
 	require.NoError(t, err)
 	closed, err := own.Once.OpenForCommand(t.Context(), reg)
 	require.NoError(t, err)

@@ -125,6 +125,9 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 	m.oldest.WithLabelValues(w.name).Set(b.OldestDue.Seconds())
 	m.inFlight.WithLabelValues(w.name).Set(float64(w.inFlight.Load()))
 	w.tellStop(ctx, l)
+	if err := l.LearnLost(ctx, w.name); err != nil && ctx.Err() == nil { // it accepts while it claims nothing
+		w.log.WarnContext(ctx, "the ledger was not asked whether it was restored, which is tried again", logs.Err(err))
+	}
 }
 
 // tellStop tells other processes whether this instance calls for nothing, and why. Only measure calls it.

@@ -82,6 +82,7 @@ func (p *Plugin) Operations() operate.Operations {
 				return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; being called: %d; perhaps done, and looked up: %d.", c.Cancelled, c.Calling, c.Ambiguous), err
 			}),
 			p.limitAction(),
+			p.recoverAction(),
 			{
 				About: p.about("once replay", "Give a failed or unknown effect all its attempts again", effect,
 					"once replay --kind invoice --group acme --id 17 --why \"corrected\""),

@@ -157,8 +157,11 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (x Explanation, err error) 
 			if row.headers != "" {
 				_ = json.Unmarshal([]byte(row.headers), &x.Headers) // Accept encoded it
 			}
+			if lost, ok := kind.policy().MayBeLost(row.Row); ok {
+				x.Lost = &lost
+			}
 			if kind.registered && !row.State.Settled() {
-				next, at := kind.Policy.NextBegin(row.Row, x.Group, now)
+				next, at := kind.policy().NextBegin(row.Row, x.Group, now)
 				x.NextCall, x.NextCallIn = next, max(0, at.Sub(now))
 			}
 			return nil

@@ -43,6 +43,14 @@ CREATE TABLE once_stops (
     PRIMARY KEY (kind, holder)
 ) WITH (fillfactor = 50);
 
+-- The database was restored: what was called for from since to until is not in it.
+CREATE TABLE once_lost (
+    kind  smallint NOT NULL,
+    until timestamptz NOT NULL,
+    since timestamptz NOT NULL,
+    PRIMARY KEY (kind, until)
+);
+
 -- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due.
 CREATE TABLE once_groups (
     kind       smallint NOT NULL,
@@ -201,6 +209,7 @@ DROP TABLE once_attempts;
 DROP TABLE once_due;
 DROP TABLE once_effects;
 DROP TABLE once_groups;
+DROP TABLE once_lost;
 DROP TABLE once_stops;
 DROP TABLE once_slots;
 DROP TABLE once_limits;
