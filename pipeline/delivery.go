@@ -1,6 +1,9 @@
 package pipeline
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Origin is the place that a message came from, as its transport describes it.
 type Origin struct {
@@ -23,9 +26,10 @@ func (o Origin) String() string {
 // context of every message that it emits (WithDelivery), and a handler reads it there (DeliveryFrom).
 type Delivery struct {
 	Origin
-	Delivered int64 // deliveries so far, this one included; 1 when the transport can't count
-	Excused   int64 // of those, how many don't count towards Policy.MaxDeliveries
-	Malformed error // decoding error of the transport; the chain fails the message with it
+	Delivered int64     // deliveries so far, this one included; 1 when the transport can't count
+	Excused   int64     // of those, how many don't count towards Policy.MaxDeliveries
+	Published time.Time // when the record was published, by the clock of its publisher or server; zero: not known
+	Malformed error     // decoding error of the transport; the chain fails the message with it
 	// Revoked is closed when this instance loses the partition of the message. The transport then waits
 	// for the ack or nack, whose outcome still counts, so a handler that waits should nack. Nil, and so
 	// never ready: the transport never takes a partition away.

@@ -128,7 +128,7 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	c.countRead(raw.Offset)
 	msg := unmarshal(raw)
 	now := time.Now()
-	r := &record{offset: raw.Offset, pristine: msg, key: msg.Metadata[pipeline.MetaKey]}
+	r := &record{offset: raw.Offset, published: raw.Timestamp, pristine: msg, key: msg.Metadata[pipeline.MetaKey]}
 	if c.sub.retries != nil {
 		r.due, r.moveAt = pipeline.DueTime(msg.Metadata, now), c.sub.moveAt(raw.Timestamp, now)
 	}
@@ -308,7 +308,7 @@ func (c *claim) offer(r *record, n int) (d delivery, sent, again bool) {
 		Kind: Kind, Source: c.sub.topic, Position: position(c.sub.topic, c.partition, r.offset), Group: c.sub.group, Key: r.key,
 	}
 	msg, cancel := r.delivery(c.sub.values, pipeline.Delivery{
-		Origin: origin, Delivered: int64(died + n), Malformed: c.deadly(died), Revoked: c.ctx.Done(),
+		Origin: origin, Delivered: int64(died + n), Published: r.published, Malformed: c.deadly(died), Revoked: c.ctx.Done(),
 	})
 	end := func() {
 		cancel()

@@ -209,8 +209,9 @@ func TestPoisonTravelsOn(t *testing.T) {
 			d := pipeline.DeliveryFrom(m.Context())
 			require.Equal(t, pipeline.Delivery{
 				Origin:    pipeline.Origin{Kind: Kind, Source: topic, Position: position(topic, 0, int64(len(got)-1)), Group: topic, Key: d.Key},
-				Delivered: 1, Revoked: d.Revoked,
+				Delivered: 1, Published: d.Published, Revoked: d.Revoked,
 			}, d)
+			require.WithinDuration(t, time.Now(), d.Published, time.Hour, "the time of the record")
 			require.Equal(t, d.Key, m.Metadata.Get(pipeline.MetaKey))
 			m.Ack()
 		}

@@ -17,11 +17,13 @@ type record struct {
 
 	pristine *message.Message // each delivery is a copy, so no handler changes it
 	key      string
-	due      time.Time     // zero: now
-	moveAt   time.Time     // when it is moved to the end of its topic, if it is not due by then
-	weight   int64         // bytes taken from the subscription's budget
-	latest   delivery      // the claim's lock guards it
-	move     chan struct{} // while it is not due: a token requests its move
+
+	published time.Time
+	due       time.Time     // zero: now
+	moveAt    time.Time     // when it is moved to the end of its topic, if it is not due by then
+	weight    int64         // bytes taken from the subscription's budget
+	latest    delivery      // the claim's lock guards it
+	move      chan struct{} // while it is not due: a token requests its move
 }
 
 // size is what a record is worth in the window's budget.

@@ -59,7 +59,8 @@ func (e *Effects[T]) accept(ctx context.Context, msgs []*message.Message) []pipe
 // recordOf returns what the ledger stores of a message. Its errors name the place that the message came from,
 // because that is what its publisher knows.
 func (e *Effects[T]) recordOf(m *message.Message) (ledger.Record, error) {
-	origin := pipeline.DeliveryFrom(m.Context()).String()
+	delivery := pipeline.DeliveryFrom(m.Context())
+	origin := delivery.String()
 	v, err := e.kind.decode(m.Payload)
 	if err != nil {
 		if !pipeline.IsPermanent(err) {
@@ -71,7 +72,7 @@ func (e *Effects[T]) recordOf(m *message.Message) (ledger.Record, error) {
 	if err != nil {
 		return ledger.Record{}, withOrigin(origin, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable))
 	}
-	rec.Headers, rec.Origin = traceHeaders(m.Context(), m.Metadata), origin
+	rec.Headers, rec.Origin, rec.Published = traceHeaders(m.Context(), m.Metadata), origin, delivery.Published
 	return rec, nil
 }
 

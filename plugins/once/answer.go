@@ -43,7 +43,7 @@ type Lookup struct {
 	Key         Key
 	Idempotency string
 	Request     []byte    // what every attempt sends; must not be changed
-	LastSent    time.Time // start of the last attempt; zero if there was none
+	LastSent    time.Time // start of the last attempt; zero if the ledger knows of none
 }
 
 // Class is what an answer proves about one attempt or lookup.

@@ -1,7 +1,9 @@
 package once
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,6 +88,7 @@ type trouble struct {
 	mu    sync.Mutex
 	count int       // troubled answers in a row
 	until time.Time // no call before
+	last  string    // troubled answer
 }
 
 // troubleBackoff is the wait between two calls while no effect is worked on.
@@ -100,9 +103,23 @@ func (t *trouble) note(a Answer, decoded bool, now time.Time) {
 	case a.General || a.Class == NotSent:
 		t.count++
 		t.until = now.Add(max(a.RetryAfter, troubleBackoff.Delay(t.count)))
+		t.last = strings.TrimSuffix(classOf(a)+": "+textOfAnswer(a), ": ")
 	case aboutTheEffect(a):
 		t.count, t.until = 0, time.Time{}
 	}
+}
+
+// lasting is the number of troubled answers in a row from which on people are told.
+const lasting = 2
+
+// reason says why calls wait, or nothing.
+func (t *trouble) reason() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.count < lasting {
+		return ""
+	}
+	return fmt.Sprintf("the far side works for no effect, so one call at a time finds out whether it does again; its last answer: %s", t.last)
 }
 
 // limit returns how many calls may run at once, of at most all. When fewer run, the caller may wait for

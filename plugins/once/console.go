@@ -1,6 +1,7 @@
 package once
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,6 +242,10 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 	} else if err != nil {
 		return nil, err
 	}
+	then, err := next(ctx, l, x)
+	if err != nil {
+		return nil, err
+	}
 	idempotency, value := "", ""
 	if w := p.kindOf(k.Kind); w != nil {
 		idempotency, value = w.effects.describe(k, x.Payload)
@@ -248,7 +253,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 	record := console.Record{
 		Fields: console.Stats{
 			{Name: "State", Cell: effectState(x.Row.State)},
-			{Name: "Next", Cell: console.Word(nextOf(x))},
+			{Name: "Next", Cell: console.Word(then)},
 			{Name: "Kind", Cell: console.Word(k.Kind)},
 			{Name: "Group", Cell: console.Word(k.Group).At(linkTo(groupPage, ledger.Key{Kind: k.Kind, Group: k.Group}))},
 			{Name: "State of the group", Cell: groupState(x.Group)},
@@ -257,7 +262,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 			{Name: "Value", Cell: console.Word(value)},
 			{Name: "Idempotency key", Cell: console.Word(idempotency)},
 			{Name: "Receipt", Cell: console.Word(x.Row.Receipt)},
-			{Name: "Perhaps done", Cell: console.Cell{Text: perhaps(x.Row), Data: x.Row.PerhapsDone()}},
+			{Name: "Perhaps done", Cell: perhapsCell(x)},
 			{Name: "From", Cell: console.Word(x.Origin)},
 			{Name: "Accepted", Cell: console.Moment(x.Row.AcceptedAt)},
 			{Name: "Key first used", Cell: console.Moment(x.Row.KeyFirstUsedAt)},
@@ -285,11 +290,9 @@ func effectState(s rules.State) console.Cell {
 	return cell
 }
 
-func perhaps(r rules.Row) string {
-	if r.PerhapsDone() && r.Receipt == "" {
-		return "yes: a request was sent, and its outcome is not known"
-	}
-	return "no"
+func perhapsCell(x ledger.Explanation) console.Cell {
+	is := x.Row.PerhapsDone() || x.Lost != nil
+	return console.Cell{Text: cmp.Or(perhapsDone(is && x.Row.Receipt == "", x.Lost, len(x.Calls)), "no"), Data: is}
 }
 
 func callsOf(calls []rules.Attempt) console.Table {

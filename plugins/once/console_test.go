@@ -68,7 +68,8 @@ func TestPagesOfEffects(t *testing.T) {
 		_, err = p.effects.Enqueue(t.Context(), one)
 		require.NoError(t, err)
 		require.Contains(t, o.see("effects/group", "group", in), `"waiting":1`)
-		require.Contains(t, o.see("effects/effect", "effect", in), `"next":"the request is sent now."`)
+		p.effects.Measure(t.Context())
+		require.Contains(t, o.see("effects/effect", "effect", in), `"next":"the request is sent when an instance calls for the kind invoice again. `)
 	})
 }
 

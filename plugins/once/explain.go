@@ -27,6 +27,7 @@ type explained struct {
 	NotBefore   time.Time       `json:"not_before,omitzero"`
 	Receipt     string          `json:"receipt,omitempty"`
 	PerhapsDone bool            `json:"perhaps_done"`
+	Lost        *rules.Lost     `json:"lost,omitempty"` // it may have been called for in this time, which a restored ledger does not know
 	KeyUsedAt   time.Time       `json:"key_first_used_at,omitzero"`
 	Calls       []rules.Attempt `json:"calls"`
 	Audit       []ledger.Audit  `json:"audit"`
@@ -39,11 +40,15 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 	if err != nil {
 		return operate.Answer{}, notFound(err, "%s is not in the ledger. If its record was published, it may still wait in its topic, or be a dead letter (deadletter list)", textOf(k))
 	}
+	then, err := next(ctx, l, x)
+	if err != nil {
+		return operate.Answer{}, err
+	}
 	e := explained{
 		Key: textOf(k), Value: textOf(k), State: x.Row.State, Group: string(x.Group), Part: x.Part, Origin: x.Origin, Record: string(x.Payload),
 		Request: string(x.Request), AcceptedAt: x.Row.AcceptedAt, SettledAt: x.Row.SettledAt, NotBefore: x.NotBefore, Receipt: x.Row.Receipt,
-		PerhapsDone: x.Row.PerhapsDone(), KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...),
-		Next: nextOf(x),
+		PerhapsDone: x.Row.PerhapsDone() || x.Lost != nil, Lost: x.Lost, KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...),
+		Next: then,
 	}
 	if w := p.kindOf(k.Kind); w != nil {
 		e.Idempotency, e.Value = w.effects.describe(k, x.Payload)
@@ -69,12 +74,25 @@ func (e explained) lines() []string {
 	at("accepted", e.AcceptedAt)
 	at("not before", e.NotBefore)
 	at("key first used", e.KeyUsedAt)
-	if e.PerhapsDone && e.Receipt == "" {
-		add("perhaps done", "yes: a request was sent, and its outcome is not known")
+	if text := perhapsDone(e.PerhapsDone && e.Receipt == "", e.Lost, len(e.Calls)); text != "" {
+		add("perhaps done", text)
 	}
 	add("receipt", e.Receipt)
 	at("settled", e.SettledAt)
 	return lines
+}
+
+// perhapsDone says why an effect is perhaps done, or nothing if it is not.
+func perhapsDone(is bool, lost *rules.Lost, calls int) string {
+	switch {
+	case !is:
+		return ""
+	case lost != nil:
+		return fmt.Sprintf("yes: the ledger was restored, and calls from %s to %s are not in it", lost.Since.UTC().Format(time.RFC3339), lost.Until.UTC().Format(time.RFC3339))
+	case calls == 0:
+		return "yes: its record is older than a restore of the ledger, which does not know of a call"
+	}
+	return "yes: a request was sent, and its outcome is not known"
 }
 
 func (e explained) tables() []operate.Table {
@@ -110,12 +128,16 @@ func (e explained) tables() []operate.Table {
 	return tables
 }
 
-// nextOf says what happens next with an effect, or what an operator can do.
-func nextOf(x ledger.Explanation) string {
-	in := "now"
-	if x.NextCallIn > 0 {
-		in = "in " + x.NextCallIn.Round(time.Millisecond).String()
+// next reads what an effect waits for, and says what happens next with it, or what an operator can do.
+func next(ctx context.Context, l *ledger.Ledger, x ledger.Explanation) (string, error) {
+	if x.Row.State.Settled() {
+		return nextOf(x, ledger.Held{}), nil
 	}
+	held, err := l.Held(ctx, x.Key)
+	return nextOf(x, held), err
+}
+
+func nextOf(x ledger.Explanation, held ledger.Held) string {
 	_, open := x.Row.OpenCall()
 	switch {
 	case x.Row.State == rules.Success:
@@ -127,15 +149,83 @@ func nextOf(x ledger.Explanation) string {
 	case x.Row.State == rules.Unknown:
 		return "it may have been done, and nothing more is tried. Look at the far side, then `once resolve --done RECEIPT` or `--not-done`."
 	case open && x.NextCallIn > 0:
-		return fmt.Sprintf("%s is calling for it. If that worker has died, its lease ends %s.", x.Row.AttemptBy, in)
+		return fmt.Sprintf("%s is calling for it. If that worker has died, its lease ends %s.", x.Row.AttemptBy, in(x.NextCallIn))
 	case x.Group == rules.GroupPaused:
 		return "nothing until its group is resumed: `once resume`."
-	case x.NextCall == rules.Lookup:
-		return "it is looked up " + in + "."
-	case x.NextCall == rules.Send && x.Row.PerhapsDone():
-		return "the request is sent again " + in + ", with the same key and the same bytes."
-	case x.NextCall == rules.Send:
-		return "the request is sent " + in + "."
+	case !x.Registered:
+		return fmt.Sprintf("this binary does not have the kind %s, so a program that has it decides. If none runs, nothing happens.", x.Kind)
 	}
-	return "no attempt is left, so it ends when it is taken up " + in + "."
+	when := in(x.NextCallIn)
+	if x.NextCallIn <= 0 {
+		when = whenHeld(x.Kind, held)
+	}
+	switch {
+	case x.NextCall == rules.Lookup:
+		return "it is looked up " + when + "."
+	case x.NextCall == rules.Send && (x.Row.PerhapsDone() || x.Lost != nil):
+		return "the request is sent again, with the same key and the same bytes, " + when + "."
+	case x.NextCall == rules.Send:
+		return "the request is sent " + when + "."
+	}
+	return "no attempt is left, so it ends when it is taken up: " + when + "."
+}
+
+func in(d time.Duration) string {
+	if d <= 0 {
+		return "now"
+	}
+	return "in " + d.Round(time.Millisecond).String()
+}
+
+// overdue is how long an effect may be due before it is worth a word that nobody takes it up.
+const overdue = 30 * time.Second
+
+// whenHeld says when an effect that is due is called for.
+func whenHeld(kind string, h ledger.Held) string {
+	var waits []string
+	if len(h.Stops) > 0 {
+		waits = append(waits, "when an instance calls for the kind "+kind+" again. At the moment "+textOfStops(h.Stops))
+	}
+	ahead := ""
+	if h.Ahead > 0 {
+		ahead = ", with " + atMost(h.Ahead) + " ahead of it"
+	}
+	most := ledger.Limits{InFlight: h.Limits.InFlight}
+	if most.InFlight > 0 && h.Calling >= int64(most.InFlight) {
+		waits = append(waits, fmt.Sprintf("when calls end, because the kind %s has a limit of %s (%s) and %d run%s", kind, most, h.Limits.InFlightFrom, h.Calling, ahead))
+	}
+	if rate := (ledger.Limits{PerSecond: h.Limits.PerSecond}); rate.PerSecond > 0 {
+		wait := h.TokenIn + time.Duration(float64(h.Ahead)/rate.PerSecond*float64(time.Second))
+		if wait >= time.Second {
+			waits = append(waits, fmt.Sprintf("when the limit of the kind %s allows it, which is %s (%s)%s: in about %s", kind, rate, h.Limits.PerSecondFrom, ahead, wait.Round(time.Second)))
+		}
+	}
+	switch {
+	case len(waits) > 0:
+		return strings.Join(waits, ", and ")
+	case h.Ahead > 0:
+		return "after those of the kind " + kind + " that have been due for longer, which are " + atMost(h.Ahead)
+	case h.DueFor > overdue:
+		return fmt.Sprintf("when an instance takes it up. It has been due for %s: does an instance run that has the kind %s?", h.DueFor.Round(time.Second), kind)
+	}
+	return "now"
+}
+
+func atMost(n int64) string {
+	if n >= ledger.BacklogLimit {
+		return fmt.Sprintf("%d or more effects", n)
+	}
+	if n == 1 {
+		return "1 effect"
+	}
+	return fmt.Sprintf("%d effects", n)
+}
+
+// textOfStops names the instances that call for nothing, and why.
+func textOfStops(stops []ledger.Stop) string {
+	var each []string
+	for _, s := range stops {
+		each = append(each, fmt.Sprintf("%s has called for nothing since %s: %s", s.Instance, s.Since.UTC().Format(time.RFC3339), s.Reason))
+	}
+	return strings.Join(each, "; ")
 }

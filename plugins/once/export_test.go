@@ -1,6 +1,12 @@
 package once
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
 
 // AskAll takes all places of questions about states. free gives them back.
 func (p *Plugin) AskAll() (free func()) {
@@ -22,3 +28,12 @@ func (e *Effects[T]) Claims() bool { return e.worker.claiming.Err() == nil }
 
 // Collectors returns the metrics.
 func (p *Plugin) Collectors() []prometheus.Collector { return p.metrics.collectors() }
+
+// Measure does now what an instance does every few seconds.
+func (e *Effects[T]) Measure(ctx context.Context) { e.worker.measure(ctx, e.plugin.ledger.Load()) }
+
+// OpenForCommand opens the ledger as a command does, which calls for nothing.
+func (p *Plugin) OpenForCommand(ctx context.Context, r *pipeline.Registry) (closed func(context.Context) error, err error) {
+	s := &ledgerService{plugin: p, kinds: func() []*worker { return pipeline.Offers[*worker](r) }}
+	return s.Stop, s.Start(ctx)
+}

@@ -132,7 +132,7 @@ func limitsCell(f *ledger.InForce) console.Cell {
 }
 
 // showStatus answers with the status of a group, and the limits of its kind.
-func showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
+func (p *Plugin) showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
 	a, err := previewGroup(ctx, l, g, in)
 	if err != nil {
 		return a, err
@@ -141,10 +141,21 @@ func showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operat
 	if err != nil {
 		return a, err
 	}
+	stops, err := l.Stops(ctx, g.Kind)
+	if err != nil {
+		return a, err
+	}
 	a.Lines = append(a.Lines, "limits of the kind: "+textOfLimits(s))
+	for _, stop := range stops {
+		a.Lines = append(a.Lines, textOfStops([]ledger.Stop{stop}))
+	}
+	if group := a.Value.(groupStatus); p.kindOf(g.Kind) == nil && group.Waiting+group.Calling > 0 {
+		a.Notes = append(a.Notes, absentNote(ledger.KindBacklog{Kind: g.Kind, Open: group.Waiting + group.Calling}))
+	}
 	a.Value = struct {
 		groupStatus
 		Limits ledger.InForce `json:"limits"`
-	}{a.Value.(groupStatus), s.InForce}
+		Stops  []ledger.Stop  `json:"stops"` // instances that call for nothing of the kind
+	}{a.Value.(groupStatus), s.InForce, append([]ledger.Stop{}, stops...)}
 	return a, nil
 }

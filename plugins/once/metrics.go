@@ -124,6 +124,28 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 	}
 	m.oldest.WithLabelValues(w.name).Set(b.OldestDue.Seconds())
 	m.inFlight.WithLabelValues(w.name).Set(float64(w.inFlight.Load()))
+	w.tellStop(ctx, l)
+	if err := l.LearnLost(ctx, w.name); err != nil && ctx.Err() == nil { // it accepts while it claims nothing
+		w.log.WarnContext(ctx, "the ledger was not asked whether it was restored, which is tried again", logs.Err(err))
+	}
+}
+
+// tellStop tells other processes whether this instance calls for nothing, and why. Only measure calls it.
+func (w *worker) tellStop(ctx context.Context, l *ledger.Ledger) {
+	reason := w.trouble.reason()
+	if !w.effects.ready() {
+		reason = "its client would send nothing now, such as while the breaker of the far side is open"
+	}
+	if reason == "" && !w.stopTold {
+		return
+	}
+	if err := l.SetStop(ctx, w.name, reason, measureStale); err != nil {
+		if ctx.Err() == nil {
+			w.log.WarnContext(ctx, "the commands are not told whether effects are called for, which is tried again", logs.Err(err))
+		}
+		return
+	}
+	w.stopTold = reason != ""
 }
 
 // stalledAfter is how long an effect may be due while this instance settles none of its kind.

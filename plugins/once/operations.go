@@ -50,11 +50,11 @@ func (p *Plugin) Operations() operate.Operations {
 					{Name: "kind", Help: "only of this `kind`"},
 					{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"},
 				}, "once", "once --kind invoice --limit 200"),
-				Read: p.withLedger(listGroups),
+				Read: p.withLedger(p.listGroups),
 			},
 			{
 				About: p.about("once status", "Show the totals of a group, and what it waits for", group, "once status --kind invoice --group acme"),
-				Read:  p.withGroup(showStatus),
+				Read:  p.withGroup(p.showStatus),
 			},
 			{
 				About: p.about("once explain", "Show the history of one effect, and the next step", effect,
@@ -82,6 +82,7 @@ func (p *Plugin) Operations() operate.Operations {
 				return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; being called: %d; perhaps done, and looked up: %d.", c.Cancelled, c.Calling, c.Ambiguous), err
 			}),
 			p.limitAction(),
+			p.recoverAction(),
 			{
 				About: p.about("once replay", "Give a failed or unknown effect all its attempts again", effect,
 					"once replay --kind invoice --group acme --id 17 --why \"corrected\""),
@@ -161,7 +162,7 @@ func (p *Plugin) withEffect(do func(context.Context, *ledger.Ledger, ledger.Key,
 
 func byOf(use operate.Use) ledger.By { return ledger.By{Who: use.Who, Why: use.Why} }
 
-func listGroups(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
+func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
 	limit := in.Number("limit")
 	if limit < 1 {
 		return operate.Answer{}, &operate.InputError{Problem: "--limit must be > 0"}
@@ -188,7 +189,11 @@ func listGroups(ctx context.Context, l *ledger.Ledger, in operate.Input) (operat
 	if more {
 		a.Notes = []string{fmt.Sprintf("There are more than %d groups; --limit shows them.", limit)}
 	}
-	return a, nil
+	left, err := absent(ctx, l, p.kinds)
+	for _, k := range left {
+		a.Notes = append(a.Notes, absentNote(k))
+	}
+	return a, err
 }
 
 // groupStatus is a group for programs.

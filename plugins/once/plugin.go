@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/pipeline/migration"
@@ -26,9 +29,10 @@ const (
 
 var errNotOpen = fmt.Errorf("once: the ledger is not open: %w: it opens when the services start, and closes when they stop", pipeline.ErrUnavailable)
 
-// errNoLedger is reported by the start, because a plugin with a kind may be registered without settings.
-var errNoLedger = errors.New("once: plugins.once.ledger.dsn must be set, because a plugin has a kind of effects: " +
-	"postgres://… for several instances, or sqlite:/path/of/a/file for one")
+// errNoLedger is reported by the start of a binary whose settings nobody has validated.
+var errNoLedger = errors.New("once: plugins.once.ledger.dsn must be set, because a plugin has a kind of effects: " + dsnForms)
+
+const dsnForms = "postgres://… for several instances, or sqlite:/path/of/a/file for one"
 
 // Config is the section plugins.once of the settings.
 type Config struct {
@@ -45,6 +49,16 @@ func (c *Config) Validate() error {
 	var p setting.Problems
 	p.Under("ledger", c.Ledger.Validate())
 	return p.Err()
+}
+
+// ValidateIn requires the ledger when an enabled plugin has a kind (app.Placed).
+func (p *Plugin) ValidateIn(where app.Where) error {
+	if len(where.NeededBy) == 0 || !p.config.Ledger.DSN.IsZero() {
+		return nil
+	}
+	var problems setting.Problems
+	problems.Check(false, "ledger.dsn", "must be set, because effects of the plugin %s are stored there: %s", strings.Join(where.NeededBy, ", "), dsnForms)
+	return problems.Err()
 }
 
 // Plugin is the capability: the ledger, and the workers that call for the effects of all kinds. Wire
@@ -97,7 +111,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		r.Offer(schema) // it is an operate.Examined
 	}
 	kinds := func() []*worker { return pipeline.Offers[*worker](r) }
-	r.Service("once.ledger", &ledgerService{plugin: p, kinds: kinds})
+	r.Offer(ledgerExam{p, kinds})
+	r.Service("once.ledger", &ledgerService{plugin: p, kinds: kinds, warns: true})
 	s := &workers{plugin: p, kinds: kinds}
 	r.Service("once.workers", s)
 	r.Health(pluginName, s.check)
@@ -125,11 +140,11 @@ func (p *Plugin) TurnClock(d time.Duration) {
 }
 
 // kindOf returns a kind of this binary, or nil.
-func (p *Plugin) kindOf(name string) *worker {
-	for _, w := range p.kinds {
-		if w.name == name {
-			return w
-		}
+func (p *Plugin) kindOf(name string) *worker { return kindIn(p.kinds, name) }
+
+func kindIn(kinds []*worker, name string) *worker {
+	if i := slices.IndexFunc(kinds, func(w *worker) bool { return w.name == name }); i >= 0 {
+		return kinds[i]
 	}
 	return nil
 }
@@ -138,6 +153,7 @@ func (p *Plugin) kindOf(name string) *worker {
 type ledgerService struct {
 	plugin *Plugin
 	kinds  func() []*worker
+	warns  bool // of effects that nothing calls for; a command says so itself
 }
 
 // Start implements pipeline.Service.
@@ -165,6 +181,9 @@ func (s *ledgerService) Start(ctx context.Context) error {
 	}
 	if err := l.Register(ctx, all...); err != nil {
 		return errors.Join(err, l.CloseContext(ctx))
+	}
+	if s.warns {
+		p.warnOfAbsent(ctx, l, kinds)
 	}
 	p.kinds = kinds
 	p.ledger.Store(l)
@@ -306,6 +325,7 @@ func (s *workers) check(context.Context) error {
 }
 
 var (
+	_ app.Placed            = (*Plugin)(nil)
 	_ pipeline.Configurable = (*Plugin)(nil)
 	_ pipeline.Migratable   = (*Plugin)(nil)
 	_ pipeline.Drainer      = (*workers)(nil)

@@ -50,6 +50,7 @@ type worker struct {
 	inForce     atomic.Pointer[ledger.InForce] // the limits at the last look
 	limited     atomic.Int64                   // Unix nanoseconds of the last wait for a limit
 	measured    atomic.Pointer[measurement]
+	stopTold    bool // of measure: the ledger may have a stop of this instance
 	settles     settler
 
 	claiming context.Context // ends when nothing is claimed any more

@@ -83,7 +83,7 @@ func (l *Ledger) acceptTogether(ctx context.Context, items []*acceptItem, wait t
 		for _, item := range items {
 			if fresh[item.key] == nil {
 				row := newRow(item.record, item.key)
-				row.Row, _, _ = item.kind.Policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Group: read.state(item.key.of())})
+				row.Row, _, _ = item.kind.policy().Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Group: read.state(item.key.of()), Published: item.record.Published})
 				fresh[item.key] = row
 				writes.inserts = append(writes.inserts, row)
 			}
@@ -153,7 +153,7 @@ func (l *Ledger) acceptAgain(ctx context.Context, items []*acceptItem, w readReq
 
 func acceptedAgain(item *acceptItem, row *storedRow, ev rules.Event) (rules.Row, rules.Writes, rules.Decision) {
 	ev.Kind, ev.SameRequest = rules.EventAcceptAgain, bytes.Equal(row.requestToSend(), requestOf(item.record))
-	return item.kind.Policy.Apply(row.Row, ev)
+	return item.kind.policy().Apply(row.Row, ev)
 }
 
 func resultOf(row rules.Row, d rules.Decision) Accepted {

@@ -84,7 +84,7 @@ func (l *Ledger) AcceptTx(ctx context.Context, tx Execer, records []Record) erro
 				continue
 			}
 			row := newRow(item.record, item.key)
-			row.Row, _, _ = item.kind.Policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: now, Group: rules.GroupRunning})
+			row.Row, _, _ = item.kind.policy().Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: now, Group: rules.GroupRunning})
 			fresh[item.key] = row
 			rows = append(rows, row)
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
-// The limits that an operator has set ride along, so that all instances learn of a change without a statement of its own.
+// The limits that an operator has set, and the number of losses, ride along, so that all instances learn of a change without a statement of its own.
 const sqlDue = `SELECT l.lane, (SELECT min(d.at) FROM once_due AS d WHERE d.kind = $1 AND d.lane = l.lane),
-	(SELECT m.per_second FROM once_limits AS m WHERE m.kind = $1), (SELECT m.in_flight FROM once_limits AS m WHERE m.kind = $1) FROM (%s) AS l`
+	(SELECT m.per_second FROM once_limits AS m WHERE m.kind = $1), (SELECT m.in_flight FROM once_limits AS m WHERE m.kind = $1), (SELECT count(*) FROM once_lost AS m WHERE m.kind = $1) FROM (%s) AS l`
 
 // laneList is a query of all lanes.
 func laneList() (sql string) {
@@ -37,11 +37,12 @@ func (l *Ledger) Due(ctx context.Context, kind string) (due Due, err error) {
 	err = l.briefly(ctx, "due", func(ctx context.Context) error {
 		return l.store.read(ctx, func(q querier, now time.Time) error {
 			due = Due{Next: -1}
-			return q.query(ctx, func(r scanner) error {
+			losses := 0
+			err := q.query(ctx, func(r scanner) error {
 				var lane int
 				var at portableTime
 				var set steered
-				err := r.Scan(&lane, &at, &set.perSecond, &set.inFlight)
+				err := r.Scan(&lane, &at, &set.perSecond, &set.inFlight, &losses)
 				due.Limits = set.over(k.Limits)
 				if err != nil || time.Time(at).IsZero() {
 					return err
@@ -55,6 +56,10 @@ func (l *Ledger) Due(ctx context.Context, kind string) (due Due, err error) {
 				}
 				return nil
 			}, fmt.Sprintf(sqlDue, laneList()), k.number)
+			if err != nil || losses == len(k.losses()) {
+				return err
+			}
+			return k.learnLost(ctx, q)
 		})
 	})
 	slices.Sort(due.Lanes)
@@ -128,14 +133,14 @@ func readClaim(ctx context.Context, tx transaction, read *readResult) error {
 
 // claim decides the effects that a claim has locked.
 func (k *kind) claim(read *readResult, writes *writeSet) (claimed []Claimed, rows []*storedRow) {
-	changes := newChanges(read)
+	changes, policy := newChanges(read), k.policy()
 	for _, key := range read.due {
 		row := read.rows[key]
 		if row == nil {
 			continue // another transaction has it
 		}
 		lastSent, lastCall := row.lastSent(), row.AttemptStartedAt
-		next, eff, d := k.Policy.Apply(row.Row, rules.Event{Kind: rules.EventBegin, Now: read.now, Group: read.state(key.of()), SameRequest: true})
+		next, eff, d := policy.Apply(row.Row, rules.Event{Kind: rules.EventBegin, Now: read.now, Group: read.state(key.of()), SameRequest: true})
 		changes.apply(row, next, eff, true)
 		switch d.Next {
 		case rules.Send:

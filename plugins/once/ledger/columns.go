@@ -193,6 +193,10 @@ var (
 		stateCol("state", func(r *storedRow) *rules.State { return &r.State }),
 		timeCol("next_attempt_at", func(r *storedRow) *time.Time { return &r.NextAttemptAt }),
 		timeCol("settled_at", func(r *storedRow) *time.Time { return &r.SettledAt }),
+		// Set by an acceptance only after a restore.
+		col("maybe_done", func(r *storedRow) *bool { return &r.MaybeDone }).or("FALSE"),
+		col("looking_up", func(r *storedRow) *bool { return &r.LookingUp }).or("FALSE"),
+		timeCol("first_sent_at", func(r *storedRow) *time.Time { return &r.FirstSentAt }),
 	}
 	updatedColumns = []column[storedRow]{
 		col("epoch", func(r *storedRow) *int64 { return &r.Epoch }).or("0"),
@@ -202,11 +206,8 @@ var (
 		col("released", func(r *storedRow) *int { return &r.Released }).or("0"),
 		col("failures", func(r *storedRow) *int { return &r.Failures }).or("0"),
 		col("interruptions", func(r *storedRow) *int { return &r.Interruptions }).or("0"),
-		col("maybe_done", func(r *storedRow) *bool { return &r.MaybeDone }).or("FALSE"),
-		col("looking_up", func(r *storedRow) *bool { return &r.LookingUp }).or("FALSE"),
 		col("not_done_seen", func(r *storedRow) *bool { return &r.NotDoneSeen }).or("FALSE"),
 		timeCol("lease_until", func(r *storedRow) *time.Time { return &r.LeaseUntil }),
-		timeCol("first_sent_at", func(r *storedRow) *time.Time { return &r.FirstSentAt }),
 		timeCol("key_first_used_at", func(r *storedRow) *time.Time { return &r.KeyFirstUsedAt }),
 		timeCol("attempt_started_at", func(r *storedRow) *time.Time { return &r.AttemptStartedAt }),
 		timeCol("last_sent_at", func(r *storedRow) *time.Time { return &r.lastSentAt }),

@@ -2,7 +2,9 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -13,6 +15,21 @@ type kind struct {
 	Kind
 	number     int64
 	registered bool
+	lost       atomic.Pointer[[]rules.Lost] // nil: none
+}
+
+// policy is that of the settings, with what the ledger has lost.
+func (k *kind) policy() rules.Policy {
+	p := k.Policy
+	p.Lost = k.losses()
+	return p
+}
+
+func (k *kind) losses() []rules.Lost {
+	if lost := k.lost.Load(); lost != nil {
+		return *lost
+	}
+	return nil
 }
 
 // home is where the tables are, for a caller's transaction.
@@ -62,7 +79,7 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 	}
 	return l.call(ctx, "register kinds", func(ctx context.Context) error {
 		var h home
-		numbers := map[string]int64{}
+		numbers, lost := map[string]int64{}, map[int64][]rules.Lost{}
 		// No kind has the number 0, so its lock is the one of all kinds.
 		err := l.update(ctx, groupLock{exclusive: &groupID{}}, func(q querier, _ time.Time) error {
 			clear(numbers)
@@ -72,6 +89,10 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 				}
 			}
 			if err := readKinds(ctx, q, numbers); err != nil {
+				return err
+			}
+			clear(lost)
+			if err := readLost(ctx, q, lost); err != nil {
 				return err
 			}
 			if err := q.query(ctx, func(r scanner) error { return r.Scan(&h.id) }, sqlLedgerID); err != nil {
@@ -89,9 +110,10 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 		defer l.mu.Unlock()
 		l.home = h
 		for _, k := range kinds {
-			l.add(&kind{k, numbers[k.Name], true})
+			l.add(&kind{Kind: k, number: numbers[k.Name], registered: true})
 		}
 		l.addFound(numbers)
+		l.setLost(lost)
 		return nil
 	})
 }
@@ -148,13 +170,16 @@ func (l *Ledger) known(ctx context.Context, name string) (*kind, error) {
 
 // findKinds reads the kinds that other programs have registered.
 func (l *Ledger) findKinds(ctx context.Context) error {
-	numbers := map[string]int64{}
-	if err := l.store.read(ctx, func(q querier, _ time.Time) error { return readKinds(ctx, q, numbers) }); err != nil {
+	numbers, lost := map[string]int64{}, map[int64][]rules.Lost{}
+	if err := l.store.read(ctx, func(q querier, _ time.Time) error {
+		return errors.Join(readKinds(ctx, q, numbers), readLost(ctx, q, lost))
+	}); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.addFound(numbers)
+	l.setLost(lost)
 	return nil
 }
 

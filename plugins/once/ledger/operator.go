@@ -92,7 +92,7 @@ func (l *Ledger) operate(ctx context.Context, what string, k Key,
 			}
 			changes := newChanges(read)
 			changes.of(row)
-			next, eff, audit, err := decide(row, late, rules.Event{Now: read.now, Group: read.state(key.of())}, kind.Policy)
+			next, eff, audit, err := decide(row, late, rules.Event{Now: read.now, Group: read.state(key.of())}, kind.policy())
 			if err != nil {
 				return err
 			}

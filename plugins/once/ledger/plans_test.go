@@ -49,6 +49,7 @@ func hotStatements() []planned {
 		"once_due": "once_due_pkey|once_due_calling", "once_effects": "once_effects_pkey"}
 	backlog := map[string]string{"once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey", "once_due": "once_due_at|once_due_calling"}
 	slots := map[string]string{"once_slots": "once_slots_pkey"}
+	stops := map[string]string{"once_stops": "once_stops_pkey"}
 	list := []planned{
 		{name: "read groups", sql: pgReadGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey"}, rows: 8},
 		{name: "park groups", sql: pgParkGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey|once_groups_parked"}, rows: 8},
@@ -63,11 +64,18 @@ func hotStatements() []planned {
 		{name: "delete problems", sql: deleteProblems.postgres, args: arraysOf(deleteProblems, key), via: problems, rows: 8},
 		{name: "insert deltas", sql: insertDeltas.postgres, args: arraysOf(insertDeltas, map[string]string{"number": "g"})},
 
-		{name: "due", sql: fmt.Sprintf(sqlDue, laneList()), args: []string{"1"}, via: map[string]string{"once_due": "once_due_at", "once_limits": "once_limits_pkey"}, rows: 16, cold: true},
+		{name: "due", sql: fmt.Sprintf(sqlDue, laneList()), args: []string{"1"}, via: map[string]string{"once_due": "once_due_at", "once_limits": "once_limits_pkey", "once_lost": "once_lost_pkey"}, rows: 20, cold: true},
+		{name: "lost", sql: sqlLostOf, args: []string{"1"}, via: map[string]string{"once_lost": "once_lost_pkey"}, rows: 20, cold: true},
 		{name: "limits", sql: sqlLimits, args: []string{"1"}, via: map[string]string{"once_limits": "once_limits_pkey"}, rows: 1, cold: true},
 		{name: "slots", sql: sqlSlots, args: []string{"1"}, via: slots, rows: 20, cold: true},
 		{name: "free slots", sql: sqlFreeSlots, args: []string{"1", "'i1'"}, via: slots, rows: 1, cold: true},
 		{name: "forget slots", sql: sqlForgetSlots, args: []string{"1", "now()"}, via: slots, rows: 20, cold: true},
+		{name: "stops", sql: sqlStops, args: []string{"1", "now()"}, via: stops, rows: 20, cold: true},
+		{name: "end stop", sql: sqlEndStop, args: []string{"1", "'i1'"}, via: stops, rows: 1, cold: true},
+		{name: "forget stops", sql: sqlForgetStops, args: []string{"1", "now()"}, via: stops, rows: 20, cold: true},
+		{name: "due at", sql: sqlDueAt, args: []string{"1", "'g1'", "'n7'"}, via: due, rows: 1, cold: true},
+		{name: "ahead", sql: sqlAhead, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_at"}, rows: BacklogLimit, cold: true},
+		{name: "calling", sql: sqlCalling, args: []string{"1"}, via: map[string]string{"once_due": "once_due_calling"}, rows: 1, cold: true},
 		{name: "fold", sql: pgFold, args: []string{"20", "now()"}, via: map[string]string{"once_deltas": "once_deltas_pkey"}, rows: 20, cold: true},
 		{name: "parked groups", sql: sqlParkedGroups, args: []string{"0", "''", "20"}, via: map[string]string{"once_groups": "once_groups_parked"}, rows: 20, cold: true},
 		{name: "unpark", sql: fmt.Sprintf(sqlUnpark, " FOR UPDATE SKIP LOCKED"), args: []string{"1", "'g2'", "now()", "20"}, via: map[string]string{"once_due": "once_due_parked|once_due_pkey"}, rows: 20, cold: true},
@@ -106,6 +114,8 @@ func TestPlansOfPostgres(t *testing.T) {
 			`INSERT INTO once_groups SELECT 1, 'g' || g, 1, g % 2000 = 0, now(), now() FROM generate_series(1, 20000) g`,
 			`INSERT INTO once_limits (kind, tat) SELECT g, now() FROM generate_series(1, 2000) g`,
 			`INSERT INTO once_slots SELECT k, 'i' || g, 1, 1, now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
+			`INSERT INTO once_lost SELECT k, now() + g * interval '1 hour', now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
+			`INSERT INTO once_stops SELECT k, 'i' || g, 'x', now(), now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
 			`INSERT INTO once_effects (kind, lane, state, accepted_at, settled_at, grp, id, payload)
 				SELECT 1, 3, CASE WHEN g % 4 = 0 THEN 1 ELSE 5 END, now(), CASE WHEN g % 4 = 0 THEN NULL ELSE now() END, 'g' || (1 + g % 2), 'n' || g, 'x' FROM generate_series(1, 120000) g`,
 			`INSERT INTO once_due SELECT kind, lane, FALSE, now() - interval '1 hour', grp, id FROM once_effects WHERE state = 1`,
@@ -120,7 +130,7 @@ func TestPlansOfPostgres(t *testing.T) {
 			require.NoError(t, err, sql)
 		}
 		explainAll(t, s, "un-analysed")
-		_, err := s.cold.Exec(t.Context(), `ANALYZE once_groups; ANALYZE once_effects; ANALYZE once_due; ANALYZE once_attempts; ANALYZE once_problems; ANALYZE once_deltas; ANALYZE once_totals; ANALYZE once_limits; ANALYZE once_slots; ANALYZE once_audit`)
+		_, err := s.cold.Exec(t.Context(), `ANALYZE once_groups; ANALYZE once_effects; ANALYZE once_due; ANALYZE once_attempts; ANALYZE once_problems; ANALYZE once_deltas; ANALYZE once_totals; ANALYZE once_limits; ANALYZE once_slots; ANALYZE once_stops; ANALYZE once_lost; ANALYZE once_audit`)
 		require.NoError(t, err)
 		explainAll(t, s, "full")
 

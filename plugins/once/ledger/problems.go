@@ -3,6 +3,8 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,4 +114,32 @@ func (l *Ledger) Backlog(ctx context.Context, kind string) (b Backlog, err error
 		})
 	})
 	return b, err
+}
+
+// KindBacklog are the effects of a kind.
+type KindBacklog struct {
+	Kind string `json:"kind"`
+	Open int64  `json:"open"` // accepted and not settled
+}
+
+// OpenKinds returns the kinds that have effects which are not settled, by name, whichever program has them.
+func (l *Ledger) OpenKinds(ctx context.Context) (open []KindBacklog, err error) {
+	err = l.call(ctx, "kinds", func(ctx context.Context) error {
+		numbers := map[string]int64{}
+		if err := l.store.read(ctx, func(q querier, _ time.Time) error { return readKinds(ctx, q, numbers) }); err != nil {
+			return err
+		}
+		open = nil
+		for _, name := range slices.Sorted(maps.Keys(numbers)) {
+			b, err := l.Backlog(ctx, name)
+			if err != nil {
+				return err
+			}
+			if n := b.Waiting + b.Calling; n > 0 {
+				open = append(open, KindBacklog{name, n})
+			}
+		}
+		return nil
+	})
+	return open, err
 }

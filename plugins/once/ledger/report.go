@@ -133,7 +133,7 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (x Explanation, err error) 
 			return err
 		}
 		return l.store.read(ctx, func(q querier, now time.Time) error {
-			x = Explanation{Key: k, Group: rules.GroupRunning, NextCall: rules.Ack}
+			x = Explanation{Key: k, Group: rules.GroupRunning, Registered: kind.registered, NextCall: rules.Ack}
 			key := rowKey{kind.number, k.Group, k.ID}
 			var row *storedRow
 			if err := q.query(ctx, func(r scanner) (err error) { row, err = scanRow(r, effectColumns); return err }, sqlEffect, key.kind, key.group, key.id); err != nil {
@@ -157,8 +157,11 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (x Explanation, err error) 
 			if row.headers != "" {
 				_ = json.Unmarshal([]byte(row.headers), &x.Headers) // Accept encoded it
 			}
+			if lost, ok := kind.policy().MayBeLost(row.Row); ok {
+				x.Lost = &lost
+			}
 			if kind.registered && !row.State.Settled() {
-				next, at := kind.Policy.NextBegin(row.Row, x.Group, now)
+				next, at := kind.policy().NextBegin(row.Row, x.Group, now)
 				x.NextCall, x.NextCallIn = next, max(0, at.Sub(now))
 			}
 			return nil

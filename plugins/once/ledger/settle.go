@@ -70,7 +70,7 @@ func (l *Ledger) settleTogether(ctx context.Context, items []*settleItem, wait t
 				item.result.Err = notFound(item.end.Key)
 				continue
 			}
-			next, eff, d := item.kind.Policy.Apply(row.Row, rules.Event{Kind: rules.EventSettle, Now: read.now, Result: item.end.CallResult})
+			next, eff, d := item.kind.policy().Apply(row.Row, rules.Event{Kind: rules.EventSettle, Now: read.now, Result: item.end.CallResult})
 			changes.apply(row, next, eff, false)
 			if !d.Stale && !d.Repeated {
 				row.status = item.end.Status

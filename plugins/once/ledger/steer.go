@@ -134,6 +134,13 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 		if err != nil {
 			return err
 		}
+		if err := l.findKinds(ctx); err != nil { // and what they have lost
+			return err
+		}
+		kind, err := l.known(ctx, g.Kind)
+		if err != nil {
+			return err
+		}
 		for last := ""; ; {
 			keys, err := selectAll(ctx, l, func(r scanner, k *rowKey, _ time.Time) error {
 				*k = rowKey{kind: id.kind, group: id.name}
@@ -146,7 +153,7 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 				break
 			}
 			last = keys[len(keys)-1].id
-			n, err := l.cancelChunk(ctx, keys)
+			n, err := l.cancelChunk(ctx, kind, keys)
 			if err != nil {
 				return err
 			}
@@ -171,7 +178,7 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 }
 
 // cancelChunk cancels the effects with the sorted keys that certainly did not happen.
-func (l *Ledger) cancelChunk(ctx context.Context, keys []rowKey) (cancelled int64, err error) {
+func (l *Ledger) cancelChunk(ctx context.Context, of *kind, keys []rowKey) (cancelled int64, err error) {
 	err = l.transactPastLocks(ctx, readRequest{keys: keys, lock: lockWait}, func(_ context.Context, _ transaction, read *readResult, writes *writeSet) error {
 		cancelled = 0
 		changes := newChanges(read)
@@ -180,8 +187,8 @@ func (l *Ledger) cancelChunk(ctx context.Context, keys []rowKey) (cancelled int6
 			if row == nil {
 				continue
 			}
-			// A cancellation is the same with every policy.
-			next, eff, _ := rules.Policy{}.Apply(row.Row, rules.Event{Kind: rules.EventCancel, Now: read.now})
+			// A cancellation is the same with every policy, except for what the ledger has lost.
+			next, eff, _ := rules.Policy{Lost: of.losses()}.Apply(row.Row, rules.Event{Kind: rules.EventCancel, Now: read.now})
 			changes.apply(row, next, eff, false)
 			if eff.Settled {
 				cancelled++

@@ -37,6 +37,8 @@ type Record struct {
 	// name of a caller.
 	Origin    string
 	NotBefore time.Time // earliest time of the first attempt; zero: at once
+	// Published is when the record was published, for Recover. Zero: a caller asks for the effect now.
+	Published time.Time
 }
 
 // MaxPayloadBytes is the limit of a payload, and of a request.
@@ -132,6 +134,8 @@ type Explanation struct {
 	NotBefore  time.Time
 	Calls      []rules.Attempt // by epoch; an open call is last
 	Audit      []Audit
+	Lost       *rules.Lost   // in which it may have been called for without a trace; nil: none
+	Registered bool          // this program has the kind, and so its rules
 	NextCall   rules.Next    // Send or Lookup; rules.Ack: none
 	NextCallIn time.Duration // 0: now, or never
 }
@@ -140,7 +144,7 @@ type Explanation struct {
 type Audit struct {
 	At time.Time `json:"at"`
 	By
-	Action   string `json:"action"` // pause, resume, cancel, limit, replay, resolve
+	Action   string `json:"action"` // pause, resume, cancel, limit, recover, replay, resolve
 	Detail   string `json:"detail"`
 	Database string `json:"database_user,omitempty"` // the role of the database session
 }

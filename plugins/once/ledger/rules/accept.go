@@ -4,8 +4,14 @@ import "time"
 
 func (p Policy) accept(row Row, ev Event) (Row, Writes, Decision) {
 	row.State, row.AcceptedAt = Pending, ev.Now
+	if lost, ok := p.lostRecord(row, ev.Published); ok {
+		row = p.perhapsDone(row, lost)
+		if at := p.quietAt(lost); at.After(row.NextAttemptAt) {
+			row.NextAttemptAt = at
+		}
+	}
 	switch {
-	case ev.Group == GroupCancelled:
+	case ev.Group == GroupCancelled && !row.MaybeDone:
 		row = row.queuedIn(QueueNone, ev.Now)
 		row, eff := row.settled(Cancelled, ev.Now)
 		return row, eff, Decision{Next: Settled}
@@ -26,7 +32,7 @@ func (p Policy) acceptAgain(row Row, ev Event) (Row, Writes, Decision) {
 		return row, Writes{DeadLetterClass: ClassConflict}, Decision{Next: Conflict}
 	case row.State.Settled():
 		return row, Writes{}, Decision{Next: Settled}
-	case ev.Group == GroupCancelled && row.cancellable():
+	case ev.Group == GroupCancelled && p.cancellable(row):
 		row, eff := row.settled(Cancelled, ev.Now)
 		return row, eff, Decision{Next: Settled}
 	case ev.Group == GroupPaused:

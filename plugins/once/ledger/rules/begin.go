@@ -4,19 +4,26 @@ import "time"
 
 func (p Policy) begin(row Row, ev Event) (Row, Writes, Decision) {
 	now := ev.Now
+	lost, isLost := p.lost(row)
+	busyUntil := p.busyUntil(row)
+	if at := p.quietAt(lost); isLost && at.After(busyUntil) {
+		busyUntil = at
+	}
 	switch {
 	case !ev.SameRequest:
 		return row, Writes{DeadLetterClass: ClassConflict}, Decision{Next: Conflict, Reason: "conflict"}
 	case row.State.Settled():
 		return row, Writes{}, Decision{Next: Ack, Reason: "settled"}
-	case p.busyUntil(row).After(now):
-		until := p.busyUntil(row)
-		row = row.queuedIn(QueueRetry, until)
-		return row, Writes{}, Decision{Next: Retry, RetryIn: until.Sub(now), Reason: "leased"}
+	case busyUntil.After(now):
+		row = row.queuedIn(QueueRetry, busyUntil)
+		return row, Writes{}, Decision{Next: Retry, RetryIn: busyUntil.Sub(now), Reason: "leased"}
 	case ev.Group == GroupPaused:
 		return row.queuedIn(QueueNone, now), Writes{}, Decision{Next: Ack, Reason: "paused"}
 	}
 
+	if isLost {
+		row = p.perhapsDone(row, lost)
+	}
 	cancelled := ev.Group == GroupCancelled
 	switch {
 	case cancelled && row.cancellable():
@@ -51,7 +58,7 @@ func (p Policy) begin(row Row, ev Event) (Row, Writes, Decision) {
 	tooOld := p.tooOld(row, now)
 	mustLookUp := tooOld && !row.NotDoneSeen && p.lookups() > 0
 	if row.MaybeDone {
-		mustLookUp = row.LookingUp || cancelled || tooOld || !p.sendsUnclear() || p.sendsUsedUp(row)
+		mustLookUp = isLost && p.lookups() > 0 || row.LookingUp || cancelled || tooOld || !p.sendsUnclear() || p.sendsUsedUp(row)
 	}
 	switch {
 	case !mustLookUp && p.sendsUsedUp(row), mustLookUp && row.Lookups >= p.lookups():
@@ -81,7 +88,8 @@ func (p Policy) lease(row Row, now time.Time, lookingUp bool) Row {
 // NextBegin returns the result of the next begin and its earliest time. It ignores a pause.
 func (p Policy) NextBegin(row Row, group GroupState, now time.Time) (Next, time.Time) {
 	at := now
-	for _, t := range []time.Time{p.busyUntil(row), row.NextAttemptAt} {
+	lost, _ := p.lost(row)
+	for _, t := range []time.Time{p.busyUntil(row), row.NextAttemptAt, p.quietAt(lost)} {
 		if t.After(at) {
 			at = t
 		}

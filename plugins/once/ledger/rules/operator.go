@@ -58,6 +58,8 @@ func (p Policy) replay(row Row, ev Event) (Row, Writes, Decision) {
 		return row, Writes{}, Decision{Refused: RefusedGroupCancelled}
 	}
 	was, eff := row, Writes{LeftState: row.State}
+	lost, again := p.lost(row)
+	again = again && p.lookups() > 0 // it may have been replayed and done in the lost time
 	row.State = Pending
 	if row.MaybeDone {
 		row.State = Ambiguous
@@ -65,6 +67,12 @@ func (p Policy) replay(row Row, ev Event) (Row, Writes, Decision) {
 	row.Epoch++
 	row.Attempts, row.Lookups, row.Released, row.Failures, row.LookingUp, row.NotDoneSeen = 0, 0, 0, 0, false, false
 	row.SettledAt, row.NextAttemptAt = time.Time{}, time.Time{}
+	if again {
+		row = p.perhapsDone(row, lost)
+	}
+	if len(p.Lost) > 0 {
+		row.NextAttemptAt = ev.Now // so this operator knows of the loss
+	}
 	if next, _ := p.NextBegin(row, ev.Group, ev.Now); next == Ack {
 		return was, Writes{}, Decision{Refused: RefusedNoCall}
 	}
@@ -106,7 +114,7 @@ func (p Policy) resolve(row Row, ev Event) (Row, Writes, Decision) {
 }
 
 func (p Policy) cancel(row Row, ev Event) (Row, Writes, Decision) {
-	if !row.cancellable() {
+	if !p.cancellable(row) {
 		return row, Writes{}, Decision{}
 	}
 	row, eff := row.settled(Cancelled, ev.Now)

@@ -45,6 +45,8 @@ type Policy struct {
 	UnderWay time.Duration
 	Delay    func(failures int) time.Duration
 	Instance string
+	// Lost are the times of which the ledger was restored.
+	Lost []Lost
 }
 
 // EventKind is the kind of an event.
@@ -73,6 +75,7 @@ type Event struct {
 	CallNow     bool       // accept, accept again
 	StreamFull  bool       // accept, accept again: the stream takes no entry
 	Result      CallResult // settle
+	Published   time.Time  // accept: when its record was published; zero: it has none
 	Version     int64      // enqueued: version of the row that was enqueued
 	Resolution  Resolution // resolve
 }

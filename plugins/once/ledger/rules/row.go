@@ -129,6 +129,12 @@ func (r Row) cancellable() bool {
 	return (r.State == Pending || r.State == Errored) && !r.MaybeDone
 }
 
+// cancellable reports whether the row has certainly not done, also in a time that the ledger has lost.
+func (p Policy) cancellable(row Row) bool {
+	_, lost := p.lost(row)
+	return row.cancellable() && !lost
+}
+
 func (r Row) queuedIn(location QueueLocation, due time.Time) Row {
 	r.Queue, r.QueueDue = location, due
 	r.Version++ // even when nothing else changes: the old entry or retry record is used up

@@ -32,6 +32,25 @@ CREATE TABLE once_slots (
     PRIMARY KEY (kind, holder)
 ) WITH (fillfactor = 50);
 
+-- An instance that calls for nothing of a kind at the moment, such as while the breaker of its client is open. For people alone:
+-- nothing is decided by it. Rows of killed instances end by until.
+CREATE TABLE once_stops (
+    kind   smallint NOT NULL,
+    holder text COLLATE "C" NOT NULL,
+    reason text NOT NULL,
+    since  timestamptz NOT NULL,
+    until  timestamptz NOT NULL,
+    PRIMARY KEY (kind, holder)
+) WITH (fillfactor = 50);
+
+-- The database was restored: what was called for from since to until is not in it.
+CREATE TABLE once_lost (
+    kind  smallint NOT NULL,
+    until timestamptz NOT NULL,
+    since timestamptz NOT NULL,
+    PRIMARY KEY (kind, until)
+);
+
 -- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due.
 CREATE TABLE once_groups (
     kind       smallint NOT NULL,
@@ -190,6 +209,8 @@ DROP TABLE once_attempts;
 DROP TABLE once_due;
 DROP TABLE once_effects;
 DROP TABLE once_groups;
+DROP TABLE once_lost;
+DROP TABLE once_stops;
 DROP TABLE once_slots;
 DROP TABLE once_limits;
 DROP TABLE once_kinds;

@@ -34,6 +34,25 @@ CREATE TABLE once_slots (
     PRIMARY KEY (kind, holder)
 ) WITHOUT ROWID;
 
+-- An instance that calls for nothing of a kind at the moment, such as while the breaker of its client is open. For people alone:
+-- nothing is decided by it. Rows of killed instances end by until.
+CREATE TABLE once_stops (
+    kind   INTEGER NOT NULL,
+    holder TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    since  INTEGER NOT NULL,
+    until  INTEGER NOT NULL,
+    PRIMARY KEY (kind, holder)
+) WITHOUT ROWID;
+
+-- The database was restored: what was called for from since to until is not in it.
+CREATE TABLE once_lost (
+    kind  INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    since INTEGER NOT NULL,
+    PRIMARY KEY (kind, until)
+) WITHOUT ROWID;
+
 -- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due.
 CREATE TABLE once_groups (
     kind       INTEGER NOT NULL,
@@ -192,6 +211,8 @@ DROP TABLE once_attempts;
 DROP TABLE once_due;
 DROP TABLE once_effects;
 DROP TABLE once_groups;
+DROP TABLE once_lost;
+DROP TABLE once_stops;
 DROP TABLE once_slots;
 DROP TABLE once_limits;
 DROP TABLE once_kinds;

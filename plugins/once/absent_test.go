@@ -1,0 +1,86 @@
+package once_test
+
+import (
+	"bytes"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/oncetest"
+)
+
+// A kind that was removed from the settings with open effects is no silence: the start, the doctor and the
+// commands say so.
+func TestAKindThatWasRemovedIsMissed(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		notYet := func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = func() bool { return false } }
+		p := newInvoices(w.Once, once.ByKey, notYet)
+		stop := w.StartUntil(p)
+		_, err := p.effects.Enqueue(t.Context(), one, invoice{Customer: "acme", Number: "18"})
+		require.NoError(t, err)
+		require.NoError(t, stop())
+
+		dsn := w.Once.Settings().(*once.Config).Ledger.DSN.Reveal()
+		receipt := func(k *once.Kind[invoice], _ *once.KindConfig) { k.Name = "receipt" }
+		diagnose := func(change func(*once.Kind[invoice], *once.KindConfig)) operate.Check {
+			o := oncetest.On(t, dsn).Once
+			plugins := []pipeline.Plugin{o}
+			if change != nil {
+				plugins = append(plugins, newInvoices(o, once.ByKey, change))
+			} else {
+				newInvoices(o, once.ByKey, nil) // its plugin is switched off
+			}
+			reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.DiscardHandler)}, plugins...)
+			require.NoError(t, err)
+			for _, c := range operate.Diagnose(t.Context(), operate.Examinations(reg), time.Minute, nil).Checks {
+				if c.Name == "effects kinds" {
+					return c
+				}
+			}
+			return operate.Check{}
+		}
+		for _, change := range []func(*once.Kind[invoice], *once.KindConfig){receipt, nil} {
+			c := diagnose(change)
+			require.Equal(t, operate.Warn, c.Level, c.String())
+			require.Equal(t, "open effects of kinds that this program does not have: invoice (2)", c.Text)
+		}
+		require.Equal(t, operate.OK, diagnose(notYet).Level)
+
+		started := func(change func(*once.Kind[invoice], *once.KindConfig)) (logged string) {
+			o := oncetest.On(t, dsn).Once
+			var log bytes.Buffer
+			reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "b", Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))}, o, newInvoices(o, once.ByKey, change))
+			require.NoError(t, err)
+			rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
+			require.NoError(t, rt.Start(t.Context()))
+			require.NoError(t, rt.Stop(t.Context()))
+			return log.String()
+		}
+		require.Regexp(t, `effects of a kind that this program does not have.* kind=invoice open=2`, started(receipt))
+		require.NotContains(t, started(notYet), "does not have")
+
+		note := "This program does not have the kind invoice, of which 2 effects are open: unless another one has it, nothing calls for them."
+		o := command(t, w, receipt)
+		require.Equal(t, []string{note}, o.must("once", operate.Input{"limit": {"50"}}).Notes)
+		require.Contains(t, o.must("once status", input("")).Notes, note)
+		require.Empty(t, command(t, w, nil).must("once", operate.Input{"limit": {"50"}}).Notes)
+	})
+}
+
+// A ledger that a program without a kind does not use is no finding, also when it is not there.
+func TestTheLedgerOfNobodyIsNotMissed(t *testing.T) {
+	t.Parallel()
+	for _, dsn := range []string{"postgres://nobody@127.0.0.1:1/none?sslmode=disable", "sqlite:" + t.TempDir() + "/none.db"} {
+		reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.DiscardHandler)}, oncetest.On(t, dsn).Once)
+		require.NoError(t, err)
+		d := operate.Diagnose(t.Context(), operate.Examinations(reg), time.Minute, nil)
+		require.Equal(t, operate.Diagnosis{OK: 1, Away: []string{}, Checks: d.Checks}, d, d.Checks)
+		require.Contains(t, d.Checks[0].Text, "not examined")
+	}
+}

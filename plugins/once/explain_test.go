@@ -1,0 +1,146 @@
+package once_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/oncetest"
+)
+
+func (o operator) next(i invoice) string { return o.must("once explain", input(i.Number)).Notes[0] }
+
+// command is an operator with a process of its own, whose kind is that of invoices as change has it.
+func command(t *testing.T, w *oncetest.World, change func(*once.Kind[invoice], *once.KindConfig)) operator {
+	t.Helper()
+	return commandOf(t, w.Once.Settings().(*once.Config).Ledger.DSN.Reveal(), func(o *once.Plugin) pipeline.Plugin { return newInvoices(o, once.ByKey, change) })
+}
+
+func commandOf(t *testing.T, dsn string, plugin func(*once.Plugin) pipeline.Plugin) operator {
+	t.Helper()
+	own := oncetest.On(t, dsn)
+	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "command"}, own.Once, plugin(own.Once))
+	require.NoError(t, err)
+	closed, err := own.Once.OpenForCommand(t.Context(), reg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, closed(context.Background())) })
+	return operator{t, own}
+}
+
+// An effect that is due and waits for a token is not "sent now".
+func TestWhatWaitsForARateIsExplained(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		p := newInvoices(w.Once, once.ByKey, func(_ *once.Kind[invoice], c *once.KindConfig) { c.Limits.PerSecond = fewest })
+		w.Start(p)
+		o := operator{t, w}
+		_, err := p.effects.Enqueue(t.Context(), one)
+		require.NoError(t, err)
+		oncetest.Settled(t, p.effects, one.key())
+		second, third := invoice{Customer: "acme", Number: "18"}, invoice{Customer: "acme", Number: "19"}
+		for _, i := range []invoice{second, third} {
+			_, err = p.effects.Enqueue(t.Context(), i)
+			require.NoError(t, err)
+		}
+		require.Regexp(t, `^Next: the request is sent when the limit of the kind invoice allows it, which is 0.001/s \(settings\): in about 16m\d+s\.$`, o.next(second))
+		require.Regexp(t, `^Next: the request is sent when the limit .*, with 1 effect ahead of it: in about 33m\d+s\.$`, o.next(third))
+		require.Regexp(t, `"next":"the request is sent when the limit of the kind invoice allows it`, o.see("effects/effect", "effect", input("18")))
+	})
+}
+
+// An effect that waits for the end of a call says so.
+func TestWhatWaitsForASlotIsExplained(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		started, finish := make(chan struct{}, 2), make(chan struct{})
+		p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], c *once.KindConfig) {
+			c.Limits.InFlight, c.CallTimeout = 1, hour/10
+			call := k.Call
+			k.Call = func(ctx context.Context, a once.Attempt[invoice]) once.Answer {
+				started <- struct{}{}
+				<-finish
+				return call(ctx, a)
+			}
+		})
+		w.Start(p)
+		end := sync.OnceFunc(func() { close(finish) })
+		t.Cleanup(end)
+		o := operator{t, w}
+		second := invoice{Customer: "acme", Number: "18"}
+		for _, i := range []invoice{one, second} {
+			_, err := p.effects.Enqueue(t.Context(), i)
+			require.NoError(t, err)
+			if i == one {
+				<-started
+			}
+		}
+		require.Equal(t, "Next: the request is sent when calls end, because the kind invoice has a limit of 1 in flight (settings) and 1 run.", o.next(second))
+		end()
+		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, second.key()).State)
+		require.Equal(t, "Next: nothing. It is done.", o.next(second))
+	})
+}
+
+// A command, which is a process of its own, knows that an instance calls for nothing.
+func TestWhatWaitsForABreakerIsExplained(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		var open atomic.Bool
+		open.Store(true)
+		p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = func() bool { return !open.Load() } })
+		w.Start(p)
+		_, err := p.effects.Enqueue(t.Context(), one)
+		require.NoError(t, err)
+		p.effects.Measure(t.Context())
+
+		o := command(t, w, nil) // its client has no breaker that is open
+		why := `.* has called for nothing since .*Z: its client would send nothing now, such as while the breaker of the far side is open`
+		require.Regexp(t, `^Next: the request is sent when an instance calls for the kind invoice again. At the moment `+why+`\.$`, o.next(one))
+		require.Regexp(t, why, o.must("once status", input("")).Lines[2])
+
+		open.Store(false)
+		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, one.key()).State)
+		p.effects.Measure(t.Context())
+		require.Len(t, o.must("once status", input("")).Lines, 2)
+	})
+}
+
+// So does trouble that the far side has with all effects.
+func TestWhatWaitsForAFarSideIsExplained(t *testing.T) {
+	t.Parallel()
+	w := oncetest.New(t)
+	p := newInvoices(w.Once, once.ByKey, nil)
+	step := oncetest.Step{Answer: once.Answer{Class: once.Throttled, General: true, Text: "quota", RetryAfter: time.Hour}}
+	p.far.Next(step, step)
+	w.Start(p)
+	o := operator{t, w}
+	_, err := p.effects.Enqueue(t.Context(), one, invoice{Customer: "acme", Number: "18"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		p.effects.Measure(t.Context())
+		return len(o.must("once status", input("")).Lines) == 3
+	}, minute, 5*millisecond)
+	waiting := invoice{Customer: "acme", Number: "19"}
+	_, err = p.effects.Enqueue(t.Context(), waiting)
+	require.NoError(t, err)
+	require.Contains(t, o.next(waiting), "the far side works for no effect, so one call at a time finds out whether it does again; its last answer: throttled: quota.")
+}
+
+// A program without the kind doesn't say what only one that has it knows.
+func TestAKindOfAnotherProgramIsExplained(t *testing.T) {
+	t.Parallel()
+	w := oncetest.New(t)
+	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = func() bool { return false } })
+	w.Start(p)
+	_, err := p.effects.Enqueue(t.Context(), one)
+	require.NoError(t, err)
+	o := command(t, w, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Name = "receipt" })
+	require.Equal(t, "Next: this binary does not have the kind invoice, so a program that has it decides. If none runs, nothing happens.", o.next(one))
+}

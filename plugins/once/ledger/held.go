@@ -1,0 +1,138 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rate"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
+)
+
+// Stop says that an instance calls for nothing of a kind at the moment.
+type Stop struct {
+	Instance string    `json:"instance"`
+	Reason   string    `json:"reason"`
+	Since    time.Time `json:"since"`
+}
+
+// Held is what holds an effect back that is due.
+type Held struct {
+	DueFor  time.Duration // how long it has been due; 0: it is not, or its group was paused until now
+	Ahead   int64         // effects of its kind that have been due for longer; at most BacklogLimit
+	Calling int64         // effects of its kind that are under a lease
+	Limits  InForce       // of its kind
+	TokenIn time.Duration // the time until Limits.PerSecond lets a call begin
+	Stops   []Stop        // instances that call for nothing of its kind
+}
+
+const (
+	// maxReasonBytes is the length of what is stored of the reason of a stop.
+	maxReasonBytes = 300
+
+	sqlStops = `SELECT holder, reason, since FROM once_stops WHERE kind = $1 AND until > $2 ORDER BY kind, holder`
+
+	sqlSetStop = `INSERT INTO once_stops AS s (kind, holder, reason, since, until) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (kind, holder) DO UPDATE SET reason = excluded.reason, until = excluded.until,
+	since = CASE WHEN s.until > excluded.since THEN s.since ELSE excluded.since END`
+
+	sqlEndStop = `DELETE FROM once_stops WHERE kind = $1 AND holder = $2`
+
+	sqlForgetStops = `DELETE FROM once_stops WHERE kind = $1 AND until <= $2`
+
+	sqlDueAt = `SELECT at FROM once_due WHERE kind = $1 AND grp = $2 AND id = $3`
+
+	sqlCalling = `SELECT count(*) FROM once_due WHERE kind = $1 AND calling`
+)
+
+// sqlAhead counts what is claimed before an effect that is due at $2.
+//
+//nolint:gochecknoglobals // constant, but not for the compiler
+var sqlAhead = `SELECT count(*) FROM (SELECT 1 FROM (` + laneList() + `) AS l JOIN once_due AS d ON d.kind = $1 AND d.lane = l.lane AND d.at < $2 LIMIT ` +
+	fmt.Sprint(BacklogLimit) + `) AS d`
+
+// SetStop tells other processes that this instance calls for nothing of a kind, and why. It counts for life, and
+// is repeated while it lasts. An empty reason ends it.
+func (l *Ledger) SetStop(ctx context.Context, kind, reason string, life time.Duration) error {
+	k, err := l.registered(kind)
+	if err != nil {
+		return err
+	}
+	return l.briefly(ctx, "stop", func(ctx context.Context) error {
+		return l.update(ctx, groupLock{}, func(q querier, now time.Time) error {
+			if reason == "" {
+				_, err := q.exec(ctx, sqlEndStop, k.number, l.holder)
+				return err
+			}
+			if _, err := q.exec(ctx, sqlSetStop, k.number, l.holder, portable.Text(reason, maxReasonBytes), now, now.Add(life)); err != nil {
+				return err
+			}
+			_, err := q.exec(ctx, sqlForgetStops, k.number, now)
+			return err
+		})
+	})
+}
+
+// Stops returns the instances that call for nothing of a kind at the moment.
+func (l *Ledger) Stops(ctx context.Context, kind string) (stops []Stop, err error) {
+	err = l.call(ctx, "stops", func(ctx context.Context) error {
+		k, err := l.known(ctx, kind)
+		if err != nil {
+			return err
+		}
+		return l.store.read(ctx, func(q querier, now time.Time) error {
+			stops, err = readStops(ctx, q, k, now)
+			return err
+		})
+	})
+	return stops, err
+}
+
+func readStops(ctx context.Context, q querier, k *kind, now time.Time) (stops []Stop, err error) {
+	err = q.query(ctx, func(r scanner) error {
+		var s Stop
+		err := r.Scan(&s.Instance, &s.Reason, (*portableTime)(&s.Since))
+		s.Instance = s.Instance[:max(0, strings.LastIndexByte(s.Instance, '/'))]
+		stops = append(stops, s)
+		return err
+	}, sqlStops, k.number, now)
+	return stops, err
+}
+
+// Held returns what holds the calls for an effect back. Its cost is bounded like that of Backlog. An effect
+// that waits for nothing, such as one that is settled, has the zero DueFor.
+func (l *Ledger) Held(ctx context.Context, key Key) (h Held, err error) {
+	err = l.call(ctx, "held", func(ctx context.Context) error {
+		k, err := l.known(ctx, key.Kind)
+		if err != nil {
+			return err
+		}
+		return l.store.read(ctx, func(q querier, now time.Time) error {
+			h = Held{}
+			var at time.Time
+			if err := q.query(ctx, func(r scanner) error { return r.Scan((*portableTime)(&at)) }, sqlDueAt, k.number, key.Group, key.ID); err != nil {
+				return err
+			}
+			if !at.IsZero() && at.Before(now) {
+				h.DueFor = now.Sub(at)
+				if err := q.query(ctx, func(r scanner) error { return r.Scan(&h.Ahead) }, sqlAhead, k.number, at); err != nil {
+					return err
+				}
+			}
+			if err := q.query(ctx, func(r scanner) error { return r.Scan(&h.Calling) }, sqlCalling, k.number); err != nil {
+				return err
+			}
+			set, tat, err := readLimits(ctx, q, k)
+			if err != nil {
+				return err
+			}
+			if h.Limits = set.over(k.Limits); h.Limits.PerSecond > 0 {
+				_, h.TokenIn, _ = rate.Take(tat, now, h.Limits.PerSecond, 1)
+			}
+			h.Stops, err = readStops(ctx, q, k, now)
+			return err
+		})
+	})
+	return h, err
+}
