@@ -87,7 +87,6 @@ func hasPictures(t *testing.T, b *browser, s *shop) {
 			require.FileExists(t, file, "make pictures writes it")
 		}
 	}
-	s.far.set(func(f *farSide) { f.refusing = false })
 }
 
 // paletted returns a picture with at most 256 colours: one for each part of the space of colours that the picture

@@ -42,6 +42,7 @@ func TestAPersonAtTheConsole(t *testing.T) {
 	} {
 		t.Run(task.name, func(t *testing.T) {
 			s.t = t
+			defer s.far.set(func(f *farSide) { f.broken, f.refusing = false, false })
 			task.do(t, b, s)
 		})
 	}
@@ -209,7 +210,6 @@ func usesEachPage(t *testing.T, b *browser, s *shop) {
 	p.submits("Run")
 	p.reads("#doctor", "process memory")
 	examine("what the doctor says")
-	s.far.set(func(f *farSide) { f.refusing = false })
 }
 
 // loadsLittle opens a page with its longest table for the first time. A browser loads at most 150 kB of it, if a
@@ -217,7 +217,6 @@ func usesEachPage(t *testing.T, b *browser, s *shop) {
 func loadsLittle(t *testing.T, b *browser, s *shop) {
 	const rows, limit = 200, 150_000
 	s.far.set(func(f *farSide) { f.refusing = true })
-	defer s.far.set(func(f *farSide) { f.refusing = false })
 	var orders []string
 	for n := range rows {
 		orders = append(orders, fmt.Sprintf(`{"order":%d}`, 1000+n))
@@ -226,7 +225,7 @@ func loadsLittle(t *testing.T, b *browser, s *shop) {
 	p := b.open(t, s.url+"/dead-letters", desktop)
 	p.reaches("all dead letters", fmt.Sprintf(`Number(document.querySelector("#groups dd")?.innerText) >= %d`, rows))
 	p.follows(`//section[@id="groups"]//tr[contains(., "403")]/td[1]/a`, "Dead letters of one group")
-	require.Equal(t, rows, value[int](p, `document.querySelectorAll("tbody tr").length`))
+	p.reaches("the rows of a page", fmt.Sprintf(`document.querySelectorAll("tbody tr").length === %d`, rows))
 	loaded := value[[]string](p, `[location.href, ...performance.getEntriesByType("resource").filter((one) => one.initiatorType !== "fetch").map((one) => one.name)]`)
 	require.Len(t, loaded, 3, "the page, its style sheet and its script: %v", loaded)
 	sum := 0
