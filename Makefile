@@ -277,6 +277,12 @@ drift: ## Check that go.mod and all generated files are up to date
 	@echo "diff docs/api.txt (make api)"
 	@$(GO) run ./e2e/api | diff -U0 docs/api.txt -
 
+.PHONY: pictures
+pictures: tools ## Write the pictures of the console again (docs/images/console), in headless Chromium
+	@$(services) up chromium
+	@eval "$$($(services) env)"; \
+	MILLRACE_TEST=all MILLRACE_PICTURES=1 $(GO) test ./e2e -run '^TestAPersonAtTheConsole$$/^has_pictures_of_it$$' -count=1 -v
+
 .PHONY: services
 services: tools ## Start Kafka, Redis, Valkey and PostgreSQL on loopback, data in .services, and install Chromium
 	@$(services) up
