@@ -61,7 +61,7 @@ plugins:
   token: {keys: [{kid: test, file: %q}]}
   waitingroom:
     roles: [%s]
-    shop_tokens: [%q]
+    shop_tokens: {shop: %q}
     admin_tokens: {ann: %q}
     promote_interval: 250ms
     broadcast_interval: 250ms

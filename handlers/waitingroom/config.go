@@ -2,7 +2,6 @@ package waitingroom
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/url"
 	"regexp"
@@ -84,9 +83,9 @@ type Config struct {
 	Replicas int `yaml:"replicas"`
 	// ReplicaWait bounds the wait for them.
 	ReplicaWait time.Duration `yaml:"replica_wait"`
-	// ShopTokens are the credentials of ticket shops. Two of them let a shop change its token while both
-	// are valid.
-	ShopTokens []setting.Secret `yaml:"shop_tokens"`
+	// ShopTokens are the credentials of ticket shops, by the name of the shop, which find of an operator,
+	// the metrics and the log have. A second name lets a shop change its token while both are valid.
+	ShopTokens map[string]setting.Secret `yaml:"shop_tokens"`
 	// AdminTokens are the credentials of the operations API, by the name of the operator, which the audit
 	// has. Empty: there is no API.
 	AdminTokens map[string]setting.Secret `yaml:"admin_tokens"`
@@ -147,12 +146,8 @@ func (c *Config) Validate() error {
 	p.Positive("clear_after", c.ClearAfter)
 	p.Check(c.Replicas >= 0, "replicas", "must be >= 0, got %d", c.Replicas)
 	p.Check(c.ReplicaWait > 0 && c.ReplicaWait <= time.Second, "replica_wait", "must be > 0 and at most 1s, got %s", c.ReplicaWait)
-	for i, secret := range c.ShopTokens {
-		if err := web.CheckToken(secret.Reveal()); err != nil {
-			p.Check(false, fmt.Sprintf("shop_tokens[%d]", i), "%s", err)
-		}
-	}
-	c.checkOperators(&p)
+	checkTokens(&p, "shop_tokens", "a shop", c.ShopTokens)
+	checkTokens(&p, "admin_tokens", "an operator", c.AdminTokens)
 	p.Under("page", c.Page.Validate())
 	if c.Redis != nil {
 		p.Under("redis", c.Redis.Validate())
@@ -160,19 +155,19 @@ func (c *Config) Validate() error {
 	return errors.Join(p.Err(), c.Broker.Validate(), c.Dispatcher.Validate())
 }
 
-// operatorName is what an audit can show, and what the name of a person looks like in the console.
-var operatorName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
+// tokenName is what an audit can show, and what the name of a person looks like in the console.
+var tokenName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
 
-// checkOperators checks the tokens of operators. Two of them with one token would be one person in the audit.
-func (c *Config) checkOperators(p *setting.Problems) {
-	names := slices.Sorted(maps.Keys(c.AdminTokens))
+// checkTokens checks tokens by the name of whom each belongs to. Two names with one token could not be told apart.
+func checkTokens(p *setting.Problems, section, of string, tokens map[string]setting.Secret) {
+	names := slices.Sorted(maps.Keys(tokens))
 	for i, name := range names {
-		key := "admin_tokens." + name
-		p.Check(operatorName.MatchString(name), key, "the name of an operator must be 1 to 64 characters of A-Za-z0-9._@-, because the audit has it")
-		err := web.CheckToken(c.AdminTokens[name].Reveal())
+		key := section + "." + name
+		p.Check(tokenName.MatchString(name), key, "the name of %s must be 1 to 64 characters of A-Za-z0-9._@-, because it is recorded", of)
+		err := web.CheckToken(tokens[name].Reveal())
 		p.Check(err == nil, key, "%v", err)
 		for _, other := range names[:i] {
-			p.Check(c.AdminTokens[name].Reveal() != c.AdminTokens[other].Reveal(), key, "must not be the token of %s: the audit could not tell them apart", other)
+			p.Check(tokens[name].Reveal() != tokens[other].Reveal(), key, "must not be the token of %s, because the two could not be told apart", other)
 		}
 	}
 }

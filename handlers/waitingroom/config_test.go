@@ -50,8 +50,15 @@ func TestMistakesInSettings(t *testing.T) {
 		"clear_after: must be":                                 func(c *Config) { c.ClearAfter = 0 },
 		"replicas: must be":                                    func(c *Config) { c.Replicas = -1 },
 		"replica_wait: must be":                                func(c *Config) { c.ReplicaWait = 0 },
-		"shop_tokens[1]: must have at least": func(c *Config) {
-			c.ShopTokens = []setting.Secret{setting.NewSecret("0123456789abcdef"), setting.NewSecret("short")}
+		"shop_tokens.web: must have at least": func(c *Config) {
+			c.ShopTokens = map[string]setting.Secret{"app": setting.NewSecret("0123456789abcdef"), "web": setting.NewSecret("short")}
+		},
+		"shop_tokens.web: must not be the token of app": func(c *Config) {
+			same := setting.NewSecret("0123456789abcdef")
+			c.ShopTokens = map[string]setting.Secret{"web": same, "app": same}
+		},
+		"shop_tokens.a shop: the name of a shop must be": func(c *Config) {
+			c.ShopTokens = map[string]setting.Secret{"a shop": setting.NewSecret("0123456789abcdef")}
 		},
 		"admin_tokens.eve: must have at least": func(c *Config) { c.AdminTokens = map[string]setting.Secret{"eve": setting.NewSecret("short")} },
 		"admin_tokens.eve: must not be the token of ann": func(c *Config) {

@@ -27,7 +27,7 @@ settings:
     token: {keys: [{kid: a, file: /run/secrets/millrace/token.pem}]}
     waitingroom:
       event_service: {url: "http://127.0.0.1:1"}
-      shop_tokens: ["file:/run/secrets/millrace/shop-token"]
+      shop_tokens: {shop: "file:/run/secrets/millrace/shop-token"}
     web: {listen: ":%d", drain_delay: 0s, auth: {issuer: a, audience: b, jwks_url: "http://127.0.0.1:1"}}
 roles:
   worker:

@@ -111,7 +111,7 @@ func Main(ctx context.Context, o Options) int {
 	if code == ExitInterrupted && err != nil && onlyCanceled(err) {
 		err = errInterrupt
 	}
-	report(o, err)
+	report(o, cmd, code, err)
 	return code
 }
 

@@ -292,12 +292,15 @@ func TestExitCodes(t *testing.T) {
 			"mill: start: grain (postgres, mill): this binary knows schema versions up to 3, the database is at 4\nUse a newer mill.\n",
 		},
 		"port in use": {fmt.Errorf("listen: %w", syscall.EADDRINUSE), 2, "mill: listen: address already in use\n"},
-		"read-only":   {fmt.Errorf("store: %w", errors.Join(apart{}, &fs.PathError{Op: "mkdir", Path: "data", Err: syscall.EROFS})), 2, "mill: store: the dam is closed\n  mkdir data: read-only file system\n"},
-		"no rights":   {fmt.Errorf("store: %w", errors.Join(apart{}, &fs.PathError{Op: "open", Path: "data", Err: syscall.EACCES})), 2, "mill: store: the dam is closed\n  open data: permission denied\n"},
-		"joined":      {errors.Join(errors.New("a"), errors.New("b")), 1, "mill: a\n  b\n"},
+		"read-only":   {fmt.Errorf("store: %w", errors.Join(apart{}, &fs.PathError{Op: "mkdir", Path: "data", Err: syscall.EROFS})), 2, "mill: store:\n  the dam is closed\n  mkdir data: read-only file system\n"},
+		"no rights":   {fmt.Errorf("store: %w", errors.Join(apart{}, &fs.PathError{Op: "open", Path: "data", Err: syscall.EACCES})), 2, "mill: store:\n  the dam is closed\n  open data: permission denied\n"},
+		"joined":      {errors.Join(errors.New("a"), errors.New("b")), 1, "mill: a\nmill: b\n"},
+		"causes":      {fmt.Errorf("kafka: open: %w", errors.Join(errors.New("kafka: a: refused"), errors.New("b: refused\x1b[2J"))), 1, "mill: kafka: open:\n  kafka: a: refused\n  b: refused\ufffd[2J\n"},
 		"tab":         {errors.New("a:\n\tb"), 1, "mill: a:\n  b\n"},
 		"attempts":    {errors.New("a:\n\tb\n\tb"), 1, "mill: a:\n  b\n"},
 		"stutter":     {errors.New("ledger: pause: ledger: not found: x: x"), 1, "mill: ledger: pause: not found: x: x\n"},
+		"two":         {errors.New("kafka: a: dial: no answer; b: dial: no answer"), 1, "mill: kafka: a: dial: no answer; b: dial: no answer\n"},
+		"twice":       {errors.New("dead letters: dead letters: no answer"), 1, "mill: dead letters: no answer\n"},
 		"canceled":    {context.Canceled, 1, "mill: context canceled\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,10 +10,12 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
+const doctorName = "doctor"
+
 func (h *Host) doctorCommand() *cobra.Command {
 	var strict bool
 	cmd := h.JSONFlag(h.ServiceFlags(&cobra.Command{
-		Use:   "doctor",
+		Use:   doctorName,
 		Short: "Check servers and process for what loses data or stops work",
 		Long: fmt.Sprintf(`Check the servers and this process for what loses data or stops work.
 
@@ -59,7 +61,7 @@ func (h *Host) doctor(ctx context.Context, cmd *cobra.Command, running *Running,
 
 func writeDiagnosis(out io.Writer, d operate.Diagnosis) error {
 	for _, c := range d.Checks {
-		fmt.Fprintf(out, "%-4s  %s\n", c.Level, Printable(c.String()))
+		fmt.Fprintf(out, "%-4s  %s\n", c.Level, Printable(withoutRepeats(c.String())))
 	}
 	if _, err := fmt.Fprintf(out, "\n%s\n", d.Summary()); err != nil {
 		return fmt.Errorf("write the checks: %w", err)

@@ -49,7 +49,7 @@ func TestDoctor(t *testing.T) {
 		"a warning":      {[]operate.Check{warning}, nil, false, app.ExitOK, "warn  wheel hub: turns slowly; oil it (runbook: oil)\n"},
 		"it is strict":   {[]operate.Check{warning}, nil, true, app.ExitBad, "warn  wheel hub: turns slowly; oil it (runbook: oil)\n"},
 		"a failure":      {[]operate.Check{ok, failure}, nil, false, app.ExitBad, "ok    wheel hub: turns\nfail  wheel hub: is \ufffd[2Jbroken; mend it\n"},
-		"a server away":  {[]operate.Check{ok, failure}, fmt.Errorf("%w: refused", pipeline.ErrUnavailable), false, app.ExitUnavailable, "fail  wheel hub: server unavailable: refused\n"},
+		"a server away":  {[]operate.Check{ok, failure}, fmt.Errorf("wheel hub: %w: refused", pipeline.ErrUnavailable), false, app.ExitUnavailable, "fail  wheel hub: server unavailable: refused\n"},
 		"it can't tell":  {nil, context.Canceled, false, app.ExitBad, "fail  wheel hub: context canceled\n"},
 		"nothing to say": {nil, nil, false, app.ExitOK, ""},
 	} {

@@ -63,7 +63,7 @@ func (h *Host) startEnvironment(ctx context.Context, l *Loaded, start Environmen
 	case setting.Denied(err):
 		return nil, nil, Usage("start the %s environment: %w; set data_dir (%s) to a folder that this process can write", s.Environment, err, h.Variable("data_dir"))
 	case err != nil:
-		return nil, nil, &unavailableError{fmt.Errorf("start the %s environment: %w", s.Environment, err)}
+		return nil, nil, &unavailableError{err: fmt.Errorf("start the %s environment: %w", s.Environment, err)}
 	}
 	return addresses, func() error {
 		if stopServers == nil {
@@ -160,7 +160,7 @@ func (h *Host) runningEnvironment(ctx context.Context, s Settings) (map[string]a
 	if err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	absent := &unavailableError{fmt.Errorf("no %s environment is running in %s; start one with `%s run` and the same settings, or name others with --config",
+	absent := &unavailableError{err: fmt.Errorf("no %s environment is running in %s; start one with `%s run` and the same settings, or name others with --config",
 		s.Environment, dir, h.o.Name)}
 	if _, err := os.Stat(filepath.Join(dir, runningFile)); s.DataDir == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil, absent

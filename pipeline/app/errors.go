@@ -9,8 +9,11 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
 	"github.com/millrace-io/millrace/configs"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -101,13 +104,23 @@ func exitCode(ctx context.Context, err error) int {
 
 var oneWord = regexp.MustCompile(`^[a-z]+$`)
 
-// withoutRepeats removes the second "kafka" of "kafka: topic a: kafka: no answer".
+// withoutRepeats removes the second "kafka" of "kafka: topic a: kafka: no answer", and what stands
+// twice in a row, as in "dead letters: dead letters: no answer". After a semicolon another error begins.
 func withoutRepeats(text string) string {
+	errs := strings.Split(text, "; ")
+	for i, one := range errs {
+		errs[i] = withoutRepeatsOfOne(one)
+	}
+	return strings.Join(errs, "; ")
+}
+
+func withoutRepeatsOfOne(text string) string {
 	parts := strings.Split(text, ": ")
 	last := len(parts) - 1
 	kept := []string{}
 	for i, part := range parts {
-		if i == last || !oneWord.MatchString(part) || !slices.Contains(kept, part) {
+		again := i > 0 && part == parts[i-1] || oneWord.MatchString(part) && slices.Contains(kept, part)
+		if i == last || !again {
 			kept = append(kept, part)
 		}
 	}
@@ -119,7 +132,31 @@ func has[E error](err error) bool {
 	return ok
 }
 
-func report(o Options, err error) {
+// unanswered reports whether err is that of a server for which the settings have an address.
+func unanswered(err error) bool {
+	if away, ok := errors.AsType[*unavailableError](err); ok {
+		return away.server
+	}
+	return errors.Is(err, pipeline.ErrUnavailable)
+}
+
+// startIt says what to do when a server does not answer to cmd. Of a command without settings it
+// can't say it, and the doctor has said it about each server.
+func startIt(name string, cmd *cobra.Command) string {
+	if cmd.Flags().Lookup("config") == nil || cmd.Name() == doctorName {
+		return ""
+	}
+	doctor := name + " " + doctorName
+	for _, flag := range []string{"config", "profile"} {
+		if value, err := cmd.Flags().GetString(flag); err == nil && value != "" {
+			doctor += " --" + flag + " " + value
+		}
+	}
+	return fmt.Sprintf("Start what does not answer, or correct its address and credentials in the settings.\nRun '%s' to have every server examined.\n", doctor)
+}
+
+// report writes err for a person: what failed, each cause in a line of its own, and what to do.
+func report(o Options, cmd *cobra.Command, code int, err error) {
 	var (
 		named  *ExitError
 		usage  *usageError
@@ -135,14 +172,19 @@ func report(o Options, err error) {
 			fmt.Fprintf(o.Stderr, "  %s\n", e)
 		}
 	default:
-		lines := strings.Split(err.Error(), "\n")
-		for i, text := range lines { // it may quote what others sent
-			lines[i] = Printable(withoutRepeats(strings.TrimSpace(strings.ReplaceAll(text, "\t", " "))))
+		for _, line := range logs.Lines(err) {
+			text := Printable(withoutRepeats(line.Text)) // it may quote what others sent
+			if line.Depth > 0 {
+				fmt.Fprintf(o.Stderr, "%*s%s\n", 2*line.Depth, "", text)
+				continue
+			}
+			fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, text)
 		}
-		// A driver reports each of its attempts, often with the same text.
-		fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, strings.Join(slices.Compact(lines), "\n  "))
 		switch {
 		case !errors.As(err, &schema):
+			if code == ExitUnavailable && unanswered(err) {
+				fmt.Fprint(o.Stderr, startIt(o.Name, cmd))
+			}
 		case schema.Newer():
 			fmt.Fprintf(o.Stderr, "Use a newer %s.\n", o.Name)
 		default:

@@ -83,7 +83,7 @@ func TestMigrate(t *testing.T) {
 		"newer":         {newGranary(4, 3), nil, result{0, name + "version 4 is newer than this binary, which knows versions up to 3; nothing was changed\n", ""}, 4},
 		"no store":      {newToy(), nil, result{0, "No store is configured; there is nothing to migrate.\n", ""}, 0},
 		"ends half-way": {broken, nil, result{1, name + "version 0, now 1\n  00001.sql  1.5s\n", "mill: grain: no right to make tables\n"}, 1},
-		"unavailable":   {down, nil, result{3, "", "mill: grain: server unavailable\n"}, 0},
+		"unavailable":   {down, nil, result{3, "", "mill: grain: server unavailable\n" + examine("mill doctor")}, 0},
 	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()

@@ -217,7 +217,7 @@ func writeAnswer(out io.Writer, a operate.Answer) error {
 		fmt.Fprintln(out, Printable(note))
 	}
 	for _, c := range a.Checks {
-		if _, err := fmt.Fprintln(out, Printable(c.String())); err != nil {
+		if _, err := fmt.Fprintln(out, Printable(withoutRepeats(c.String()))); err != nil {
 			return fmt.Errorf("write the checks: %w", err)
 		}
 	}

@@ -288,9 +288,9 @@ func startWithin(ctx context.Context, l *Loaded, start func(context.Context) err
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w: %w", errNotStarted, ctx.Err(), err)
 	case startCtx.Err() != nil:
-		return &unavailableError{fmt.Errorf("stopped waiting after %s (%s): %w", timeout, setting, err)}
+		return &unavailableError{fmt.Errorf("stopped waiting after %s (%s): %w", timeout, setting, err), true}
 	case noAnswer(err):
-		return &unavailableError{err}
+		return &unavailableError{err, true}
 	}
 	return err
 }
@@ -308,7 +308,10 @@ func noAnswer(err error) bool {
 var errNotStarted = errors.New("start ended")
 
 // unavailableError marks what could not be had in time.
-type unavailableError struct{ err error }
+type unavailableError struct {
+	err    error
+	server bool // it has an address in the settings
+}
 
 func (e *unavailableError) Error() string     { return e.err.Error() }
 func (e *unavailableError) Unwrap() error     { return e.err }

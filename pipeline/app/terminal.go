@@ -11,10 +11,13 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // terminalLog writes log lines for people: the time of the day, the level, the message, and the attributes as slog's text
-// handler writes them. Its lines are no format for programs. Build it with newTerminalLog. It is safe for concurrent use,
+// handler writes them. An error with several causes follows below its line, each cause in a line of its own. Its lines are
+// no format for programs. Build it with newTerminalLog. It is safe for concurrent use,
 // but what is logged must not log itself when its value is resolved.
 type terminalLog struct {
 	level  slog.Leveler
@@ -30,7 +33,7 @@ type terminalLine struct {
 	attrs bytes.Buffer
 }
 
-// newTerminalLog returns a handler for lines of at least level, with one Write to out per line. With colors the level has
+// newTerminalLog returns a handler for lines of at least level, with one Write to out per record. With colors the level has
 // the color of its severity, by ANSI escape sequences.
 func newTerminalLog(out io.Writer, level slog.Leveler, colors bool) *terminalLog {
 	line := &terminalLine{out: out}
@@ -45,11 +48,27 @@ func (t *terminalLog) Enabled(_ context.Context, level slog.Level) bool {
 // noHead is how slog's text handler begins a record at level INFO without a time and a message.
 const noHead = `level=INFO msg=""`
 
+// belowMessage is as wide as the time and the level before a message.
+const belowMessage = "               "
+
 // Handle implements slog.Handler.
 func (t *terminalLog) Handle(ctx context.Context, r slog.Record) error {
 	attrs := slog.NewRecord(time.Time{}, slog.LevelInfo, "", r.PC)
+	var below strings.Builder
 	r.Attrs(func(a slog.Attr) bool {
-		attrs.AddAttrs(a)
+		err, isError := a.Value.Any().(error)
+		if !isError {
+			attrs.AddAttrs(a)
+			return true
+		}
+		causes := logs.Lines(err)
+		if len(causes) < 2 {
+			attrs.AddAttrs(a)
+			return true
+		}
+		for _, cause := range causes {
+			fmt.Fprintf(&below, "%s%s: %*s%s\n", belowMessage, oneLine(a.Key), 2*cause.Depth, "", oneLine(cause.Text))
+		}
 		return true
 	})
 	t.shared.mu.Lock()
@@ -59,7 +78,7 @@ func (t *terminalLog) Handle(ctx context.Context, r slog.Record) error {
 		return fmt.Errorf("write the attributes of a log line: %w", err)
 	}
 	rest := strings.TrimPrefix(t.shared.attrs.String(), noHead) // it ends with a newline
-	if _, err := fmt.Fprintf(t.shared.out, "%s %s %s%s", r.Time.Format(time.TimeOnly), t.severity(r.Level), oneLine(r.Message), rest); err != nil {
+	if _, err := fmt.Fprintf(t.shared.out, "%s %s %s%s%s", r.Time.Format(time.TimeOnly), t.severity(r.Level), oneLine(r.Message), rest, &below); err != nil {
 		return fmt.Errorf("write a log line: %w", err)
 	}
 	return nil

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -29,12 +30,19 @@ func TestTerminalWritesForPeople(t *testing.T) {
 		record slog.Record
 		want   string
 	}{
-		"a line":           {false, at(slog.LevelInfo, "running", slog.Duration("after", 15*time.Second)), "15:15:07 INFO  running after=15s\n"},
-		"no attributes":    {false, at(slog.LevelWarn, "late"), "15:15:07 WARN  late\n"},
-		"an error":         {true, at(slog.LevelError, "stopping", logs.Err(errors.New("disk full"))), "15:15:07 \x1b[31mERROR\x1b[0m stopping error=\"disk full\"\n"},
-		"a warning":        {true, at(slog.LevelWarn, "late"), "15:15:07 \x1b[33mWARN \x1b[0m late\n"},
-		"information":      {true, at(slog.LevelInfo, "running"), "15:15:07 \x1b[32mINFO \x1b[0m running\n"},
-		"debugging":        {true, at(slog.LevelDebug, "poll"), "15:15:07 \x1b[90mDEBUG\x1b[0m poll\n"},
+		"a line":        {false, at(slog.LevelInfo, "running", slog.Duration("after", 15*time.Second)), "15:15:07 INFO  running after=15s\n"},
+		"no attributes": {false, at(slog.LevelWarn, "late"), "15:15:07 WARN  late\n"},
+		"an error":      {true, at(slog.LevelError, "stopping", logs.Err(errors.New("disk full"))), "15:15:07 \x1b[31mERROR\x1b[0m stopping error=\"disk full\"\n"},
+		"a warning":     {true, at(slog.LevelWarn, "late"), "15:15:07 \x1b[33mWARN \x1b[0m late\n"},
+		"information":   {true, at(slog.LevelInfo, "running"), "15:15:07 \x1b[32mINFO \x1b[0m running\n"},
+		"debugging":     {true, at(slog.LevelDebug, "poll"), "15:15:07 \x1b[90mDEBUG\x1b[0m poll\n"},
+		"several causes": {
+			false, at(slog.LevelWarn, "waiting for kafka", logs.Err(fmt.Errorf("no broker: %w", errors.Join(errors.New("a:9092: refused"), errors.New("b:9092: refused\x1b[2J")))), slog.Int("try", 1)),
+			"15:15:07 WARN  waiting for kafka try=1\n" +
+				"               error: no broker:\n" +
+				"               error:   a:9092: refused\n" +
+				"               error:   b:9092: refused\ufffd[2J\n",
+		},
 		"keys of the head": {false, at(slog.LevelInfo, "kept", slog.String("level", "high"), slog.String("msg", "m"), slog.String("time", "t")), "15:15:07 INFO  kept level=high msg=m time=t\n"},
 		"foreign text": {
 			false, at(slog.LevelInfo, "first\nsecond\x1b[2J\u202e", slog.String("payload", "a\nb\x1b[2J\u202e")),

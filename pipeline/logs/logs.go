@@ -24,6 +24,7 @@ const (
 	Component     = "component"
 	Stage         = "stage"
 	StreamEntryID = "stream_entry_id"
+	LastAt        = "last_at" // of a line that is written later than the event that it is about
 )
 
 // Err returns the attribute of an error.

@@ -22,6 +22,7 @@ type Sampler[K comparable, V any] struct {
 type counted[V any] struct {
 	count  int // since the last line
 	latest V
+	at     time.Time // of the latest
 	logged time.Time // when the last line was due
 }
 
@@ -30,6 +31,22 @@ type Sample[K comparable, V any] struct {
 	Key    K
 	Count  int // events since the last line of this key, this one included
 	Latest V   // the last event
+
+	// At is when the last event was added. Its line may be written up to an interval later, see Late.
+	At time.Time
+}
+
+// lateAfter is how long a line may be written after its event before it says so.
+const lateAfter = time.Second
+
+// Late returns the attribute with the time of the last event if that was a second ago or longer, and
+// otherwise an empty one, which handlers leave out. A line without it reads as if the failure were one
+// of this moment, although the server may have been back for most of a minute.
+func (s Sample[K, V]) Late() slog.Attr {
+	if time.Since(s.At) < lateAfter {
+		return slog.Attr{}
+	}
+	return slog.Time(LastAt, s.At)
 }
 
 // NewSampler returns a sampler for at most one line per key and interval.
@@ -45,7 +62,7 @@ func (s *Sampler[K, V]) Add(key K, n int, latest V) {
 		s.keys[key] = &counted[V]{}
 	}
 	s.keys[key].count += n
-	s.keys[key].latest = latest
+	s.keys[key].latest, s.keys[key].at = latest, time.Now()
 }
 
 // Due removes and returns the lines that are to be logged now.
@@ -62,7 +79,7 @@ func (s *Sampler[K, V]) take(all bool) (lines []Sample[K, V]) {
 		due := now.Sub(of.logged) >= s.interval
 		switch {
 		case of.count > 0 && (due || all):
-			lines = append(lines, Sample[K, V]{key, of.count, of.latest})
+			lines = append(lines, Sample[K, V]{key, of.count, of.latest, of.at})
 			*of = counted[V]{logged: now}
 		case due:
 			delete(s.keys, key)
@@ -125,10 +142,11 @@ func NewThrottle(interval time.Duration) *Throttle {
 }
 
 // Warn writes text to log, now or with a later call. The line has the attributes of the latest call
-// with that text. Its attribute "times" is the number of calls since the last line.
+// with that text. Its attribute "times" is the number of calls since the last line, and "last_at"
+// their last one, if that was a second ago or longer.
 func (l *Throttle) Warn(log *slog.Logger, text string, attrs ...slog.Attr) {
 	l.sampler.Add(text, 1, attrs)
 	for _, line := range l.sampler.Due() {
-		log.LogAttrs(context.Background(), slog.LevelWarn, line.Key, append(slices.Clone(line.Latest), slog.Int("times", line.Count))...) //nolint:sloglint // the callers' texts are constants
+		log.LogAttrs(context.Background(), slog.LevelWarn, line.Key, append(slices.Clone(line.Latest), slog.Int("times", line.Count), line.Late())...) //nolint:sloglint // the callers' texts are constants
 	}
 }

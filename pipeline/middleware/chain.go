@@ -61,7 +61,7 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 		draining: make(chan struct{}),
 	}
 	c.failures = logs.NewSampled(reportEvery, func(s logs.Sample[failureKey, failed]) {
-		c.logFailure(slog.LevelWarn, s.Key, s.Latest, s.Count-1)
+		c.logFailure(slog.LevelWarn, s.Key, s.Latest, s.Count-1, s.Late())
 	})
 	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.fail)
 	reg.Collect(c.metrics.collectors()...)

@@ -212,7 +212,7 @@ func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, e
 	f := failed{pipeline.DeliveryFrom(msg.Context()).String(), err, trace.SpanContextFromContext(msg.Context())}
 	key := failureKey{r.Name, outcome, pipeline.Class(err)}
 	if outcome == outcomeDropped {
-		c.logFailure(slog.LevelError, key, f, 0)
+		c.logFailure(slog.LevelError, key, f, 0, slog.Attr{})
 		return
 	}
 	c.failures.Add(key, f)
@@ -228,7 +228,7 @@ type (
 	}
 )
 
-func (c *Chain) logFailure(level slog.Level, key failureKey, f failed, suppressed int) {
+func (c *Chain) logFailure(level slog.Level, key failureKey, f failed, suppressed int, late slog.Attr) {
 	attrs := []slog.Attr{
 		slog.String(logs.Route, key.route),
 		slog.String(logs.Origin, f.origin),
@@ -239,6 +239,7 @@ func (c *Chain) logFailure(level slog.Level, key failureKey, f failed, suppresse
 	if suppressed > 0 {
 		attrs = append(attrs, slog.Int("suppressed", suppressed))
 	}
+	attrs = append(attrs, late)
 	var p *panicError
 	if errors.As(f.err, &p) {
 		attrs = append(attrs, slog.String("stack", string(p.stack)))

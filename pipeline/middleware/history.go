@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // history is what a retry record says about the attempts before it. The zero value is that of a
@@ -80,9 +81,10 @@ func withoutHistory(m *message.Message) *message.Message {
 // maxLastError bounds the value of pipeline.MetaLastError, in bytes.
 const maxLastError = 256
 
-// headerText returns the beginning of text as a header that any client can print: valid UTF-8
-// without line breaks and control characters.
+// headerText returns the beginning of text as a header that any client can print: valid UTF-8 in one
+// line, without control characters.
 func headerText(text string) string {
+	text = logs.OneLine(text)
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

@@ -194,7 +194,7 @@ func TestARetryRecordHasItsError(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"got -1":                        "got -1",
-		"got -1\ncustomer: \x1b[31mred": "got -1 customer:  [31mred",
+		"got -1\ncustomer: \x1b[31mred": "got -1; customer:  [31mred",
 		"not \xff UTF-8":                "not  UTF-8",
 		strings.Repeat("ö", 1000):       strings.Repeat("ö", 128),
 		"a" + strings.Repeat("ö", 1000): "a" + strings.Repeat("ö", 127),
@@ -225,6 +225,7 @@ func TestFailuresOfOneKindAreLoggedOnceAMinute(t *testing.T) {
 					Policy: pipeline.Policy{Retry: retry},
 				})
 				lines := func() int { return bytes.Count(log.Bytes(), []byte("message not handled")) }
+				first := time.Now()
 				for range 100 {
 					_, _ = handle(message.NewMessage("1", nil))
 				}
@@ -236,7 +237,7 @@ func TestFailuresOfOneKindAreLoggedOnceAMinute(t *testing.T) {
 				time.Sleep(time.Minute)
 				_, _ = handle(message.NewMessage("1", nil))
 				require.Equal(t, 4, lines(), "the next failure of any kind reports the suppressed ones")
-				require.Contains(t, log.String(), "suppressed=98")
+				require.Contains(t, log.String(), "suppressed=98 last_at="+first.Format("2006-01-02T15:04:05.000Z07:00"), "it says when the last of them failed")
 			})
 		})
 	}

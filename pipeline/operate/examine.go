@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // CheckLimit is how long Diagnose waits for a connection, and then for each check.
@@ -303,7 +304,7 @@ func within[T any](ctx context.Context, limit time.Duration, do func(context.Con
 func away(err error) bool { return errors.Is(err, pipeline.ErrUnavailable) }
 
 func failedCheck(name string, err error) Check {
-	c := Check{Name: name, Level: Fail, Text: strings.ReplaceAll(err.Error(), "\n", "; ")}
+	c := Check{Name: name, Level: Fail, Text: logs.OneLine(err.Error())}
 	if _, ok := errors.AsType[*panicError](err); ok {
 		c.Remedy = remedyPanic
 	}

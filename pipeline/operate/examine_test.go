@@ -38,7 +38,7 @@ func TestDiagnoseCountsAndNamesWhatIsFound(t *testing.T) {
 		place("redis", &closed,
 			says(operate.Check{Level: operate.OK, Text: "fine"}, operate.Check{Name: "redis own name", Level: operate.Warn, Text: "small", Remedy: "grow"}),
 			func(context.Context) ([]operate.Check, error) {
-				return []operate.Check{{Level: operate.OK, Text: "the first of two"}}, errors.New("odd\nreply")
+				return []operate.Check{{Level: operate.OK, Text: "the first of two"}}, errors.New("odd:\n\treply\n\treply")
 			}),
 		{
 			Place: "kafka", Remedy: "start it", Runbook: "here",
@@ -51,7 +51,7 @@ func TestDiagnoseCountsAndNamesWhatIsFound(t *testing.T) {
 		{Name: "redis part 0", Level: operate.OK, Text: "fine"},
 		{Name: "redis own name", Level: operate.Warn, Text: "small", Remedy: "grow"},
 		{Name: "redis part 1", Level: operate.OK, Text: "the first of two"},
-		{Name: "redis part 1", Level: operate.Fail, Text: "odd; reply"},
+		{Name: "redis part 1", Level: operate.Fail, Text: "odd: reply"},
 		{Name: "kafka", Level: operate.Fail, Text: "server unavailable: refused", Remedy: "start it", Runbook: "here"},
 	}, d.Checks)
 	require.Equal(t, []string{"kafka"}, d.Away, "an error of a server that answers is no absence")

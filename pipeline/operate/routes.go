@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // RouteStatus is the state of one route in the report of Routes. A field that is null is not known.
@@ -96,7 +97,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	answer := Answer{Tables: []Table{table}}
 	answer.addStreams(value.Routes, now)
 	for _, p := range problems {
-		check := Check{Name: "not known", Level: Fail, Text: strings.ReplaceAll(p.Error(), "\n", "; ")}
+		check := Check{Name: "not known", Level: Fail, Text: logs.OneLine(p.Error())}
 		value.Checks, answer.Checks = append(value.Checks, check), append(answer.Checks, check)
 	}
 	answer.Value = value

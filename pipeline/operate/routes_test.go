@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -233,7 +234,7 @@ func TestRoutesOfOneName(t *testing.T) {
 func TestRoutesWithoutOneServer(t *testing.T) {
 	t.Parallel()
 	m := newMill(time.Now())
-	m.grain.err = fmt.Errorf("%w: no broker at k:9092 answered", pipeline.ErrUnavailable)
+	m.grain.err = fmt.Errorf("%w: no broker at k:9092 answered:\n\trefused\n\trefused", pipeline.ErrUnavailable)
 	m.known = false
 	a, err := read(t, m, nil)
 	require.ErrorIs(t, err, pipeline.ErrUnavailable)
@@ -246,7 +247,8 @@ func TestRoutesWithoutOneServer(t *testing.T) {
 	require.Len(t, value.Checks, 1)
 	require.Equal(t, operate.Fail, value.Checks[0].Level)
 	require.Contains(t, value.Checks[0].String(), "not known: route grind: ")
-	require.Contains(t, value.Checks[0].String(), "no broker at k:9092 answered")
+	require.Contains(t, value.Checks[0].String(), "no broker at k:9092 answered: refused", "in one line, and each cause once")
+	require.Equal(t, 1, strings.Count(value.Checks[0].String(), "refused"))
 }
 
 // What panics while it is read is not known, and the numbers of the others are shown.

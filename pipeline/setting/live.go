@@ -123,3 +123,38 @@ func secretOf(path string, content []byte) (string, error) {
 	}
 	return value, nil
 }
+
+// LiveFile is the current value that is made of a file, such as a set of keys. The file is read again
+// after it was changed or replaced. While it is missing or parse refuses it, the last good value stays in
+// use and a warning is logged once a minute. Build it with NewLiveFile. It is safe for concurrent use.
+type LiveFile[T comparable] struct {
+	file followed[T]
+	name string
+	log  *slog.Logger
+	warn *logs.Throttle
+}
+
+// NewLiveFile reads the file at path, and returns its value or why there is none. The name says in
+// warnings what the file is for, such as the path of its setting. A file of more than limit bytes is
+// refused. A nil log discards.
+func NewLiveFile[T comparable](name, path string, limit int64, log *slog.Logger, parse func([]byte) (T, error)) (*LiveFile[T], error) {
+	l := &LiveFile[T]{
+		name: name, log: cmp.Or(log, slog.New(slog.DiscardHandler)), warn: logs.NewThrottle(secretWarning),
+		file: followed[T]{paths: []string{path}, limit: limit, parse: func(contents [][]byte, _ T) (T, error) { return parse(contents[0]) }},
+	}
+	_, _, err := l.file.look()
+	return l, err
+}
+
+// Value returns the current value. Call it for each use instead of keeping the value. It costs a look at
+// the file's time.
+func (l *LiveFile[T]) Value(ctx context.Context) T {
+	value, changed, err := l.file.look()
+	switch {
+	case err != nil:
+		l.warn.Warn(l.log, "file can't be read again, so what it had before stays in use", slog.String("of", l.name), slog.String("file", l.file.paths[0]), logs.Err(err))
+	case changed:
+		l.log.InfoContext(ctx, "file was read again and has changed", slog.String("of", l.name), slog.String("file", l.file.paths[0]))
+	}
+	return value
+}

@@ -3,6 +3,7 @@ package setting_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -198,4 +199,41 @@ func TestAProvidedSecretIsSharedByConnections(t *testing.T) {
 func TestALiteralSecretNeverChanges(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "literal", setting.NewSecret("literal").Live("token", nil, nil).Value(t.Context()))
+}
+
+func TestALiveFileKeepsWhatItHad(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "numbers")
+	write := func(text string) {
+		require.NoError(t, os.WriteFile(file+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(file+".new", file))
+	}
+	var out strings.Builder
+	open := func() (*setting.LiveFile[int], error) {
+		return setting.NewLiveFile("a.number", file, 4, slog.New(slog.NewTextHandler(&out, nil)), func(text []byte) (int, error) { return strconv.Atoi(string(text)) })
+	}
+	_, err := open()
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	write("x")
+	_, err = open()
+	require.ErrorContains(t, err, "invalid syntax")
+	write("1")
+	live, err := open()
+	require.NoError(t, err)
+	require.Equal(t, 1, live.Value(t.Context()))
+	require.Empty(t, out.String())
+	write("2")
+	require.Equal(t, 2, live.Value(t.Context()))
+	require.Contains(t, out.String(), `msg="file was read again and has changed" of=a.number file=`+file)
+	out.Reset()
+	write("x")
+	require.Equal(t, 2, live.Value(t.Context()))
+	require.Contains(t, out.String(), `level=WARN msg="file can't be read again, so what it had before stays in use" of=a.number file=`+file)
+	write("12345")
+	require.Equal(t, 2, live.Value(t.Context()), "it is too long")
+	require.NoError(t, os.Remove(file))
+	require.Equal(t, 2, live.Value(t.Context()))
+	require.Equal(t, 1, strings.Count(out.String(), "level=WARN"), "once a minute")
+	write("3")
+	require.Equal(t, 3, live.Value(t.Context()))
 }

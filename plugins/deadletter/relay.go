@@ -177,7 +177,7 @@ func (p *Plugin) logRelayed(s logs.Sample[groupKey, store.DeadLetter]) {
 	p.log.Warn("messages became dead letters",
 		slog.Int("count", s.Count), slog.String("plugin_of", s.Key.plugin), slog.String(logs.Route, s.Key.handler), slog.String("class", s.Key.class),
 		slog.String(logs.Error, cli.OneLine(s.Latest.Error, maxLoggedError)), slog.String(logs.Origin, s.Latest.Source.String()),
-		slog.String("subject", s.Latest.Subject))
+		slog.String("subject", s.Latest.Subject), s.Late())
 }
 
 // logFirst logs the first of several consecutive failures. Dead letters that the broker refuses

@@ -21,9 +21,8 @@ import (
 var silence = sync.OnceFunc(logging.Disable) //nolint:gochecknoglobals // the library has one logger per process
 
 // NewClient returns a client for c. It opens no connection; the caller closes it. Each new connection
-// has the password and the certificates of that moment (setting.Live), while open connections stay
-// authenticated; log has the warning about a file that can't be read, and nil discards it. The password
-// of a Sentinel is that of the start.
+// has the password and the certificates of that moment (setting.Live), also one to a Sentinel, while open
+// connections stay authenticated; log has the warning about a file that can't be read, and nil discards it.
 //
 // The client speaks RESP2. RESP3 has push messages, which cost a check before each command, and a
 // handshake that Valkey, proxies and older servers refuse. The client honours the deadlines of
@@ -42,8 +41,6 @@ func NewClient(c ClientConfig, log *slog.Logger) (goredis.UniversalClient, error
 		Addrs:                 c.Addrs,
 		MasterName:            c.MasterName,
 		IsClusterMode:         c.Cluster,
-		SentinelUsername:      c.SentinelUsername,
-		SentinelPassword:      c.SentinelPassword.Reveal(),
 		DB:                    c.DB,
 		Protocol:              2,
 		PoolSize:              c.PoolSize,
@@ -61,6 +58,9 @@ func NewClient(c ClientConfig, log *slog.Logger) (goredis.UniversalClient, error
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
+	if c.MasterName != "" && !c.SentinelPassword.IsZero() {
+		options.OnConnect = authenticateAtSentinels(c.SentinelUsername, c.SentinelPassword.Live("password of the sentinels of redis at "+c.address(), log, nil))
+	}
 	if c.TLS.Enabled {
 		options.Dialer = dialEncrypted(c.DialTimeout, certificates)
 	}
@@ -70,6 +70,24 @@ func NewClient(c ClientConfig, log *slog.Logger) (goredis.UniversalClient, error
 	cluster := options.Cluster()
 	cluster.ClusterStateReloadInterval = clusterReload
 	return goredis.NewClusterClient(cluster), nil
+}
+
+// failoverClient is what the library calls the connections that a Sentinel has named the server of.
+const failoverClient = "<FailoverClient "
+
+// authenticateAtSentinels presents the credentials of that moment on each new connection to a Sentinel. The
+// library would keep the password of the start, and has no provider for it as it has for that of the
+// server. The connections to the server, which it has authenticated before, are left alone.
+func authenticateAtSentinels(user string, password *setting.Live) func(context.Context, *goredis.Conn) error {
+	return func(ctx context.Context, conn *goredis.Conn) error {
+		if strings.Contains(conn.String(), failoverClient) {
+			return nil
+		}
+		if user == "" {
+			return conn.Auth(ctx, password.Value(ctx)).Err()
+		}
+		return conn.AuthACL(ctx, user, password.Value(ctx)).Err()
+	}
 }
 
 // dialEncrypted opens a connection with the certificates of that moment. The library would keep those of

@@ -117,6 +117,35 @@ func TestSignedInUsers(t *testing.T) {
 	}
 }
 
+// The file of the keys is read again when it changes, so a sign-in rotates its keys without a restart of the gateways.
+// What can't be used, as when a copy is not complete, changes nothing.
+func TestKeysOfAFileAreReadAgain(t *testing.T) {
+	t.Parallel()
+	id := newIdentity(t, "a", "b")
+	file := id.file("a")
+	r := signInRig(t, signin.Config{JWKSFile: file})
+	write := func(text []byte) { // as a rotating tool does, in one step
+		require.NoError(t, os.WriteFile(file+".new", text, 0o600))
+		require.NoError(t, os.Rename(file+".new", file))
+	}
+	is := func(a, b int) {
+		t.Helper()
+		require.Equal(t, a, r.send("GET", "/users", "Authorization", "Bearer "+id.token("a", nil)).status)
+		require.Equal(t, b, r.send("GET", "/users", "Authorization", "Bearer "+id.token("b", nil)).status)
+	}
+	is(http.StatusOK, http.StatusUnauthorized)
+	write(id.set("a", "b"))
+	is(http.StatusOK, http.StatusOK)
+	for _, unusable := range []string{"", `{"keys":[`, `{"keys":[]}`, `{"keys":["odd"]}`} {
+		write([]byte(unusable))
+		is(http.StatusOK, http.StatusOK)
+	}
+	require.NoError(t, os.Remove(file))
+	is(http.StatusOK, http.StatusOK)
+	write(id.set("b"))
+	is(http.StatusUnauthorized, http.StatusOK)
+}
+
 // oddKeys are keys that the sign-in of a site may have besides those of its tokens.
 func oddKeys() map[string]string {
 	return map[string]string{

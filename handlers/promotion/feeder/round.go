@@ -102,6 +102,6 @@ func (f *Feeder) failed(p payouts.Promotion, err error) {
 func (f *Feeder) logFailures(ctx context.Context, lines []logs.Sample[failure, error]) {
 	for _, l := range lines {
 		f.log.WarnContext(ctx, "promotion not fed, tried again", slog.String(logPromotionType, string(l.Key.Type)),
-			slog.Int64(logPromotionID, l.Key.ID), slog.String("class", l.Key.class), slog.Int("suppressed", l.Count-1), logs.Err(l.Latest))
+			slog.Int64(logPromotionID, l.Key.ID), slog.String("class", l.Key.class), slog.Int("suppressed", l.Count-1), logs.Err(l.Latest), l.Late())
 	}
 }

@@ -57,7 +57,7 @@ func logRefusals(log *slog.Logger) *logs.Sampled[refusalKey, refused] {
 		log.LogAttrs(context.Background(), slog.LevelError, "the database refuses a statement of the ledger",
 			slog.String(logs.Component, "ledger"), slog.String("operation", s.Key.what), slog.String("sqlstate", s.Key.code),
 			slog.String("constraint", s.Key.constraint), slog.String("table", s.Key.table), slog.String("repair", s.Latest.repair),
-			slog.Int("times", s.Count), logs.Err(s.Latest.err))
+			slog.Int("times", s.Count), logs.Err(s.Latest.err), s.Late())
 	})
 }
 

@@ -64,6 +64,7 @@ type User struct {
 	Until    int64           `json:"until,omitempty"`      // end of the lease in ms since 1970
 	Reason   string          `json:"reason,omitempty"`     // why there is no place
 	Instance string          `json:"instanceId,omitempty"` // of the latest connection
+	Shop     string          `json:"shop,omitempty"`       // that sent the last request about the lease
 	Bought   int             `json:"bought,omitempty"`     // purchases in this event
 	Memory   json.RawMessage `json:"memory,omitempty"`     // how an earlier place ended
 }
@@ -164,7 +165,7 @@ func find(ctx context.Context, rooms *room.Rooms, event, user string) (User, err
 	}
 	u := User{
 		Event: event, User: user, State: d.State, Status: d.State.Status(), Index: d.Index, JTI: d.JTI, Until: d.Until,
-		Reason: d.Reason, Instance: d.Instance, Bought: d.Bought, Memory: d.Memory,
+		Reason: d.Reason, Instance: d.Instance, Shop: d.Shop, Bought: d.Bought, Memory: d.Memory,
 	}
 	if d.State == room.Waiting && d.Ahead >= 0 {
 		u.Ahead = &d.Ahead

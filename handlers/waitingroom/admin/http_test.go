@@ -119,6 +119,31 @@ func TestTheLifeOfARoom(t *testing.T) {
 	require.Equal(t, list[6:7], page)
 }
 
+func TestAnOperatorFindsTheShopOfALease(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	require.NoError(t, r.rooms.Create(ctx, "42"))
+	require.NoError(t, r.rooms.SetCapacity(ctx, "42", 1))
+	r.enter("ann")
+	require.Eventually(t, func() bool {
+		_, err := r.rooms.Tick(ctx, "42")
+		p, failed := r.rooms.Status(ctx, "42", "ann")
+		return err == nil && failed == nil && p.State == room.Ready
+	}, 2*time.Minute, 5*time.Millisecond)
+	leases, err := r.rooms.Claim(ctx, "42", "broker-1", []room.Sign{{User: "ann"}})
+	require.NoError(t, err)
+	require.Empty(t, post[User](r, 200, "42/find", `{"user":"ann"}`).Shop)
+	_, err = r.rooms.Verify(room.WithShop(ctx, "web"), "42", "ann", leases[0].JTI, "session")
+	require.NoError(t, err)
+	require.Equal(t, "web", post[User](r, 200, "42/find", `{"user":"ann"}`).Shop)
+	_, err = r.rooms.Finish(room.WithShop(ctx, "web"), "42", "ann", leases[0].JTI, "session", true)
+	require.NoError(t, err)
+	found := post[User](r, 200, "42/find", `{"user":"ann"}`)
+	require.Empty(t, found.Shop, "the lease has ended")
+	require.Contains(t, string(found.Memory), `"shop":"web"`)
+}
+
 func TestOnlyAnOperatorMayChange(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -193,7 +193,7 @@ func (s *site) Register(r *pipeline.Registry) error {
 		})
 		s.broker.Register(r)
 		r.Offer(reclaim.Shards(s.broker.Family()))
-		shop.New(rooms, s.tokens, series, []setting.Secret{setting.NewSecret(shopToken)}, r.Env().Logger).Register(r, s.web)
+		shop.New(rooms, s.tokens, series, map[string]setting.Secret{"web": setting.NewSecret(shopToken)}, r.Env().Logger).Register(r, s.web)
 	}
 	return nil
 }

@@ -196,6 +196,7 @@ func writeUser(out io.Writer, u admin.User) error {
 		row("until", stamp(u.Until))
 	}
 	row("instance", u.Instance)
+	row("shop", u.Shop)
 	if u.Bought > 0 {
 		row("bought", app.Thousands(int64(u.Bought)))
 	}

@@ -6,8 +6,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/admin"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 )
+
+func TestFindShowsTheShopOfALease(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	require.NoError(t, writeUser(&text, admin.User{User: "ann", State: room.Admitted, Shop: "web\x1b"}))
+	require.Regexp(t, `(?m)^shop +web\x{FFFD}$`, text.String())
+	text.Reset()
+	require.NoError(t, writeUser(&text, admin.User{User: "ann", State: room.Waiting}))
+	require.NotContains(t, text.String(), "shop")
+}
 
 // The pause after an outage is shown with its rest, because it ends by itself, unlike a hold.
 func TestStatusShowsThePauseAfterAnOutage(t *testing.T) {

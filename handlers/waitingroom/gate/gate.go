@@ -36,7 +36,7 @@ var (
 type Options struct {
 	// URL is the address of the waiting room's brokers, such as https://rooms.example.
 	URL string
-	// ShopToken is one of plugins.waitingroom.shop_tokens, for Verify, Extend and Finish.
+	// ShopToken is that of this shop in plugins.waitingroom.shop_tokens, for Verify, Extend and Finish.
 	ShopToken string
 	// Event returns the event of a request.
 	Event func(*http.Request) string

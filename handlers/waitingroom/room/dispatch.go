@@ -87,6 +87,9 @@ type Details struct {
 	Place
 	Instance string `json:"instanceId"` // of the latest connection
 	Bought   int    `json:"bought"`     // purchases in this event
+	// Shop is the name of the shop that has sent the last request about the lease. Empty: none has, or
+	// there is no lease. That of a lease that has ended is in Memory.
+	Shop string `json:"shop"`
 	// Seen is the last sign of life of a waiting user, in ms of the room's time.
 	Seen int64 `json:"seen"`
 	// Memory says how the last place ended. It is null when nothing is remembered.
@@ -106,12 +109,16 @@ func (r *Rooms) Find(ctx context.Context, event, user string) (Details, error) {
 	}
 	d.Instance = holders[0]
 	seen, left := redis.Command("ZSCORE", "WAITING_SEEN:{"+event+"}", user), redis.Command("HGET", "WAITING_LEFT:{"+event+"}", user)
-	bought := redis.Command("HGET", "ENTRY_BUYERS:{"+event+"}", user)
-	if err := r.server.Do(ctx, seen, left, bought); err != nil {
+	bought, held := redis.Command("HGET", "ENTRY_BUYERS:{"+event+"}", user), redis.Command("HGET", "ENTRY_RECORD:{"+event+"}", user)
+	if err := r.server.Do(ctx, seen, left, bought, held); err != nil {
 		return d, err
 	}
 	purchases, _ := bought.Text()
 	d.Bought, _ = strconv.Atoi(purchases) // 0 for a user who has bought nothing
+	var lease struct{ Shop string }
+	if text, _ := held.Text(); json.Unmarshal([]byte(text), &lease) == nil {
+		d.Shop = lease.Shop
+	}
 	if text, _ := left.Text(); json.Valid([]byte(text)) {
 		d.Memory = json.RawMessage(text)
 	}

@@ -227,11 +227,24 @@ func (r *Rooms) Leave(ctx context.Context, event, user, reason string) (Place, e
 	return r.one(ctx, "leave", event, user, reason)
 }
 
+type shopKey struct{}
+
+// WithShop returns a context for Verify, Extend and Finish, whose changes are then recorded as those of
+// the shop with that name. Find returns it. It decides nothing: the session has the lease.
+func WithShop(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, shopKey{}, name)
+}
+
+func shopOf(ctx context.Context) string {
+	name, _ := ctx.Value(shopKey{}).(string)
+	return name
+}
+
 // Verify gives a lease to one session of a shop. The same session may call it again. From then on
 // the lease is only ended by Finish, the end of its time, or an operator. The errors are ErrUsed
 // and ErrEnded, besides ErrUnknown and those of the server.
 func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place, error) {
-	return r.one(ctx, "verify", event, user, jti, by)
+	return r.one(ctx, "verify", event, user, jti, by, shopOf(ctx))
 }
 
 // Extend gives a lease that the same session has verified a later end, which is a time of the
@@ -240,7 +253,7 @@ func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place,
 // nothing. The errors are ErrUnverified, ErrUsed and ErrEnded, besides ErrUnknown and those of the
 // server.
 func (r *Rooms) Extend(ctx context.Context, event, user, jti, by string, until int64) (Place, error) {
-	return r.one(ctx, "extend", event, user, jti, by, until, r.o.MaxTurn.Milliseconds())
+	return r.one(ctx, "extend", event, user, jti, by, until, r.o.MaxTurn.Milliseconds(), shopOf(ctx))
 }
 
 // Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end
@@ -255,7 +268,7 @@ func (r *Rooms) Finish(ctx context.Context, event, user, jti, by string, sold bo
 	if sold {
 		result = Sold
 	}
-	return r.one(ctx, "finish", event, user, jti, string(result), by, r.o.PurchasesPerUser)
+	return r.one(ctx, "finish", event, user, jti, string(result), by, r.o.PurchasesPerUser, shopOf(ctx))
 }
 
 // Claim makes READY leases ADMITTED. Their time begins with the first claim, and a repeated claim

@@ -30,7 +30,7 @@ type Shop struct {
 	tokens   *token.Plugin
 	log      *slog.Logger
 	sampled  *logs.Throttle
-	bearer   *web.Tokens
+	shops    *web.NamedTokens
 	labels   *labels.Labels
 	late     *prometheus.CounterVec
 	requests *prometheus.CounterVec
@@ -47,23 +47,26 @@ const (
 
 func requests() []string { return []string{verify, extend, finish} }
 
-// New returns the shop's side of rooms. Each of the credentials opens it; without one it refuses
-// all requests. The process collects the metrics of the labels.
-func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credentials []setting.Secret, log *slog.Logger) *Shop {
+// New returns the shop's side of rooms. Each of the credentials opens it, and its key is the name of the
+// shop, which find of an operator, the metrics and the log have; without one it refuses all requests.
+// The process collects the metrics of the labels.
+func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credentials map[string]setting.Secret, log *slog.Logger) *Shop {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_room_" + name, Help: help}, labels)
 	}
 	s := &Shop{
 		rooms: rooms, tokens: tokens, log: log, sampled: logs.NewThrottle(warnEvery), labels: events,
-		bearer: web.NewTokens("plugins.waitingroom.shop_tokens", log, credentials...),
+		shops: web.NewNamedTokens(func(name string) string { return "plugins.waitingroom.shop_tokens." + name }, log, credentials),
 		late: counter("late_finish_total",
 			"Sales that were reported after the end of their lease, by event (the 50 largest, else other) and answer: sold, conflict.", "event", "answer"),
-		requests: counter("shop_requests_total", "Requests of shops, by request (verify, extend, finish) and answer: ok, or the word of the refusal.", "request", "answer"),
+		requests: counter("shop_requests_total", "Requests of shops, by name (empty: of none of shop_tokens), request (verify, extend, finish) and answer: ok, or the word of the refusal.", "shop", "request", "answer"),
 	}
 	events.Add(s.late, "sold", "conflict")
 	for _, request := range requests() {
-		for _, answer := range []string{"ok", "no_shop", "unavailable"} {
-			s.requests.WithLabelValues(request, answer)
+		s.requests.WithLabelValues("", request, "no_shop")
+		for shop := range credentials {
+			s.requests.WithLabelValues(shop, request, "ok")
+			s.requests.WithLabelValues(shop, request, "unavailable")
 		}
 	}
 	return s
@@ -102,12 +105,14 @@ func (s *Shop) handler(name string) http.HandlerFunc {
 	answer := map[string]func(context.Context, string, token.Claims, request) (room.Place, error){
 		verify: s.verify, extend: s.extend, finish: s.finish,
 	}[name]
-	refuse := func(w http.ResponseWriter, r *http.Request, refusal web.Refusal) {
-		s.requests.WithLabelValues(name, refusal.Word).Inc()
-		web.Refuse(w, r, refusal)
-	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !s.bearer.Accepts(r) {
+		shop := s.shops.NameOf(r)
+		refuse := func(w http.ResponseWriter, r *http.Request, refusal web.Refusal) {
+			s.requests.WithLabelValues(shop, name, refusal.Word).Inc()
+			s.log.DebugContext(r.Context(), "request of a shop refused", slog.String("shop", shop), slog.String("request", name), slog.String("answer", refusal.Word))
+			web.Refuse(w, r, refusal)
+		}
+		if shop == "" {
 			refuse(w, r, refusal(http.StatusUnauthorized, "no_shop", "present one of the shop tokens in the header Authorization"))
 			return
 		}
@@ -131,12 +136,14 @@ func (s *Shop) handler(name string) http.HandlerFunc {
 			refuse(w, r, refusal(http.StatusUnauthorized, "forged", "the entry token is not one of this waiting room"))
 			return
 		}
-		place, err := answer(r.Context(), event, claims, q)
+		place, err := answer(room.WithShop(r.Context(), shop), event, claims, q)
 		if err != nil {
-			refuse(w, r, s.refusal(err))
+			refuse(w, r, s.refusal(shop, err))
 			return
 		}
-		s.requests.WithLabelValues(name, "ok").Inc()
+		s.requests.WithLabelValues(shop, name, "ok").Inc()
+		s.log.DebugContext(r.Context(), "request of a shop done", slog.String("shop", shop), slog.String("request", name), slog.String("event", event),
+			slog.String("lease", claims.ID), slog.String("session", q.By), slog.String("state", string(place.State)))
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		// A client that is gone needs no answer.
@@ -151,7 +158,7 @@ var (
 )
 
 // refusal returns the answer to a request that failed.
-func (s *Shop) refusal(err error) web.Refusal {
+func (s *Shop) refusal(shop string, err error) web.Refusal {
 	switch {
 	case errors.Is(err, errSession), errors.Is(err, errUntil), errors.Is(err, errResult):
 		return refusal(http.StatusBadRequest, "bad_body", err.Error())
@@ -167,7 +174,7 @@ func (s *Shop) refusal(err error) web.Refusal {
 	case errors.Is(err, room.ErrUnknown):
 		return refusal(http.StatusNotFound, "unknown", "the event has no waiting room")
 	}
-	s.sampled.Warn(s.log, "request of the shop failed", logs.Err(err))
+	s.sampled.Warn(s.log, "request of the shop failed", slog.String("shop", shop), logs.Err(err))
 	return refusal(http.StatusServiceUnavailable, "unavailable", "the waiting room is unavailable: try again")
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
@@ -42,6 +43,7 @@ type rig struct {
 	labels *labels.Labels
 	http   *http.ServeMux
 	server *redis.Server
+	log    pipelinetest.Buffer
 	// The last answer, and the message of a refusal.
 	answer  Entry
 	message string
@@ -61,7 +63,7 @@ func newRig(t *testing.T) *rig {
 	_, err := pipeline.NewRegistry(pipeline.Env{}, r.tokens)
 	require.NoError(t, err)
 	r.labels = labels.New()
-	r.shop = New(r.rooms, r.tokens, r.labels, []setting.Secret{setting.NewSecret("another credential"), setting.NewSecret(credential)}, slog.New(slog.DiscardHandler))
+	r.shop = New(r.rooms, r.tokens, r.labels, map[string]setting.Secret{"app": setting.NewSecret("another credential"), "web": setting.NewSecret(credential)}, slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	r.http.Handle("POST /events/{id}/entry/verify", r.shop.handler(verify))
 	r.http.Handle("POST /events/{id}/entry/extend", r.shop.handler(extend))
 	r.http.Handle("POST /events/{id}/entry/finish", r.shop.handler(finish))
@@ -167,21 +169,27 @@ millrace_room_ended_total{event="42",state="EXPIRED"} 0
 millrace_room_ended_total{event="42",state="SOLD"} 1
 `, r.labels.Collectors()[0])
 	r.counts(`
-# HELP millrace_room_shop_requests_total Requests of shops, by request (verify, extend, finish) and answer: ok, or the word of the refusal.
+# HELP millrace_room_shop_requests_total Requests of shops, by name (empty: of none of shop_tokens), request (verify, extend, finish) and answer: ok, or the word of the refusal.
 # TYPE millrace_room_shop_requests_total counter
-millrace_room_shop_requests_total{answer="conflict",request="finish"} 1
-millrace_room_shop_requests_total{answer="ended",request="verify"} 1
-millrace_room_shop_requests_total{answer="no_shop",request="extend"} 0
-millrace_room_shop_requests_total{answer="no_shop",request="finish"} 0
-millrace_room_shop_requests_total{answer="no_shop",request="verify"} 0
-millrace_room_shop_requests_total{answer="ok",request="extend"} 0
-millrace_room_shop_requests_total{answer="ok",request="finish"} 2
-millrace_room_shop_requests_total{answer="ok",request="verify"} 2
-millrace_room_shop_requests_total{answer="unavailable",request="extend"} 0
-millrace_room_shop_requests_total{answer="unavailable",request="finish"} 0
-millrace_room_shop_requests_total{answer="unavailable",request="verify"} 0
-millrace_room_shop_requests_total{answer="used",request="finish"} 3
-millrace_room_shop_requests_total{answer="used",request="verify"} 1
+millrace_room_shop_requests_total{answer="conflict",request="finish",shop="web"} 1
+millrace_room_shop_requests_total{answer="ended",request="verify",shop="web"} 1
+millrace_room_shop_requests_total{answer="no_shop",request="extend",shop=""} 0
+millrace_room_shop_requests_total{answer="no_shop",request="finish",shop=""} 0
+millrace_room_shop_requests_total{answer="no_shop",request="verify",shop=""} 0
+millrace_room_shop_requests_total{answer="ok",request="extend",shop="app"} 0
+millrace_room_shop_requests_total{answer="ok",request="extend",shop="web"} 0
+millrace_room_shop_requests_total{answer="ok",request="finish",shop="app"} 0
+millrace_room_shop_requests_total{answer="ok",request="finish",shop="web"} 2
+millrace_room_shop_requests_total{answer="ok",request="verify",shop="app"} 0
+millrace_room_shop_requests_total{answer="ok",request="verify",shop="web"} 2
+millrace_room_shop_requests_total{answer="unavailable",request="extend",shop="app"} 0
+millrace_room_shop_requests_total{answer="unavailable",request="extend",shop="web"} 0
+millrace_room_shop_requests_total{answer="unavailable",request="finish",shop="app"} 0
+millrace_room_shop_requests_total{answer="unavailable",request="finish",shop="web"} 0
+millrace_room_shop_requests_total{answer="unavailable",request="verify",shop="app"} 0
+millrace_room_shop_requests_total{answer="unavailable",request="verify",shop="web"} 0
+millrace_room_shop_requests_total{answer="used",request="finish",shop="web"} 3
+millrace_room_shop_requests_total{answer="used",request="verify",shop="web"} 1
 `, r.shop.requests)
 }
 
@@ -222,7 +230,7 @@ func TestASessionExtendsTheTurn(t *testing.T) {
 	require.NoError(t, err)
 	r.want(410, "ended")(extends("session-1", limit))
 	for answer, want := range map[string]int{"ok": 2, "not_verified": 1, "used": 1, "ended": 1, "no_shop": 0} {
-		require.EqualValues(t, want, testutil.ToFloat64(r.shop.requests.WithLabelValues("extend", answer)), answer)
+		require.EqualValues(t, want, testutil.ToFloat64(r.shop.requests.WithLabelValues("web", "extend", answer)), answer)
 	}
 }
 
@@ -311,7 +319,7 @@ func TestOnlyAShopMayUseIt(t *testing.T) {
 	}
 	r.want(200, "ADMITTED")(r.post("/events/42/entry/verify", body, "bearer another credential"))
 	none := New(r.rooms, r.tokens, r.labels, nil, slog.New(slog.DiscardHandler))
-	require.False(t, none.bearer.Accepts(&http.Request{Header: http.Header{"Authorization": {"Bearer "}}}))
+	require.Empty(t, none.shops.NameOf(&http.Request{Header: http.Header{"Authorization": {"Bearer "}}}))
 }
 
 func TestBadRequestsAreRefused(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -237,13 +238,7 @@ const errorWidth = 160
 // with semicolons, because each is often an error of its own. most is the largest length in
 // characters. A longer text loses its middle, because the end of an error says what happened.
 func OneLine(text string, most int) string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		if line = strings.Join(strings.Fields(line), " "); line != "" {
-			lines = append(lines, line)
-		}
-	}
-	text = app.Printable(strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": "))
+	text = app.Printable(logs.OneLine(text))
 	if r := []rune(text); len(r) > most {
 		head := (most - 1) / 2
 		return string(r[:head]) + "…" + string(r[len(r)-(most-1-head):])

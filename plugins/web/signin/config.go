@@ -45,7 +45,7 @@ func (a *Config) Validate(proxies bool) error {
 	p.Check(a.Issuer != "", "issuer", "must be set with the keys of a sign-in")
 	p.Check(a.Audience != "", "audience", "must be set with the keys of a sign-in")
 	if a.JWKSFile != "" {
-		_, _, err := readKeySet(a.JWKSFile)
+		_, err := followKeySet(a.JWKSFile, "", nil)
 		p.Check(err == nil, "jwks_file", "%s", err)
 	}
 	if a.JWKSURL != "" {

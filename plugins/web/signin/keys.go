@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -51,12 +50,14 @@ var (
 // Keys verify the tokens of a sign-in. Build them with NewKeys.
 type Keys struct {
 	issuer, audience string
-	url              string // empty: the keys are of a file
+	url              string                     // empty: the keys are of a file
+	file             *setting.LiveFile[*keySet] // nil: they are of an address
 	client           *http.Client
 	log              *slog.Logger
 	wanted           chan struct{} // has room for one
 
 	mu       sync.Mutex // guards what follows
+	ofFile   *keySet    // the latest one
 	keys     *jose.JSONWebKeySet
 	skipped  string // the keys of the latest set that are not used
 	fetching bool
@@ -65,7 +66,7 @@ type Keys struct {
 }
 
 // NewKeys returns the keys of the settings. Field is their name, such as plugins.web.auth, for errors and
-// warnings. Keys of an address are fetched by Run.
+// warnings. Keys of an address are fetched by Run, and those of a file are read again when it changes.
 func NewKeys(a Config, field string, log *slog.Logger) (*Keys, error) {
 	transport, err := httpclient.NewTransport(a.JWKSClient, nil, field+".jwks_client", log)
 	if err != nil {
@@ -79,19 +80,42 @@ func NewKeys(a Config, field string, log *slog.Logger) (*Keys, error) {
 	if a.JWKSFile == "" {
 		return s, nil
 	}
-	keys, skipped, err := readKeySet(a.JWKSFile)
+	s.file, err = followKeySet(a.JWKSFile, field+".jwks_file", log)
 	if err == nil {
-		s.use(context.Background(), keys, skipped)
+		s.readAgain(context.Background())
 	}
 	return s, err
 }
 
-func readKeySet(file string) (keys *jose.JSONWebKeySet, skipped string, err error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, "", err
+// keySet is the content of a file.
+type keySet struct {
+	keys    *jose.JSONWebKeySet
+	skipped string
+}
+
+func followKeySet(file, field string, log *slog.Logger) (*setting.LiveFile[*keySet], error) {
+	return setting.NewLiveFile(field, file, maxKeySet, log, func(text []byte) (*keySet, error) {
+		keys, skipped, err := parseKeySet(text)
+		if err != nil {
+			return nil, err
+		}
+		return &keySet{keys, skipped}, nil
+	})
+}
+
+// readAgain takes the keys of a file that has changed.
+func (s *Keys) readAgain(ctx context.Context) {
+	if s.file == nil {
+		return
 	}
-	return parseKeySet(text)
+	now := s.file.Value(ctx)
+	s.mu.Lock()
+	changed := now != s.ofFile
+	s.ofFile = now
+	s.mu.Unlock()
+	if changed {
+		s.use(ctx, now.keys, now.skipped)
+	}
 }
 
 // use takes keys from now on. It warns about those that were skipped, unless it did so before.
@@ -217,6 +241,7 @@ func (s *Keys) get(ctx context.Context) (keys *jose.JSONWebKeySet, skipped strin
 // key returns the key of a name. If it is absent, it waits for a fetch, at most fetchTimeout. The
 // keys are fetched at most once per fetchAgain.
 func (s *Keys) key(ctx context.Context, kid string) (*jose.JSONWebKey, error) {
+	s.readAgain(ctx)
 	found, fetched := s.lookUp(kid)
 	if found == nil && fetched != nil {
 		timer := time.NewTimer(fetchTimeout)

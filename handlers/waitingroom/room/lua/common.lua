@@ -85,9 +85,10 @@ local function look(user)
   return nil, waits(user)
 end
 
-local function toMemory(text)
-  local m = decode(text) or {}
-  return {void = tonumber(m.void) or 0, absent = tonumber(m.absent) or 0, reason = type(m.reason) == 'string' and m.reason or ''}
+local function toMemory(stored)
+  local m = decode(stored) or {}
+  local function text(v) return type(v) == 'string' and v or '' end
+  return {void = tonumber(m.void) or 0, absent = tonumber(m.absent) or 0, reason = text(m.reason), shop = text(m.shop)}
 end
 
 -- memory returns what is remembered of a user. Up to the index void the user left or used up a turn.
@@ -96,8 +97,14 @@ local function memory(user) return toMemory(redis.call('HGET', LEFT, user)) end
 
 local HOUR, TEN = 3600000, 600000
 
+-- named returns the member of a JSON object that names the shop, or nothing without one.
+local function named(shop)
+  if (shop or '') == '' then return '' end
+  return ',"shop":' .. quote(shop)
+end
+
 local function note(user, m)
-  redis.call('HSET', LEFT, user, string.format('{"void":%.0f,"absent":%.0f,"reason":%s,"at":%.0f}', m.void, m.absent, cjson.encode(m.reason), clock))
+  redis.call('HSET', LEFT, user, string.format('{"void":%.0f,"absent":%.0f,"reason":%s,"at":%.0f%s}', m.void, m.absent, cjson.encode(m.reason), clock, named(m.shop)))
 end
 
 local function remember(user, m, duration)
@@ -105,9 +112,10 @@ local function remember(user, m, duration)
   redis.call('ZADD', FORGET, num(now + duration), 'u' .. user)
 end
 
--- close makes all places of a user up to an index void.
-local function close(user, index, reason)
+-- close makes all places of a user up to an index void. shop is that of the lease that has ended with them, if there was one.
+local function close(user, index, reason, shop)
   local m = memory(user)
+  if index > m.void or shop then m.shop = shop or '' end
   if index >= m.void then m.void, m.reason = index, reason end
   if m.absent <= m.void then m.absent = 0 end
   remember(user, m, HOUR)
@@ -117,7 +125,7 @@ end
 local function keep(user, index, reason)
   local m = memory(user)
   if index <= m.void then return end
-  m.absent, m.reason = index, reason
+  m.absent, m.reason, m.shop = index, reason, ''
   remember(user, m, TEN)
 end
 
@@ -198,10 +206,10 @@ local function restore(user, m, index, instance)
 end
 
 -- leaseText returns the record of a lease. since is its promotion by the server's time. started is when it was claimed, in
--- the time of the room, and 0 while it was not extended.
+-- the time of the room, and 0 while it was not extended. shop is the name of the shop that sent the last request about it.
 local function leaseText(l)
-  return string.format('{"jti":%s,"idx":%s,"state":"%s","until":%s,"since":%s,"started":%s,"instanceId":%s,"by":%s}',
-    cjson.encode(l.jti), num(l.idx), l.state, num(l['until']), num(l.since or 0), num(l.started or 0), quote(l.instanceId or ''), quote(l.by or ''))
+  return string.format('{"jti":%s,"idx":%s,"state":"%s","until":%s,"since":%s,"started":%s,"instanceId":%s,"by":%s%s}',
+    cjson.encode(l.jti), num(l.idx), l.state, num(l['until']), num(l.since or 0), num(l.started or 0), quote(l.instanceId or ''), quote(l.by or ''), named(l.shop))
 end
 
 local function grant(user, l)
@@ -222,7 +230,7 @@ local function over(user, l, state, reason, void)
   if state == 'EXPIRED' and l.state == 'READY' then
     keep(user, l.idx, reason)
   else
-    close(user, void, reason)
+    close(user, void, reason, l.shop or '')
   end
 end
 
