@@ -251,7 +251,7 @@ plugins:
         answers: {receipt: id}
         api: {url: "`+far.URL+`"}
     http: {kinds: [notice], clients: {test: {token: the-token-of-the-test}}}
-  waitingroom: {enabled: true, unknown_events: refuse, admin_tokens: {eve: the-token-of-operators}}
+  waitingroom: {enabled: true, unknown_events: refuse, admin_tokens: {eve: the-token-of-operators}, shop_tokens: {tickets: the-token-of-a-shop}}
   redis: {domains: [{prefix: "scan:events", shards: 2, group: eventrouter, fields: true, exclusive: true}]}
   eventrouter: {enabled: true, domains: ["scan:events"]}
   web: {listen: "`+public+`", auth: {header: X-User}, trusted_proxies: [127.0.0.1]}
