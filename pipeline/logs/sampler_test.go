@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 // A summary is written up to an interval after what it sums up: without its time, an outage that has
@@ -19,11 +20,13 @@ import (
 func TestALateLineSaysWhenItsLastEventWas(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out pipelinetest.Buffer // the summaries are written by another goroutine
 		log := slog.New(slog.NewTextHandler(&out, nil))
-		lines := func() []string {
-			defer out.Reset()
-			return strings.Split(strings.TrimSpace(out.String()), "\n")
+		seen := 0
+		fresh := func() string { // what was written since the last call
+			all := out.String()
+			defer func() { seen = len(all) }()
+			return all[seen:]
 		}
 		sampled := logs.NewSampled(time.Minute, func(s logs.Sample[string, int]) {
 			log.Info("summary", slog.Int("count", s.Count), s.Late())
@@ -31,23 +34,24 @@ func TestALateLineSaysWhenItsLastEventWas(t *testing.T) {
 		require.NoError(t, sampled.Start(t.Context()))
 		defer func() { _ = sampled.Stop(context.Background()) }()
 		sampled.Add("not handled", 1)
-		require.NotContains(t, out.String(), logs.LastAt)
-		require.Len(t, lines(), 1)
+		first := fresh()
+		require.NotContains(t, first, logs.LastAt)
+		require.Equal(t, 1, strings.Count(first, "\n"))
 
 		time.Sleep(time.Second)
 		last := time.Now()
 		sampled.Add("not handled", 2)
 		sampled.Add("not handled", 3)
-		require.Empty(t, out.String())
+		require.Empty(t, fresh())
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		all := lines()
-		require.Len(t, all, 1)
-		require.Contains(t, all[0], "count=2 last_at="+last.Format("2006-01-02T15:04:05.000Z07:00"))
+		late := fresh()
+		require.Equal(t, 1, strings.Count(late, "\n"))
+		require.Contains(t, late, "count=2 last_at="+last.Format("2006-01-02T15:04:05.000Z07:00"))
 
 		sampled.Add("not handled", 4)
 		require.NoError(t, sampled.Stop(t.Context()))
-		require.NotContains(t, out.String(), logs.LastAt, "it is of this moment")
+		require.NotContains(t, fresh(), logs.LastAt, "it is of this moment")
 	})
 }
 
