@@ -29,11 +29,9 @@ type sqliteStore struct {
 	log     *slog.Logger
 	skew    *atomic.Int64
 
-	writerToken chan struct{} // contains one token: the right to use conn
-	waits       atomic.Int64  // for the token
-	waited      atomic.Int64  // ns
-	conn        *sql.Conn
-	stmts       map[string]*sql.Stmt // prepared on conn
+	turn  *portable.Turn // to use conn
+	conn  *sql.Conn
+	stmts map[string]*sql.Stmt // prepared on conn
 }
 
 func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.Int64) (*sqliteStore, error) {
@@ -42,7 +40,7 @@ func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
 	common := url.Values{"_pragma": {"cache_size(-32000)", "journal_size_limit(67108864)"}}
-	s := &sqliteStore{path: file.Path, log: log, skew: skew, writerToken: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
+	s := &sqliteStore{path: file.Path, log: log, skew: skew, turn: portable.NewTurn(), stmts: map[string]*sql.Stmt{}}
 	if s.writer, err = file.Open(ctx, common); err != nil {
 		return nil, openError("sqlite at "+file.Path, err)
 	}
@@ -57,19 +55,14 @@ func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.
 		_ = s.close()
 		return nil, openError("sqlite at "+file.Path, err)
 	}
-	s.writerToken <- struct{}{}
 	return s, nil
 }
 
 func (s *sqliteStore) flushers() int { return 1 }
 
-// pools returns the connection that writes, which a transaction holds by its token, and those that read.
+// pools returns the connection that writes, which a transaction has by its turn, and those that read.
 func (s *sqliteStore) pools() []portable.Pool {
-	idle := len(s.writerToken)
-	return []portable.Pool{
-		{Name: poolPayouts, InUse: 1 - idle, Idle: idle, Limit: 1, Waits: s.waits.Load(), Waited: time.Duration(s.waited.Load())},
-		portable.PoolOf(poolReports, s.readers),
-	}
+	return []portable.Pool{s.turn.Pool(poolPayouts), portable.PoolOf(poolReports, s.readers)}
 }
 
 // measureTables does nothing: it would read the whole file.
@@ -114,39 +107,19 @@ func (s *sqliteStore) now() time.Time {
 
 // beginImmediate begins a write transaction; end releases it.
 func (s *sqliteStore) beginImmediate(ctx context.Context) error {
-	if err := s.takeWriter(ctx); err != nil {
+	if err := s.turn.Take(ctx); err != nil {
 		return err
 	}
 	if err := s.run("BEGIN IMMEDIATE"); err != nil {
-		s.writerToken <- struct{}{}
+		s.turn.Give()
 		return err
 	}
 	return nil
 }
 
-// takeWriter takes the token, and notes how long that took if it was not free.
-func (s *sqliteStore) takeWriter(ctx context.Context) error {
-	select {
-	case <-s.writerToken:
-		return nil
-	default:
-	}
-	began := time.Now()
-	defer func() {
-		s.waits.Add(1)
-		s.waited.Add(int64(time.Since(began)))
-	}()
-	select {
-	case <-s.writerToken:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // end commits or rolls back. A failed commit has changed nothing.
 func (s *sqliteStore) end(commit bool) error {
-	defer func() { s.writerToken <- struct{}{} }()
+	defer s.turn.Give()
 	if !commit {
 		return s.run("ROLLBACK")
 	}
