@@ -155,6 +155,9 @@ func TestALogThatFailsLeavesTheOthers(t *testing.T) {
 
 func TestTheAuditIsDownloaded(t *testing.T) {
 	t.Parallel()
+	logins := operate.AuditLog{Name: "logins", Title: "Logins", Recent: func(context.Context, operate.AuditFilter, int) (operate.AuditPage, error) {
+		return operate.AuditPage{Changes: []operate.Change{{ID: "1", Action: "login", Subject: "password=hunter2", Who: "ann", Outcome: "password=hunter2"}}}, nil
+	}}
 	cut := recorded("cut", 1500, "ann")
 	whole := cut.Recent
 	cut.Recent = func(ctx context.Context, f operate.AuditFilter, limit int) (operate.AuditPage, error) {
@@ -163,7 +166,7 @@ func TestTheAuditIsDownloaded(t *testing.T) {
 		}
 		return whole(ctx, f, limit)
 	}
-	r := start(t, nil, ledgers{[]operate.AuditLog{recorded("orders", 2500, "ann (console, operator)", "bob"), recorded("refunds", 2, "carol"), cut}})
+	r := start(t, nil, ledgers{[]operate.AuditLog{recorded("orders", 2500, "ann (console, operator)", "bob"), recorded("refunds", 2, "carol"), cut, logins}})
 	answer, text := r.do(http.MethodGet, "/audit.csv?log=orders&who=ann", "")
 	require.Equal(t, http.StatusOK, answer.StatusCode)
 	require.Equal(t, "text/csv; charset=utf-8; header=present", answer.Header.Get("Content-Type"))
@@ -176,6 +179,10 @@ func TestTheAuditIsDownloaded(t *testing.T) {
 		"a spreadsheet must not take a text for a formula")
 	answer, _ = r.do(http.MethodGet, "/audit.csv?log=absent", "")
 	require.Equal(t, http.StatusNotFound, answer.StatusCode)
+
+	_, text = r.do(http.MethodGet, "/audit.csv?log=logins", "")
+	require.Contains(t, text, "password=[masked]", "what the page hides")
+	require.NotContains(t, text, "hunter2")
 
 	request, err := http.NewRequest(http.MethodGet, r.base+"/audit.csv?log=cut", http.NoBody)
 	require.NoError(t, err)

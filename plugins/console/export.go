@@ -80,7 +80,7 @@ func (s *server) writeChanges(ctx context.Context, w http.ResponseWriter, places
 		for {
 			for _, c := range page.Changes {
 				by := operate.AuthorOf(c.Who)
-				_ = out.Write(noFormulas(log.Name, c.ID, c.At.UTC().Format(time.RFC3339Nano), c.Action, c.Subject, by.Name, by.Face, string(by.Role), s.masks.text(c.Why), c.Outcome, s.masks.text(c.Detail)))
+				_ = out.Write(s.cells(log.Name, c.ID, c.At.UTC().Format(time.RFC3339Nano), c.Action, c.Subject, by.Name, by.Face, string(by.Role), c.Why, c.Outcome, c.Detail))
 			}
 			if page.Next == "" {
 				break
@@ -96,10 +96,11 @@ func (s *server) writeChanges(ctx context.Context, w http.ResponseWriter, places
 	return out.Error()
 }
 
-// noFormulas keeps a spreadsheet from taking a text for a formula, which begins with one of these characters.
-func noFormulas(cells ...string) []string {
+// cells hides what the page hides, and keeps a spreadsheet from taking a text for a formula, which begins with
+// one of these characters.
+func (s *server) cells(cells ...string) []string {
 	for i, text := range cells {
-		if text = plain(text); text != "" && strings.ContainsRune("=+-@", rune(text[0])) {
+		if text = plain(s.masks.text(text)); text != "" && strings.ContainsRune("=+-@", rune(text[0])) {
 			text = "'" + text
 		}
 		cells[i] = text

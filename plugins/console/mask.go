@@ -257,6 +257,11 @@ func (m masks) parameters(text string) string {
 		if text = text[at+1:]; !m.hides(name) || strings.HasPrefix(text, masked) {
 			continue
 		}
+		if quote := text[:min(1, len(text))]; quote == `"` || quote == "'" {
+			out.WriteString(quote + m.hidden() + quote)
+			_, text, _ = strings.Cut(text[1:], quote)
+			continue
+		}
 		end := strings.IndexAny(text, " \t\r\n\f&\"',;)")
 		if end < 0 {
 			end = len(text)

@@ -199,8 +199,10 @@ func TestMasks(t *testing.T) {
 		`sent Authorization: Bearer abcdefgh12345 to the far side`: `sent Authorization: Bearer [masked] to the far side`,
 		`{"email":"x"}`: `{"email":"[masked]"}`,
 		`the password is wrong: token expired, no "email" given`: `the password is wrong: token expired, no "email" given`,
-		`a="b" c==d e=`:                `a="b" c==d e=`,
-		`to=https://a/?next=email=x&b`: `to=https://a/?next=email=[masked]&b`,
+		`a="b" c==d e=`:                 `a="b" c==d e=`,
+		`password='a b' email="x, y" n`: `password='[masked]' email="[masked]" n`,
+		`password='a b, cut`:            `password='[masked]'`,
+		`to=https://a/?next=email=x&b`:  `to=https://a/?next=email=[masked]&b`,
 	} {
 		require.Equal(t, want, m.Text(in), in)
 	}

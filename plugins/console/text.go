@@ -84,7 +84,9 @@ func (t *textPage) panel(p shown) {
 	if p.Reveal.Problem != "" {
 		t.wrap(t.mark(operate.Fail)+"not revealed: "+plain(p.Reveal.Problem), textIndent)
 	}
-	if p.Reveal.Masked > 0 {
+	if p.Reveal.Masked > 0 && p.Reveal.ReadOnly {
+		t.wrap(fmt.Sprintf("Masked values: %d. This console only reads, so it reveals nothing.", p.Reveal.Masked), "")
+	} else if p.Reveal.Masked > 0 {
 		t.wrap(fmt.Sprintf("Masked values: %d. The page reveals them to a person with the role %s, with a reason that is recorded.", p.Reveal.Masked, p.Reveal.Needs), "")
 	}
 }

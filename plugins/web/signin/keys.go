@@ -110,17 +110,21 @@ func (s *Keys) readAgain(ctx context.Context) {
 	}
 	now := s.file.Value(ctx)
 	s.mu.Lock()
-	changed := now != s.ofFile
-	s.ofFile = now
-	s.mu.Unlock()
-	if changed {
-		s.use(ctx, now.keys, now.skipped)
+	if now == s.ofFile {
+		s.mu.Unlock()
+		return
 	}
+	s.ofFile = now // together with its keys, because another request may have read a later file
+	s.useAndUnlock(ctx, now.keys, now.skipped)
 }
 
 // use takes keys from now on. It warns about those that were skipped, unless it did so before.
 func (s *Keys) use(ctx context.Context, keys *jose.JSONWebKeySet, skipped string) {
 	s.mu.Lock()
+	s.useAndUnlock(ctx, keys, skipped)
+}
+
+func (s *Keys) useAndUnlock(ctx context.Context, keys *jose.JSONWebKeySet, skipped string) {
 	changed := skipped != s.skipped
 	s.keys, s.skipped = keys, skipped
 	s.mu.Unlock()
