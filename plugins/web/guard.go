@@ -30,6 +30,14 @@ type recorder struct {
 	span   trace.Span // of the request; nil: it has none
 }
 
+// context is that of a request with its span, so that the log has the trace.
+func (w *recorder) context(r *http.Request) context.Context {
+	if w.span == nil {
+		return r.Context()
+	}
+	return trace.ContextWithSpan(r.Context(), w.span)
+}
+
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *recorder) WriteHeader(status int) {
@@ -63,7 +71,7 @@ func (p *Plugin) serve(rw http.ResponseWriter, r *http.Request) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
-	endSpan(w.span, w.status)
+	endSpan(w.span, w.status, aborted)
 	p.metrics.requests.WithLabelValues(pattern, class(w.status)).Inc()
 	if m := p.mounts[pattern]; m != nil && !m.stream {
 		p.metrics.duration.WithLabelValues(pattern).Observe(time.Since(begin).Seconds())
@@ -76,7 +84,7 @@ func (p *Plugin) serve(rw http.ResponseWriter, r *http.Request) {
 	if w.user != "" {
 		line = append(line, slog.String("user", w.user))
 	}
-	p.log.LogAttrs(r.Context(), slog.LevelDebug, "request", line...)
+	p.log.LogAttrs(w.context(r), slog.LevelDebug, "request", line...)
 	if aborted {
 		panic(http.ErrAbortHandler) // the client must not take the answer as complete
 	}
@@ -92,7 +100,7 @@ func (p *Plugin) contained(w *recorder, r *http.Request) (aborted bool) {
 			return
 		case v != http.ErrAbortHandler: //nolint:errorlint // it is this value
 			p.metrics.panics.Inc()
-			p.log.ErrorContext(r.Context(), "http handler panicked", slog.String("path", r.URL.Path),
+			p.log.ErrorContext(w.context(r), "http handler panicked", slog.String("path", r.URL.Path),
 				slog.String("detail", fmt.Sprint(v)), slog.String("stack", string(debug.Stack())))
 		}
 		if v == http.ErrAbortHandler || w.status != 0 { //nolint:errorlint // it is this value

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/telemetry"
@@ -88,7 +89,7 @@ func newTracedRig(t testing.TB, tracer trace.TracerProvider, configure func(*web
 	s := &site{web: r.web, hub: streams.Hub("test"), mount: mount}
 	var err error
 	r.registry, err = pipeline.NewRegistry(pipeline.Env{
-		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: slog.New(logs.WithTrace(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
 		Tracer: tracer,
 	}, r.ops, tokens, streams, r.web, s)
 	require.NoError(t, err)

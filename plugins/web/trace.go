@@ -42,14 +42,22 @@ func (p *Plugin) startSpan(m *mount, r *http.Request) (*http.Request, trace.Span
 	return r.WithContext(ctx), span
 }
 
-// endSpan ends the span of a request, which may be nil, with the status of its answer.
-func endSpan(span trace.Span, status int) {
+// endSpan ends the span of a request, which may be nil, with the status of its answer. An answer that was cut
+// off has failed, whatever its status.
+func endSpan(span trace.Span, status int, cutOff bool) {
 	if span == nil {
 		return
 	}
 	span.SetAttributes(attribute.Int("http.response.status_code", status))
-	if status >= http.StatusInternalServerError {
-		span.SetAttributes(attribute.String("error.type", strconv.Itoa(status)))
+	kind := ""
+	switch {
+	case status >= http.StatusInternalServerError:
+		kind = strconv.Itoa(status)
+	case cutOff:
+		kind = "cut_off"
+	}
+	if kind != "" {
+		span.SetAttributes(attribute.String("error.type", kind))
 		span.SetStatus(codes.Error, "")
 	}
 	span.End()

@@ -1,8 +1,11 @@
 package web_test
 
 import (
+	"io"
 	"net/http"
+	"regexp"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -25,6 +28,11 @@ func TestSpansOfRequests(t *testing.T) {
 			_, _ = w.Write([]byte(trace.SpanContextFromContext(r.Context()).TraceID().String()))
 		}), web.ContinueTrace())
 		s.web.Handle("GET /panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("it breaks") }))
+		s.web.Handle("GET /half", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("half"))
+			_ = http.NewResponseController(w).Flush()
+			panic("it breaks later")
+		}))
 		s.web.Handle("GET /stream", text("x"), web.Stream())
 		s.web.Handle("GET /users", text("x"))
 	})
@@ -51,10 +59,23 @@ func TestSpansOfRequests(t *testing.T) {
 	require.Equal(t, codes.Error, failed.Status().Code)
 	require.Contains(t, failed.Attributes(), attribute.String("error.type", "500"))
 
+	traced := failed.SpanContext().TraceID()
+	require.Regexp(t, `msg="http handler panicked".*trace_id=`+traced.String(), r.log.String())
+	require.Eventually(t, func() bool { // it is written after the answer
+		return regexp.MustCompile(`msg=request .*trace_id=` + traced.String()).MatchString(r.log.String())
+	}, time.Minute, time.Millisecond)
+
+	half := r.open("GET", "/half")
+	_, err := io.ReadAll(half.Body)
+	require.Error(t, err)
+	require.NoError(t, half.Body.Close())
+	require.Eventually(t, func() bool { return len(spans.Ended()) == 4 }, time.Minute, time.Millisecond)
+	require.Contains(t, spans.Ended()[3].Attributes(), attribute.String("error.type", "cut_off"))
+
 	r.send("GET", "/stream")
 	r.send("GET", "/nothing")
 	r.send("GET", "/users")
-	require.Len(t, spans.Ended(), 4, "streams and unknown paths have none")
-	require.Equal(t, "GET /users", spans.Ended()[3].Name())
-	require.Empty(t, spans.Ended()[3].Links())
+	require.Len(t, spans.Ended(), 5, "streams and unknown paths have none")
+	require.Equal(t, "GET /users", spans.Ended()[4].Name())
+	require.Empty(t, spans.Ended()[4].Links())
 }
