@@ -34,7 +34,7 @@ func (b *By) Check() error {
 	case len(missing) > 0:
 		return Usage("%s required, for the audit", strings.Join(missing, " and "))
 	case operate.AuthorOf(b.Who).Face != operate.FaceCommand:
-		return Usage("--who must not end as the console and its API end the name of a person, because the audit tells them apart by it, got %q", b.Who)
+		return Usage("--who must not be %s, nor end as the console and its API end the name of a person, because the audit tells them apart by it, got %q", operate.Schedule, b.Who)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Auditor is what a plugin offers (pipeline.Registry.Offer) that records what operators do. AuditLogs is called
-// once, after all plugins were registered, and opens nothing. The console shows the logs on its page Audit.
+// after all plugins were registered, as often as the logs are read, and opens nothing. It is safe for concurrent use. The console shows the logs on its page Audit.
 type Auditor interface {
 	AuditLogs() []AuditLog
 }
@@ -58,7 +58,7 @@ type Change struct {
 	// ID is the place of the change in its log, for AuditFilter.Before.
 	ID string
 	At time.Time
-	// Who is the text that was recorded, which Author reads: the person, where the change came from, and the role.
+	// Who is the text that was recorded, which AuthorOf reads: the person, where the change came from, and the role.
 	Who string
 	// Why is the reason.
 	Why string
@@ -79,17 +79,20 @@ const (
 	FaceCommand = "command"
 )
 
+// Schedule is the Change.Who of what happens by itself at its time, such as a room that opens.
+const Schedule = "schedule"
+
 // Author is who changed something. Its String is what an audit records.
 type Author struct {
 	Name string
-	Face string // FaceConsole, FaceAPI or FaceCommand
+	Face string // FaceConsole, FaceAPI or FaceCommand; empty: of Schedule
 	Role Role   // that the person had; empty: not known, such as where nobody signs in
 }
 
 // String returns the author as ann (console, operator). A command is recorded by the name alone.
 func (a Author) String() string {
 	switch {
-	case a.Face == FaceCommand:
+	case a.Face == FaceCommand, a.Face == "":
 		return a.Name
 	case a.Role != "":
 		return a.Name + " (" + a.Face + ", " + string(a.Role) + ")"
@@ -104,12 +107,16 @@ var authored = regexp.MustCompile(`^(.*) \((console|API|api)(?:, (viewer|operato
 func AuthorOf(who string) Author {
 	found := authored.FindStringSubmatch(who)
 	switch {
+	case who == Schedule:
+		return Author{Name: who}
 	case found == nil:
 		return Author{Name: who, Face: FaceCommand}
-	case found[2] == FaceConsole:
-		return Author{Name: found[1] + found[4], Face: FaceConsole, Role: Role(found[3])}
 	}
-	return Author{Name: found[1] + found[4], Face: FaceAPI, Role: Role(found[3])}
+	by := Author{Name: found[1] + found[4], Face: FaceAPI, Role: Role(found[3])}
+	if found[2] == FaceConsole {
+		by.Face = FaceConsole
+	}
+	return by
 }
 
 // How many changes FilterAudit reads at once, and altogether.

@@ -101,6 +101,7 @@ func TestAuthors(t *testing.T) {
 		"anonymous (console)":     {Name: "anonymous", Face: operate.FaceConsole},
 		"ann@laptop":              {Name: "ann@laptop", Face: operate.FaceCommand},
 		"ann (on call)":           {Name: "ann (on call)", Face: operate.FaceCommand},
+		operate.Schedule:          {Name: "schedule"},
 	} {
 		require.Equal(t, want, operate.AuthorOf(text))
 		require.Equal(t, text, want.String())

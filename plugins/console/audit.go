@@ -143,9 +143,6 @@ func changesTable(empty string) console.Table {
 
 func rowOf(c operate.Change) []console.Cell {
 	by := operate.AuthorOf(c.Who)
-	if c.Who == "schedule" { // a room opens and closes by itself
-		by.Face = ""
-	}
 	return []console.Cell{
 		moment(c.At), console.Word(c.Action), orNone(c.Subject), orNone(by.Name), orNone(by.Face), orNone(string(by.Role)), orNone(c.Why), orNone(c.Outcome), console.Word(c.Detail), console.Word(c.ID),
 	}

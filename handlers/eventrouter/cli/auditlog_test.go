@@ -20,7 +20,7 @@ func TestResetsAreInTheAudit(t *testing.T) {
 		require.Zero(t, code, stderr)
 		code, _, stderr = r.command("reset", job, "--who", "ann (console)", "--why", "once more")
 		require.NotZero(t, code)
-		require.Contains(t, stderr, "--who must not end as the console and its API end the name of a person")
+		require.Contains(t, stderr, "--who must not be schedule, nor end as the console and its API end the name of a person")
 		server := redis.New().Server(&r.own)
 		require.NoError(t, server.Start(t.Context()))
 		t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
