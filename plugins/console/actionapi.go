@@ -181,7 +181,7 @@ func useOfRequest(a action, q request, p person) (*use, error) {
 	if q.DryRun {
 		return one, nil
 	}
-	if one.why, err = checkWhy(a, q.Why); err != nil {
+	if one.why, err = checkWhy(a.Audited, q.Why); err != nil {
 		return nil, err
 	}
 	if one.id == "" {

@@ -240,7 +240,7 @@ func (s *server) showPreview(w http.ResponseWriter, r *http.Request, status int,
 // confirmed does what was confirmed, and leads to the page of the outcome, so that a reload does nothing.
 func (s *server) confirmed(w http.ResponseWriter, r *http.Request, v actionView, one *use) {
 	var err error
-	if one.why, err = checkWhy(v.Action, r.PostForm.Get("why")); err == nil && v.Action.Danger != operate.Safe && strings.TrimSpace(r.PostForm.Get("confirm")) != v.Action.Name {
+	if one.why, err = checkWhy(v.Action.Audited, r.PostForm.Get("why")); err == nil && v.Action.Danger != operate.Safe && strings.TrimSpace(r.PostForm.Get("confirm")) != v.Action.Name {
 		err = &operate.InputError{Problem: "confirm must be " + v.Action.Name + ": type these words, because the action can't be undone", Field: "confirm"}
 	}
 	if err == nil {

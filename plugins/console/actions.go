@@ -161,10 +161,10 @@ func unknownField(a action, name string) error {
 const maxWhy = 1000
 
 // checkWhy returns the reason without white space around it, and reports one that is missing.
-func checkWhy(a action, why string) (string, error) {
+func checkWhy(required bool, why string) (string, error) {
 	why = strings.TrimSpace(why)
 	switch {
-	case why == "" && a.Audited:
+	case why == "" && required:
 		return why, &operate.InputError{Problem: "why is required, for the audit: write the reason", Field: "why"}
 	case len(why) > maxWhy:
 		return why, &operate.InputError{Problem: fmt.Sprintf("why must have at most %d bytes, got %d", maxWhy, len(why)), Field: "why"}

@@ -339,8 +339,11 @@ func (m masks) data(v any, byName bool) any {
 	case string:
 		return m.text(v)
 	}
+	if len(m.names) == 0 {
+		return v
+	}
 	text, err := json.Marshal(v)
-	if len(m.names) == 0 || err != nil { // the answer will say what is wrong
+	if err != nil { // the answer will say what is wrong
 		return v
 	}
 	return json.RawMessage(m.json(text, true, byName))

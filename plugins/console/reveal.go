@@ -31,9 +31,9 @@ type revealing struct {
 
 var errRevealReadOnly = errors.New("this console only reads, so it reveals nothing (plugins.console.read_only)")
 
-// reveal records that the person of a request sees what a panel masks. The values may be shown if the error is
+// reveal records that the person of a request sees what a panel masks through a face. The values may be shown if the error is
 // nil, which comes with the status of the answer otherwise.
-func (s *server) reveal(r *http.Request, p page, panel string) (status int, err error) {
+func (s *server) reveal(r *http.Request, p page, panel, face string) (status int, err error) {
 	person := personOf(r)
 	i := slices.IndexFunc(p.Panels, func(one console.Panel) bool { return one.Name == panel })
 	switch {
@@ -44,13 +44,9 @@ func (s *server) reveal(r *http.Request, p page, panel string) (status int, err 
 	case i < 0 || p.Panels[i].Reveal == nil:
 		return http.StatusNotFound, fmt.Errorf("the page has no panel %q that can be revealed", app.Printable(panel))
 	}
-	why, err := checkWhy(action{Action: operate.Action{Audited: true}}, r.PostFormValue("why"))
+	why, err := checkWhy(true, r.PostFormValue("why"))
 	if err != nil {
 		return http.StatusBadRequest, err
-	}
-	face := operate.FaceConsole
-	if isAPI(r) {
-		face = operate.FaceAPI
 	}
 	values := valuesOf(r)
 	use := operate.Use{ID: watermill.NewULID(), Who: person.by(face), Why: why}
@@ -72,13 +68,6 @@ func (s *server) reveal(r *http.Request, p page, panel string) (status int, err 
 	return http.StatusOK, nil
 }
 
-type apiKey struct{}
-
-func isAPI(r *http.Request) bool {
-	is, _ := r.Context().Value(apiKey{}).(bool)
-	return is
-}
-
 // postPage answers a form of a page: a panel that is asked for, or one whose masked values are.
 func (s *server) postPage(w http.ResponseWriter, r *http.Request) {
 	panel := r.PostFormValue("panel")
@@ -91,7 +80,7 @@ func (s *server) postPage(w http.ResponseWriter, r *http.Request) {
 	if values := valuesOf(r); len(values) > 0 {
 		v.Query = "?" + values.Encode()
 	}
-	status, err := s.reveal(r, p, panel)
+	status, err := s.reveal(r, p, panel, operate.FaceConsole)
 	revealed := panel
 	if err != nil {
 		revealed = ""
@@ -103,7 +92,7 @@ func (s *server) postPage(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if err != nil {
-			v.Panels[i].Reveal = revealing{Problem: s.masks.text(err.Error()), Needs: one.Reveal.Needs, Allowed: one.Reveal.Allowed, ReadOnly: one.Reveal.ReadOnly, Masked: one.Reveal.Masked}
+			v.Panels[i].Reveal.Problem = s.masks.text(err.Error())
 		} else {
 			v.Panels[i].Reveal.Done = true
 		}
@@ -113,7 +102,6 @@ func (s *server) postPage(w http.ResponseWriter, r *http.Request) {
 
 // postJSON is postPage for a program.
 func (s *server) postJSON(w http.ResponseWriter, r *http.Request) {
-	r = r.WithContext(context.WithValue(r.Context(), apiKey{}, true))
 	if r.PostFormValue(revealField) == "" {
 		s.answerJSON(w, r, selection{asked: r.FormValue("panel"), only: r.URL.Query().Get("panel")})
 		return
@@ -123,7 +111,7 @@ func (s *server) postJSON(w http.ResponseWriter, r *http.Request) {
 	if !found {
 		return
 	}
-	if status, err := s.reveal(r, p, panel); err != nil {
+	if status, err := s.reveal(r, p, panel, operate.FaceAPI); err != nil {
 		s.writeJSON(w, r, status, map[string]string{"error": s.masks.text(err.Error())})
 		return
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"strings"
 
@@ -146,7 +145,7 @@ func (p *Plugin) showLetter(ctx context.Context, q console.Query) (console.Block
 			{Name: "Message", Cell: console.Word(d.UUID)},
 			{Name: "Key", Cell: console.Word(d.Key)},
 		},
-		Folds: []console.Fold{{Title: "Headers", Headers: maps.Clone(d.Headers)}, {Title: "Payload", Payload: append([]byte{}, d.Payload...)}},
+		Folds: []console.Fold{{Title: "Headers", Headers: d.Headers}, {Title: "Payload", Payload: d.Payload}},
 	}
 	t := console.Table{Columns: console.Columns("When", "Action", "Generation", "Outcome", "Who", "Why", "Detail"), Empty: "Nobody has replayed, discarded or revealed it."}
 	for _, a := range actions {

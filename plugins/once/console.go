@@ -268,7 +268,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 			{Name: "Key first used", Cell: console.Moment(x.Row.KeyFirstUsedAt)},
 			{Name: "Settled", Cell: console.Moment(x.Row.SettledAt)},
 		},
-		Folds: []console.Fold{{Title: "Record", Payload: payloadOf(x.Payload)}, {Title: "Request", Payload: payloadOf(x.Request)}, {Title: "Headers", Headers: headersOf(x.Headers)}},
+		Folds: []console.Fold{{Title: "Record", Payload: x.Payload}, {Title: "Request", Payload: x.Request}, {Title: "Headers", Headers: x.Headers}},
 	}
 	if !x.NotBefore.IsZero() {
 		record.Fields = append(record.Fields, console.Stat{Name: "Not before", Cell: console.Until(x.NotBefore)})
@@ -326,16 +326,6 @@ func auditOf(audit []ledger.Audit) console.Table {
 		t.Rows = append(t.Rows, []console.Cell{console.Moment(a.At), console.Word(a.Action), console.Word(a.Who), console.Word(a.Why), console.Word(a.Detail)})
 	}
 	return t
-}
-
-// payloadOf and headersOf return what is no text for the console, also if there is none.
-func payloadOf(b []byte) []byte { return append([]byte{}, b...) }
-
-func headersOf(h map[string]string) map[string]string {
-	if h == nil {
-		return map[string]string{}
-	}
-	return h
 }
 
 // reveal records that a person sees what is masked of an effect.
