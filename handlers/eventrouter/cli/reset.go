@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -152,33 +150,14 @@ func (r ResetReport) write(out io.Writer) error {
 
 // lastReset returns the last reset of a job, or nil.
 func (o opened) lastReset(ctx context.Context, domain redis.DomainConfig, jobID string) (*Reset, error) {
-	read := redis.Command("XREVRANGE", auditStream(domain), "+", "-", "COUNT", 2*maxAudit)
-	if err := o.shards.Do(ctx, read); err != nil {
-		return nil, fmt.Errorf("read the resets: %w", err)
-	}
-	entries, err := read.List()
+	entries, err := o.shards.Newest(ctx, map[string]string{"": auditStream(domain)}, "", 2*maxAudit)
 	if err != nil {
 		return nil, fmt.Errorf("read the resets: %w", err)
 	}
 	for _, e := range entries {
-		pair, _ := e.([]any)
-		if len(pair) != 2 {
-			continue
+		if e.Fields["job"] == jobID {
+			return &Reset{At: e.At(), Who: e.Fields["who"], Why: e.Fields["why"]}, nil
 		}
-		fields := map[string]string{}
-		list, _ := pair[1].([]any)
-		for i := 0; i+1 < len(list); i += 2 {
-			fields[fmt.Sprint(list[i])] = fmt.Sprint(list[i+1])
-		}
-		if fields["job"] != jobID {
-			continue
-		}
-		ms, _, _ := strings.Cut(fmt.Sprint(pair[0]), "-")
-		at, err := strconv.ParseInt(ms, 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("read the resets: %w", err)
-		}
-		return &Reset{At: time.UnixMilli(at).UTC(), Who: fields["who"], Why: fields["why"]}, nil
 	}
 	return nil, nil //nolint:nilnil // it was never reset
 }
