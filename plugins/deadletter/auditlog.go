@@ -2,14 +2,14 @@ package deadletter
 
 import (
 	"context"
-	"errors"
+	"fmt"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-var errStoreNotOpen = errors.New("the store of dead letters is not open in this instance")
+var errStoreNotOpen = fmt.Errorf("%w: the store of dead letters is not open in this instance", pipeline.ErrUnavailable)
 
 // AuditLogs implements operate.Auditor. Without a store the dead letters are in topics and streams, which have
 // no place for an audit.
@@ -21,7 +21,7 @@ func (p *Plugin) AuditLogs() []operate.AuditLog {
 		return func(ctx context.Context, f operate.AuditFilter, limit int) (operate.AuditPage, error) {
 			s := p.store.Load()
 			if s == nil {
-				return operate.AuditPage{}, errors.Join(pipeline.ErrUnavailable, errStoreNotOpen)
+				return operate.AuditPage{}, errStoreNotOpen
 			}
 			return recent(s, ctx, f, limit)
 		}

@@ -62,7 +62,7 @@ func (s *Store) RecordReveal(ctx context.Context, id string, by By) error {
 		return err
 	}
 	return s.update(ctx, "record who sees a dead letter", func(q querier, now time.Time) error {
-		_, err := s.record(ctx, q, actionReveal, &d, By{Who: by.Who, Why: by.Why}, now, "shown")
+		_, err := s.record(ctx, q, actionReveal, &d, by, now, "shown")
 		return err
 	})
 }
