@@ -40,6 +40,9 @@ type Panel struct {
 	// Asked is for what costs too much to be read with the page: a person presses a button, and may
 	// wait longer than for other panels.
 	Asked bool
+	// Still is for what is read with the page alone, and not again while somebody looks at it, because a
+	// reader goes through it and it may cost much.
+	Still bool
 	// Actions are the names of actions (operate.Action) about what the panel shows, of any plugin. The
 	// page leads to their forms, and what its address has for a field of the action, such as id, is
 	// filled in. An action that the process does not have is left out.

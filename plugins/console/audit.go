@@ -31,7 +31,7 @@ const (
 func (s *server) auditPages() []console.Page {
 	panels := []console.Panel{{Name: "find", Title: "Find changes", Load: s.showFilter}}
 	for _, log := range s.auditLogs() {
-		panels = append(panels, console.Panel{Name: log.Name, Title: log.Title, Load: func(ctx context.Context, q console.Query) (console.Block, error) {
+		panels = append(panels, console.Panel{Name: log.Name, Title: log.Title, Still: true, Load: func(ctx context.Context, q console.Query) (console.Block, error) {
 			f := filterOf(q.Input)
 			f.Before = ""
 			return showChanges(ctx, log, f, firstChanges)
@@ -45,7 +45,7 @@ func (s *server) auditPages() []console.Page {
 		{Path: auditPath, Title: "Audit", Order: 55, Panels: panels},
 		{Path: logPath, Title: "Audit of one place", Order: 56, Hidden: true, Panels: []console.Panel{
 			{Name: "find", Title: "Find changes", Load: s.showFilter},
-			{Name: "changes", Title: "Changes, newest first", Load: s.showLog},
+			{Name: "changes", Title: "Changes, newest first", Still: true, Load: s.showLog},
 		}},
 	}
 }

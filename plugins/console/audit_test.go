@@ -72,6 +72,10 @@ func TestTheAuditHasTheLogsOfAllPlugins(t *testing.T) {
 	} {
 		require.Contains(t, text, want)
 	}
+	require.Contains(t, text, `<section id="uses" data-live`)
+	for address, still := range map[string]string{"/audit?who=ann": "orders", "/audit/log?log=orders&who=ann": "changes"} {
+		require.Contains(t, r.get(address), `<section id="`+still+`" aria-labelledby`, "each tab would read thousands of rows every two seconds")
+	}
 	_, terminal := r.do(http.MethodGet, "/audit", "", "Accept: text/plain; columns=200")
 	for _, want := range []string{"Changes of refunds", "orders-120", "carol", "More rows: audit/log?before=101&log=orders"} {
 		require.Contains(t, terminal, want)

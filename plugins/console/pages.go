@@ -164,7 +164,7 @@ func (s *server) loadPanel(ctx context.Context, p page, panel console.Panel, val
 	key := p.Path + " " + panel.Name + " " + values.Encode()
 	query := console.Query{Input: operate.Input(values), Registry: s.registry}
 	r, late := s.loads.get(ctx, key, paced, func(ctx context.Context) (any, error) { return panel.Load(ctx, query) })
-	one := &shown{Name: panel.Name, Title: panel.Title, Live: !panel.Asked, State: stateOK, At: r.at, Actions: panel.Actions}
+	one := &shown{Name: panel.Name, Title: panel.Title, Live: !panel.Asked && !panel.Still, State: stateOK, At: r.at, Actions: panel.Actions}
 	one.Block, _ = r.value.(console.Block)
 	switch {
 	case late:
