@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -133,7 +135,7 @@ func TestALogThatFailsLeavesTheOthers(t *testing.T) {
 		return operate.AuditPage{}, nil
 	}}
 	broken := operate.AuditLog{Name: "broken", Title: "Broken", Recent: func(context.Context, operate.AuditFilter, int) (operate.AuditPage, error) {
-		return operate.AuditPage{}, errors.New("connection refused")
+		return operate.AuditPage{}, errors.New(`connection refused: {"password": "hunter2"}`)
 	}}
 	r := start(t, nil, ledgers{[]operate.AuditLog{stuck, broken, recorded("orders", 3, "ann")}})
 	t.Cleanup(func() { close(end) }) // before the stop of the rig
@@ -141,6 +143,7 @@ func TestALogThatFailsLeavesTheOthers(t *testing.T) {
 	for _, want := range []string{"No answer within 500ms.", "connection refused", "<td>orders-3</td>"} {
 		require.Contains(t, text, want)
 	}
+	require.NotContains(t, text, "hunter2")
 	found := r.panels("audit")
 	require.Equal(t, []string{"late", "failed", "ok"}, []string{found["stuck"].State, found["broken"].State, found["orders"].State})
 	require.Equal(t, "null", string(found["broken"].Value))
@@ -150,11 +153,47 @@ func TestALogThatFailsLeavesTheOthers(t *testing.T) {
 		answer, text := r.do(http.MethodGet, "/audit.csv?log="+log, "")
 		require.Equal(t, http.StatusServiceUnavailable, answer.StatusCode, text)
 		require.Contains(t, text, "The audit "+log+" can't be read: ")
+		require.NotContains(t, text, "hunter2")
 	}
 	answer, _ := r.do(http.MethodGet, "/audit.csv", "")
 	require.Equal(t, http.StatusServiceUnavailable, answer.StatusCode, "a file without some changes would look complete")
 	answer, _ = r.do(http.MethodGet, "/audit.csv?log=orders", "")
 	require.Equal(t, http.StatusOK, answer.StatusCode)
+}
+
+// A download may take minutes, and runs alone.
+func TestOneDownloadOfTheAuditRunsAtOnce(t *testing.T) {
+	t.Parallel()
+	begun, end := make(chan struct{}), make(chan struct{})
+	first, free := sync.OnceFunc(func() { close(begun) }), sync.OnceFunc(func() { close(end) })
+	slow := operate.AuditLog{Name: "slow", Title: "Slow", Recent: func(context.Context, operate.AuditFilter, int) (operate.AuditPage, error) {
+		first()
+		<-end
+		return operate.AuditPage{}, nil
+	}}
+	r := start(t, nil, ledgers{[]operate.AuditLog{slow}})
+	t.Cleanup(free) // before the stop of the rig
+	ended := make(chan int, 1)
+	go func() {
+		status := 0
+		if answer, err := r.client.Get(r.base + "/audit.csv"); err == nil {
+			_ = answer.Body.Close()
+			status = answer.StatusCode
+		}
+		ended <- status
+	}()
+	<-begun
+	answer, text := r.do(http.MethodGet, "/audit.csv", "")
+	require.Equal(t, http.StatusTooManyRequests, answer.StatusCode, text)
+	free()
+	require.Equal(t, http.StatusOK, <-ended)
+	answer, _ = r.do(http.MethodGet, "/audit.csv", "")
+	require.Equal(t, http.StatusOK, answer.StatusCode, "the place is free again")
+}
+
+func TestACellIsNoFormula(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []string{"'=1", "'+1", "'-1", "'@1", "1", ""}, console.Cells("=1", "+1", "-1", "@1", "1", ""))
 }
 
 func TestTheAuditIsDownloaded(t *testing.T) {
@@ -191,7 +230,7 @@ func TestTheAuditIsDownloaded(t *testing.T) {
 	request, err := http.NewRequest(http.MethodGet, r.base+"/audit.csv?log=cut", http.NoBody)
 	require.NoError(t, err)
 	if broken, err := r.client.Do(request); err == nil {
-		_, err = csv.NewReader(broken.Body).ReadAll()
+		_, err = io.ReadAll(broken.Body)
 		_ = broken.Body.Close()
 		require.Error(t, err, "a file that is not complete must not look like one that is")
 	}

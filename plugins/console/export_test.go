@@ -102,3 +102,6 @@ func Rates(c operate.AckCounter, route string) func(now time.Time) string {
 		return rateCell(r.of([]operate.AckCounter{c}, []string{route}, now), route).Text
 	}
 }
+
+// Cells are those of the audit's file.
+func Cells(cells ...string) []string { return (&server{}).cells(cells...) }

@@ -102,6 +102,7 @@ func TestDeadLettersAreLogged(t *testing.T) {
 		for n := range 400 {
 			require.NoError(t, relayOne(p, n))
 		}
+		last := time.Now()
 		time.Sleep(logInterval / 2)
 		synctest.Wait()
 		require.Empty(t, logged.lines(), "not within a minute")
@@ -110,6 +111,7 @@ func TestDeadLettersAreLogged(t *testing.T) {
 		got = logged.lines()
 		require.Len(t, got, 1)
 		require.Contains(t, got[0], `count=400 plugin_of=orders route=orders.take class=rejected error="refusal 399"`)
+		require.Contains(t, got[0], "last_at="+last.Format("2006-01-02T15:04:05.000Z07:00"))
 
 		// Stop logs what is left.
 		require.NoError(t, relayOne(p, 7))

@@ -363,10 +363,11 @@ func TestWhatLastsIsThatOfTheLongestPartition(t *testing.T) {
 	for _, l := range []claimStatus{
 		{inFlight: 1, notDue: 2, heldBack: 3, lag: 4, headOffset: 5, lagAge: 6, openFor: 70, headFor: 8},
 		{inFlight: 10, lag: 40, lagAge: 60, openFor: 7, headFor: 80}, // its first record holds back none
+		{notDue: 20, heldBack: 1, headFor: 5},
 	} {
 		total.add(l)
 	}
-	require.Equal(t, claimStatus{inFlight: 11, notDue: 2, heldBack: 3, lag: 44, lagAge: 60, openFor: 70, headFor: 8}, total)
+	require.Equal(t, claimStatus{inFlight: 11, notDue: 22, heldBack: 4, lag: 44, lagAge: 60, openFor: 70, headFor: 8}, total)
 }
 
 // holds says whether the metrics of topic have the wanted values now.

@@ -35,6 +35,7 @@ func TestSpansOfRequests(t *testing.T) {
 		}))
 		s.web.Handle("GET /stream", text("x"), web.Stream())
 		s.web.Handle("GET /users", text("x"))
+		s.web.Handle("GET /refused", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }))
 	})
 	const theirs = "0af7651916cd43dd8448eb211c80319c"
 	header := []string{"Traceparent", "00-" + theirs + "-b7ad6b7169203331-01"}
@@ -78,4 +79,9 @@ func TestSpansOfRequests(t *testing.T) {
 	require.Len(t, spans.Ended(), 5, "streams and unknown paths have none")
 	require.Equal(t, "GET /users", spans.Ended()[4].Name())
 	require.Empty(t, spans.Ended()[4].Links())
+
+	r.send("GET", "/refused")
+	refused := spans.Ended()[5]
+	require.Equal(t, codes.Unset, refused.Status().Code, "the fault is the client's")
+	require.Contains(t, refused.Attributes(), attribute.Int("http.response.status_code", http.StatusNotFound))
 }

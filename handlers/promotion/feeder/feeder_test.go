@@ -43,5 +43,12 @@ func TestAFailureIsLoggedOncePerMinute(t *testing.T) {
 		}
 		require.Equal(t, 2*3, strings.Count(out.String(), "promotion not fed"))
 		require.Equal(t, 2*2, strings.Count(out.String(), "suppressed=59"))
+
+		last := time.Now()
+		f.failed(payouts.Promotion{Type: "POINT", ID: 0}, errors.New("no room"))
+		time.Sleep(time.Minute)
+		out.Reset()
+		f.logFailures(t.Context(), f.failures.Due())
+		require.Contains(t, out.String(), "last_at="+last.Format("2006-01-02T15:04:05.000Z07:00"))
 	})
 }

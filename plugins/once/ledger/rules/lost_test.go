@@ -150,6 +150,15 @@ func TestWhatIsLostIsSaid(t *testing.T) {
 	later.AttemptStartedAt = t0
 	_, ok = p.MayBeLost(later)
 	require.False(t, ok, "its call began after the loss")
+	fresh := shapes()["pending"]
+	fresh.AcceptedAt = t0
+	_, ok = p.MayBeLost(fresh)
+	require.False(t, ok, "it was accepted after the loss")
+	seen := shapes()["error due"]
+	seen.NotDoneSeen = true
+	next, _, d := p.Apply(seen, Event{Kind: EventBegin, Now: t0, Group: GroupRunning, SameRequest: true})
+	require.Equal(t, Lookup, d.Next)
+	require.False(t, next.NotDoneSeen, "that was before the loss")
 	p.Repeat = Never
 	row, _, _ := p.Apply(shapes()["pending"], Event{Kind: EventBegin, Now: t0, Group: GroupRunning, SameRequest: true})
 	require.Equal(t, []string{restored, "the ledger was restored: calls from " + t0.Add(-30*time.Minute).UTC().Format(time.RFC3339) + " to " + t0.UTC().Format(time.RFC3339) + " are not in it"},
