@@ -42,8 +42,8 @@ type AckCounter interface {
 }
 
 // Routes returns the report about the routes of all plugins: what waits, what is in flight, what
-// waits for a retry, and the dead letters. The route that reads a retry topic is part of the routes
-// that retry into it.
+// waits for a retry, and the dead letters. The route that reads a retry topic is part of the route that
+// retries into it, unless several do.
 func Routes() Report {
 	return Report{
 		About: About{
@@ -51,7 +51,7 @@ func Routes() Report {
 			Short: "Show the lag, retries and dead letters of each route",
 			Long: `Show what each route has not done yet, over all instances.
 
-WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both. RETRIES wait in the retry topic, and DUE IN says when the next one is due. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
+WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both. RETRIES wait in the retry topic, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
 
 It needs no running instance, and reads without a consumer group.`,
 			Examples: []string{"routes --config settings.yaml", "routes --route orders --json"},
@@ -131,10 +131,10 @@ func Backlogs(ctx context.Context, reg *pipeline.Registry, kind string) (backlog
 
 // StatusOf returns the state of each route from what Backlogs and CountDead have read. A route without a
 // backlog, and all dead letters of a nil map, are not known. The route that reads a retry topic is part of
-// the routes that retry into it.
+// the route that retries into it. If several do, it has a state of its own, and what waits there is counted once.
 func StatusOf(reg *pipeline.Registry, backlogs map[string]Backlog, dead map[string]int64) (all []RouteStatus) {
 	for _, r := range reg.Routes() {
-		if !isRetry(reg, r) {
+		if !isRetry(reg, r) || len(retried(reg, place(r.From.Describe()))) > 1 {
 			all = append(all, statusOf(reg, r, backlogs, dead))
 		}
 	}
@@ -144,9 +144,13 @@ func StatusOf(reg *pipeline.Registry, backlogs map[string]Backlog, dead map[stri
 func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Backlog, dead map[string]int64) RouteStatus {
 	own := backlogs[r.Name]
 	status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest), Streams: own.Streams}
+	if isRetry(reg, r) && own.NotDue == nil {
+		status.Waiting = nil // they are retries, and nobody tells which of them are due
+	}
 	var reader string // of the retry topic
+	shared := !isRetry(reg, r) && len(retried(reg, retryPlace(r))) > 1
 	for _, other := range reg.Routes() {
-		if at := place(other.From.Describe()); isRetry(reg, other) && at == retryPlace(r) {
+		if at := place(other.From.Describe()); isRetry(reg, other) && at == retryPlace(r) && !shared {
 			reader = other.Name
 		}
 	}
@@ -177,6 +181,17 @@ func retryPlace(r pipeline.Route) pipeline.Endpoint {
 		return pipeline.Endpoint{}
 	}
 	return place(r.Policy.Retry.To.Describe())
+}
+
+// retried returns the routes that retry into a topic and do not read it.
+func retried(reg *pipeline.Registry, topic pipeline.Endpoint) []string {
+	names := reg.RetriesInto(topic)
+	for _, r := range reg.Routes() {
+		if place(r.From.Describe()) == topic {
+			names = slices.DeleteFunc(names, func(name string) bool { return name == r.Name })
+		}
+	}
+	return names
 }
 
 // isRetry reports whether r reads a retry topic.

@@ -125,6 +125,51 @@ func TestRoutes(t *testing.T) {
 	require.Equal(t, []string{"sell", "-", "-", "-", "0", "-", "0"}, rows[2])
 }
 
+// kiln has two routes that retry into one topic.
+type kiln struct{ mill }
+
+func (k kiln) Register(r *pipeline.Registry) error {
+	handle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+	again := end{pipeline.Endpoint{Kind: "kafka", Name: "grain-retry"}}
+	policy := pipeline.Policy{DeadLetter: end{pipeline.Endpoint{Kind: "kafka", Name: "dead"}}, Retry: pipeline.Retry{To: again, Max: 3}}
+	r.Route(pipeline.Route{Name: "grind", From: k.grain, Handle: handle, Policy: policy})
+	r.Route(pipeline.Route{Name: "bake", From: k.flour, Handle: handle, Policy: policy})
+	r.Route(pipeline.Route{Name: "again", From: k.again, Handle: handle, Policy: policy})
+	r.Offer(k.mill)
+	return nil
+}
+
+// What waits in the retry topic of several routes, and what its route has made dead letters of, is counted once.
+func TestARetryTopicOfSeveralRoutesIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	m := newMill(time.Now())
+	m.dead = map[string]int64{"grind": 1, "bake": 2, "again": 4}
+	statuses := func() map[string]operate.RouteStatus {
+		reg, err := pipeline.NewRegistry(pipeline.Env{}, kiln{m})
+		require.NoError(t, err)
+		a, err := operate.Routes().Read(t.Context(), reg, nil)
+		require.NoError(t, err)
+		all := map[string]operate.RouteStatus{}
+		for _, one := range a.Value.(operate.RoutesStatus).Routes {
+			all[one.Route] = one
+		}
+		return all
+	}
+	all := statuses()
+	require.Len(t, all, 3)
+	for name, dead := range m.dead {
+		require.Equal(t, dead, *all[name].DeadLetters, name)
+	}
+	require.Nil(t, all["grind"].Retries, "nobody tells whose they are")
+	require.Nil(t, all["bake"].Retries)
+	require.EqualValues(t, 5, *all["again"].Retries)
+	require.EqualValues(t, 2, *all["again"].Waiting, "they are due")
+	require.NotNil(t, all["again"].NextDue)
+
+	m.again.backlog.NotDue = nil
+	require.Nil(t, statuses()["again"].Waiting, "nobody tells which are due")
+}
+
 // A route that finds its streams while it runs shows the total, and the streams that are furthest behind.
 func TestRoutesOfManyStreams(t *testing.T) {
 	t.Parallel()

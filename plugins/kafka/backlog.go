@@ -37,8 +37,8 @@ func (g groupSource) Connect(ctx context.Context) (connected context.Context, cl
 }
 
 // Backlog implements operate.Measured: the records from the group's commits to the ends of the
-// partitions. They include those in flight, and a few that were handled before an earlier one. The
-// oldest of them is the first that is not committed.
+// partitions, without those that the commits name as done. They include those in flight. The oldest of
+// them is the first that is not done.
 func (g groupSource) Backlog(ctx context.Context) (operate.Backlog, error) {
 	ctx, done, err := g.Connect(ctx)
 	if err != nil {
@@ -91,6 +91,7 @@ func (g groupSource) backlog(ctx context.Context, live *connection) (operate.Bac
 	retries := g.plugin.retries(g.topic)
 	for i := range readers {
 		r := &readers[i]
+		var done doneBefore
 		block := commits.GetBlock(g.topic, r.partition)
 		switch {
 		case block == nil && commits.Err == sarama.ErrNoError:
@@ -99,27 +100,31 @@ func (g groupSource) backlog(ctx context.Context, live *connection) (operate.Bac
 			return operate.Backlog{}, block.Err
 		case block != nil && block.Offset >= 0:
 			r.offset = max(r.offset, block.Offset)
+			done = decodeProgress(block.Offset, block.Metadata).done.between(r.offset, r.end)
 		case live.config.InitialOffset == "newest":
 			r.offset = r.end // the group has never read it, and begins at its end
 		}
 		if r.offset >= r.end {
 			continue
 		}
-		*b.Waiting += r.end - r.offset
-		if err := g.first(ctx, r, retries, &b); err != nil {
+		*b.Waiting += r.end - r.offset - int64(len(done))
+		if err := g.first(ctx, r, done, retries, &b); err != nil {
 			return operate.Backlog{}, err
 		}
 	}
 	return b, nil
 }
 
-// first reads the first records that are not committed: the oldest one's time, and when the next of a
-// retry topic is due. What an open transaction hides is left out.
-func (g groupSource) first(ctx context.Context, r *partitionScan, retries bool, b *operate.Backlog) error {
+// first reads the first records that are not done: the oldest one's time, and when the next of a retry
+// topic is due. What an open transaction hides is left out.
+func (g groupSource) first(ctx context.Context, r *partitionScan, done doneBefore, retries bool, b *operate.Backlog) error {
 	ended := errors.New("enough was read")
 	n := 0
 	r.scan = &Scan{}
 	r.each = func(record Scanned) error {
+		if done.has(record.Offset) {
+			return ctx.Err()
+		}
 		if n == 0 && (b.Oldest.IsZero() || record.Time.Before(b.Oldest)) {
 			b.Oldest = record.Time
 		}

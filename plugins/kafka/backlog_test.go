@@ -94,6 +94,37 @@ func TestBacklog(t *testing.T) {
 	require.Contains(t, out, "127.0.0.1:1")
 }
 
+// A record that is not due holds back the commit of those behind it, and these are done.
+func TestTheBacklogHasNoRecordsThatAreDone(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
+		topic := topicFor(t, p)
+		isRetryTopic(t, p, topic)
+		began := time.Now().Add(-time.Minute) // a broker's clock may differ
+		due := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+		for i := range 6 {
+			m := message.NewMessage(watermill.NewULID(), []byte("x"))
+			m.Metadata.Set(pipeline.MetaDue, due.Add(time.Duration(i)*time.Minute).Format(time.RFC3339Nano))
+			publish(t, p, topic, m)
+		}
+		backlog := func() operate.Backlog {
+			b, err := p.Source(topic, topic).(operate.Measured).Backlog(t.Context())
+			require.NoError(t, err)
+			return b
+		}
+		require.EqualValues(t, 6, *backlog().Waiting)
+		joinOnce(t, p, topic) // the group exists
+		commitWith(t, p, topic, 0, progress{base: 1, done: doneBefore{1, 2, 4, 100}})
+		b := backlog()
+		require.EqualValues(t, 2, *b.Waiting, "the records 3 and 5")
+		require.WithinDuration(t, due.Add(3*time.Minute), b.NextDue, 0)
+		require.True(t, b.Oldest.After(began), b.Oldest)
+		commitWith(t, p, topic, 0, progress{base: 3, done: doneBefore{3, 4, 5}})
+		require.Equal(t, operate.Backlog{Waiting: new(int64)}, backlog())
+	})
+}
+
 // absentRoutes are routes of topics that do not exist.
 func absentRoutes(p *Plugin, n int) router {
 	var all router

@@ -119,6 +119,13 @@ func (d doneBefore) has(offset int64) bool {
 	return found
 }
 
+// between returns the part from begin on, and before end.
+func (d doneBefore) between(begin, end int64) doneBefore {
+	from, _ := slices.BinarySearch(d, begin)
+	to, _ := slices.BinarySearch(d, max(begin, end))
+	return d[from:to]
+}
+
 // after returns the part beyond offset.
 func (d doneBefore) after(offset int64) []int64 {
 	i, found := slices.BinarySearch(d, offset)
