@@ -75,6 +75,8 @@ func (p *Plugin) showKinds(context.Context, *ledger.Ledger, console.Query) (cons
 			state = console.Word(err.Error()).In(operate.Fail)
 		} else if !w.effects.ready() {
 			state = console.Word("calls nothing, because its client says that the far side would not be called now").In(operate.Warn)
+		} else if why := w.trouble.reason(); why != "" {
+			state = console.Word(why).In(operate.Warn)
 		}
 		counts := [...]console.Cell{console.Number(nil), console.Word(console.Unknown), console.Number(nil), console.Number(nil), console.Number(nil), console.Number(nil)}
 		measured := console.Cell{Text: "never"}

@@ -73,6 +73,25 @@ func TestPagesOfEffects(t *testing.T) {
 	})
 }
 
+// A far side that is down is no kind that calls.
+func TestThePageOfKindsSaysThatTheFarSideIsDown(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		p := newInvoices(w.Once, once.ByKey, nil)
+		down := oncetest.Step{Answer: once.Answer{Class: once.NotSent, Text: "connection refused"}}
+		p.far.Next(down, down, down)
+		w.Start(p)
+		o := operator{t, w}
+		_, err := p.effects.Enqueue(t.Context(), one)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			w.Turn(minute)
+			return strings.Contains(o.see("effects", "kinds", nil), `"state":"the far side works for no effect, so one call at a time finds out whether it does again; its last answer: `)
+		}, minute, 5*millisecond)
+		require.Contains(t, o.see("effects", "kinds", nil), "connection refused")
+	})
+}
+
 // What failed or is unknown is named on every page on which somebody looks for it, down to the call.
 func TestThePageOfAnEffectThatNobodyKnows(t *testing.T) {
 	t.Parallel()

@@ -110,6 +110,8 @@ type measurement struct {
 
 // measure reads the backlog for the metrics and the readiness check.
 func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
+	w.measuring.Lock()
+	defer w.measuring.Unlock()
 	b, err := l.Backlog(ctx, w.name)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -130,7 +132,7 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 	}
 }
 
-// tellStop tells other processes whether this instance calls for nothing, and why. Only measure calls it.
+// tellStop tells other processes whether this instance calls for nothing, and why. The caller holds measuring.
 func (w *worker) tellStop(ctx context.Context, l *ledger.Ledger) {
 	reason := w.trouble.reason()
 	if !w.effects.ready() {

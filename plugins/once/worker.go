@@ -50,7 +50,8 @@ type worker struct {
 	inForce     atomic.Pointer[ledger.InForce] // the limits at the last look
 	limited     atomic.Int64                   // Unix nanoseconds of the last wait for a limit
 	measured    atomic.Pointer[measurement]
-	stopTold    bool // of measure: the ledger may have a stop of this instance
+	measuring   sync.Mutex
+	stopTold    bool // the ledger may have a stop of this instance; guarded by measuring
 	settles     settler
 
 	claiming context.Context // ends when nothing is claimed any more
