@@ -19,7 +19,7 @@ import (
 // the command of the words before the last one, which must exist.
 func (h *Host) addOperations(root *cobra.Command, plugin string, o operate.Operations) {
 	for _, r := range o.Reports {
-		h.addOperation(root, plugin, h.operation(r.About, r.Read))
+		h.addOperation(root, plugin, r.Name, h.operation(r.About, r.Read))
 	}
 	for _, a := range o.Actions {
 		var dryRun bool
@@ -51,7 +51,7 @@ func (h *Host) addOperations(root *cobra.Command, plugin string, o operate.Opera
 		if a.Audited {
 			by.Flags(cmd)
 		}
-		h.addOperation(root, plugin, cmd)
+		h.addOperation(root, plugin, a.Name, cmd)
 	}
 }
 
@@ -77,10 +77,10 @@ func (u *usersProgress) end() {
 	}
 }
 
-// operation returns the command of a report or an action. Its Use is the complete name.
+// operation returns the command of a report or an action.
 func (h *Host) operation(about operate.About, read func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error)) *cobra.Command {
 	cmd := h.JSONFlag(&cobra.Command{
-		Use:     about.Name,
+		Use:     about.Name[strings.LastIndex(about.Name, " ")+1:],
 		Short:   about.Short,
 		Long:    about.Long,
 		Example: h.examples(about.Examples...),
@@ -88,9 +88,17 @@ func (h *Host) operation(about operate.About, read func(context.Context, *pipeli
 	})
 	addFields(cmd, about.Fields)
 	for _, f := range about.Fields {
-		if f.Arguments {
-			cmd.Use += " [" + strings.ToUpper(f.Name) + "…]"
+		switch {
+		case !f.Arguments:
+		case f.Type == operate.List:
+			cmd.Use += " [" + f.Argument() + "…]"
 			cmd.Args = cobra.ArbitraryArgs
+		case f.Required:
+			cmd.Use += " " + f.Argument()
+			cmd.Args = cobra.ExactArgs(1)
+		default:
+			cmd.Use += " [" + f.Argument() + "]"
+			cmd.Args = cobra.MaximumNArgs(1)
 		}
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -112,20 +120,15 @@ func (h *Host) operation(about operate.About, read func(context.Context, *pipeli
 	return cmd
 }
 
-func (h *Host) addOperation(root *cobra.Command, plugin string, cmd *cobra.Command) {
-	name, arguments, _ := strings.Cut(cmd.Use, " [")
+func (h *Host) addOperation(root *cobra.Command, plugin, name string, cmd *cobra.Command) {
 	words := strings.Fields(name)
-	last := len(words) - 1
 	parent := root
-	for _, word := range words[:last] {
+	for _, word := range words[:len(words)-1] {
 		for _, c := range parent.Commands() {
 			if c.Name() == word {
 				parent = c
 			}
 		}
-	}
-	if cmd.Use = words[last]; arguments != "" {
-		cmd.Use += " [" + arguments
 	}
 	if parent == root { // below it they are inherited
 		cmd.GroupID = groupOperate

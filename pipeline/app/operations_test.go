@@ -71,9 +71,10 @@ func (o operated) Operations() operate.Operations {
 	}
 	turn := operate.About{Name: "wheel turn", Short: "Turn a wheel", Examples: []string{"wheel turn"}}
 	mend := operate.About{Name: "wheel mend", Short: "Mend spokes", Examples: []string{"wheel mend 3"}, Fields: []operate.Field{{Name: "spoke", Type: operate.List, Arguments: true}}}
+	one := operate.About{Name: "wheel spin", Short: "Spin a spoke", Examples: []string{"wheel spin front/3"}, Fields: []operate.Field{{Name: "spoke", Arguments: true, Shape: "WHEEL/SPOKE", Required: true}}}
 	return operate.Operations{
 		Reports: []operate.Report{{About: about, Read: read}},
-		Actions: []operate.Action{{About: turn, Danger: operate.Irreversible, Preview: would, Do: did}, {About: mend, Danger: operate.Safe, Audited: true, Preview: would, Do: did}},
+		Actions: []operate.Action{{About: one, Danger: operate.Safe, Preview: would, Do: did}, {About: turn, Danger: operate.Irreversible, Preview: would, Do: did}, {About: mend, Danger: operate.Safe, Audited: true, Preview: would, Do: did}},
 	}
 }
 
@@ -100,6 +101,10 @@ func TestOperationsAreCommands(t *testing.T) {
 		"its preview needs none":       {[]string{"mend", "3", "--dry-run"}, app.ExitOK, "would turn\n", "", 0},
 		"a use has an id":              {[]string{"turn", "--json"}, app.ExitOK, "{\n  \"did\": \"turned\",\n  \"id\": true\n}\n", "", 0},
 		"an argument that none takes":  {[]string{"turn", "3"}, app.ExitUsage, "", "", 0},
+		"one argument":                 {[]string{"spin", "front/3"}, app.ExitOK, "turned front/3\na  b\n", "", 0},
+		"one that is not given":        {[]string{"spin"}, app.ExitUsage, "", "", 0},
+		"one that is empty":            {[]string{"spin", " "}, app.ExitUsage, "", "mill: WHEEL/SPOKE is required", 0},
+		"one too many":                 {[]string{"spin", "3", "4"}, app.ExitUsage, "", "", 0},
 		"its preview":                  {[]string{"turn", "--dry-run", "--json"}, app.ExitOK, "{\n  \"did\": \"would turn\"\n}\n", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,6 +136,8 @@ func TestOperationsAreCommands(t *testing.T) {
 	help := run(t.Context(), o).stdout
 	require.Contains(t, help, "It is irreversible: it can't be undone.")
 	require.NotContains(t, help, "role", "a command checks none")
+	o = options(p, "wheel", "spin", "--help")
+	require.Contains(t, run(t.Context(), o).stdout, "wheel spin WHEEL/SPOKE [flags]")
 }
 
 // The report about routes is part of every binary.

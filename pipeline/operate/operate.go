@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -153,9 +154,15 @@ type Field struct {
 	Default string
 	// Required fields must be given, and not be empty.
 	Required bool
-	// Arguments says that the values, a List, are the arguments of the command instead of a flag.
+	// Arguments says that the value, a Text, is the argument of the command instead of a flag, or that the
+	// values of a List are its arguments. A report or an action has one such field at most.
 	Arguments bool
+	// Shape is how help writes the argument, such as DOMAIN/JOB_ID. Empty: the name in capitals.
+	Shape string
 }
+
+// Argument is how help and errors write an argument of the command.
+func (f Field) Argument() string { return cmp.Or(f.Shape, strings.ToUpper(f.Name)) }
 
 // Input has the values of fields, as url.Values has those of a form.
 type Input map[string][]string
@@ -197,7 +204,7 @@ func (a About) Check(in Input) error {
 	for _, f := range a.Fields {
 		name, value := "--"+f.Name, in.Text(f.Name)
 		if f.Arguments {
-			name = strings.ToUpper(f.Name)
+			name = f.Argument()
 		}
 		if f.Required && strings.TrimSpace(value) == "" {
 			return &InputError{Problem: name + " is required", Field: f.Name}
