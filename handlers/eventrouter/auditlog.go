@@ -8,12 +8,11 @@ import (
 
 // AuditLogs implements operate.Auditor.
 func (p *Plugin) AuditLogs() []operate.AuditLog {
-	shards := p.redis.Server(nil)
 	return []operate.AuditLog{{
 		Name: "jobs", Title: "Jobs",
 		Note: "Each domain keeps about 1,000 resets. A reset is recorded before it begins, so its outcome is not.",
 		Recent: func(ctx context.Context, f operate.AuditFilter, limit int) (operate.AuditPage, error) {
-			return p.settings().RecentResets(ctx, shards, f, limit)
+			return p.settings().RecentResets(ctx, p.shards, f, limit)
 		},
 	}}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -34,6 +35,8 @@ type Plugin struct {
 	tokens *token.Plugin
 	web    *web.Plugin
 	hubs   *sse.Plugin
+	// Servers of the logs and of the shards: those of this process, or in a command its own.
+	logs, shards *redis.Server
 }
 
 // New returns the plugin with default settings. It opens nothing.
@@ -65,6 +68,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	server := p.redis.Server(p.config.Redis, p.keys()...)
 	server.Log = r.Env().Logger
 	r.Service("eventrouter.redis", server)
+	p.logs, p.shards = server, p.redis.Server(nil)
 	log := joblog.New(server, p.config.Logs, p.config.Stages)
 	if p.config.has(roleRouter) {
 		p.registerRouter(r, log)
@@ -73,7 +77,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		p.registerGateway(r, server, log)
 	}
 	p.endpoints(r)
-	r.Offer(p) // it is an operate.Auditor
+	r.Offer(p) // it is an operate.Auditor, has operations, and contributes to the console
 	return nil
 }
 
@@ -154,7 +158,19 @@ func (p *Plugin) registerGateway(r *pipeline.Registry, server *redis.Server, log
 
 // Commands implements app.Commander.
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
-	return []*cobra.Command{cli.Command(h, cli.Env{Settings: p.settings, Servers: p.servers, Sign: p.sign, Redis: p.server, Addr: p.web.Addr, WebURL: p.webURL})}
+	return []*cobra.Command{cli.Command(h, p.env())}
+}
+
+// Operations implements operate.Operated.
+func (p *Plugin) Operations() operate.Operations { return cli.Operations(p.env()) }
+
+func (p *Plugin) env() cli.Env {
+	return cli.Env{Settings: p.settings, Register: p.registerCommand, Jobs: p.jobs, Sign: p.sign, Redis: p.server, Addr: p.web.Addr, WebURL: p.webURL}
+}
+
+// jobs are those on the servers of this process.
+func (p *Plugin) jobs() cli.Jobs {
+	return cli.Jobs{Settings: p.settings(), OfLogs: p.logs, OfShards: p.shards}
 }
 
 func (p *Plugin) settings() cli.Settings {
@@ -190,14 +206,18 @@ func (p *Plugin) webURL() string {
 // server returns the server of the shards.
 func (p *Plugin) server() redis.ClientConfig { return p.redis.Config().ClientConfig }
 
-// servers returns servers with clients of their own: a command does not use the name of a running
+// registerCommand adds servers with clients of their own: a command does not use the name of a running
 // instance.
-func (p *Plugin) servers() (logs, shards *redis.Server) {
+func (p *Plugin) registerCommand(r *pipeline.Registry) error {
 	ofLogs, ofShards := p.server(), p.server()
 	if p.config.Redis != nil {
 		ofLogs = *p.config.Redis
 	}
-	return p.redis.Server(&ofLogs), p.redis.Server(&ofShards)
+	p.logs, p.shards = p.redis.Server(&ofLogs), p.redis.Server(&ofShards)
+	p.logs.Log, p.shards.Log = r.Env().Logger, r.Env().Logger
+	r.Service("eventrouter.logs", p.logs)
+	r.Service("eventrouter.shards", p.shards)
+	return nil
 }
 
 var (

@@ -130,12 +130,14 @@ func (h *Host) addOperation(root *cobra.Command, plugin, name string, cmd *cobra
 			}
 		}
 	}
-	if parent == root { // below it they are inherited
+	if parent == root {
 		cmd.GroupID = groupOperate
+	}
+	if annotation(parent, ofService) == "" { // otherwise they are inherited
 		h.ServiceFlags(cmd)
-		if plugin != "" {
-			annotate(cmd, ofPlugin, plugin)
-		}
+	}
+	if plugin != "" {
+		annotate(cmd, ofPlugin, plugin)
 	}
 	parent.AddCommand(cmd)
 }

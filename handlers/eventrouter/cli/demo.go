@@ -102,11 +102,6 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 }
 
 func (c commands) runJobs(ctx context.Context, f demoFlags, routers *app.Processes) (demo.Report, error) {
-	_, shards := c.Servers()
-	if err := shards.Start(ctx); err != nil {
-		return demo.Report{}, err
-	}
-	defer func() { _ = shards.Stop(context.WithoutCancel(ctx)) }()
 	run := strconv.FormatInt(time.Now().UnixMilli(), 36)
 	first, err := c.startRouter(ctx, routers, "router-1", run)
 	if err == nil {
@@ -115,7 +110,7 @@ func (c commands) runJobs(ctx context.Context, f demoFlags, routers *app.Process
 	if err != nil {
 		return demo.Report{}, fmt.Errorf("demo: %w", err)
 	}
-	publish, err := c.publisher(shards, demoDomain)
+	publish, err := c.publisher(c.Jobs().OfShards, demoDomain)
 	if err != nil {
 		return demo.Report{}, err
 	}

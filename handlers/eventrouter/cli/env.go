@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -20,8 +21,11 @@ import (
 type Env struct {
 	// Settings returns the settings of the plugin.
 	Settings func() Settings
-	// Servers returns the servers of the logs and of the shards, with clients of their own.
-	Servers func() (logs, shards *redis.Server)
+	// Register adds servers with clients of their own, which Jobs then has: a command does not use the name of a
+	// running instance.
+	Register func(*pipeline.Registry) error
+	// Jobs returns the jobs on the servers of this process.
+	Jobs func() Jobs
 	// Sign returns a watch token for jobs. The error says that there is no key that a gateway has.
 	Sign func(jobs []string, subject string, expires time.Time) (string, error)
 	// Redis returns the server of the shards.
@@ -67,11 +71,26 @@ func Command(h *app.Host, env Env) *cobra.Command {
 		Short:   "Publish, watch and inspect events of jobs",
 		Example: "  millrace jobs watch scan/42 --profile gateway\n  millrace jobs shards --profile router",
 	}
-	for _, cmd := range []*cobra.Command{c.publish(), c.watch(), c.status(), c.reset(), c.token(), c.shards()} {
+	for _, cmd := range []*cobra.Command{c.publish(), c.watch(), c.token()} {
 		group.AddCommand(h.ServiceFlags(cmd))
 	}
 	group.AddCommand(c.demo()) // makes its own settings
 	return group
+}
+
+// Operations returns the reports and actions of the group of commands.
+func Operations(env Env) operate.Operations {
+	return operate.Operations{Reports: []operate.Report{env.status(), env.shards()}, Actions: []operate.Action{env.reset()}}
+}
+
+// jobField is the argument of the commands about one job.
+func jobField() []operate.Field {
+	return []operate.Field{{Name: "job", Arguments: true, Shape: "DOMAIN/JOB_ID", Required: true, Help: "a `job`, as in scan/42"}}
+}
+
+func checkJob(in operate.Input) error {
+	_, err := jobArg(in.Text("job"))
+	return err
 }
 
 // job is a job in the form of the arguments: <domain>/<job_id>.
@@ -87,23 +106,17 @@ func jobArg(text string) (job, error) {
 	return job{domain, id}, nil
 }
 
-// opened are the servers of a running command.
-type opened struct {
+// Jobs are the jobs on the servers of a process. Its servers belong to the process.
+type Jobs struct {
 	Settings
-	logs, shards *redis.Server
+	OfLogs, OfShards *redis.Server
 }
 
+func (j Jobs) log() *joblog.Log { return joblog.New(j.OfLogs, j.Logs, j.Stages) }
+
 // run starts the servers and calls do.
-func (c commands) run(cmd *cobra.Command, do func(context.Context, opened) error) error {
-	var o opened
-	return c.h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
-		o.Settings = c.Settings()
-		o.logs, o.shards = c.Servers()
-		o.logs.Log, o.shards.Log = r.Env().Logger, r.Env().Logger
-		r.Service("eventrouter.logs", o.logs)
-		r.Service("eventrouter.shards", o.shards)
-		return nil
-	}}, func(ctx context.Context, _ *app.Running) error { return do(ctx, o) })
+func (c commands) run(cmd *cobra.Command, do func(context.Context, Jobs) error) error {
+	return c.h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: c.Register}, func(ctx context.Context, _ *app.Running) error { return do(ctx, c.Jobs()) })
 }
 
 // selected returns the domains with these names, or all.

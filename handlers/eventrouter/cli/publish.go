@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
-	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/handlers/eventrouter/producer"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -63,7 +62,7 @@ An event for a job that has ended is refused; events of standard input are not c
   millrace jobs publish scan --profile router < events.jsonl`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.run(cmd, func(ctx context.Context, o opened) error { return c.runPublish(ctx, cmd, o, args, f) })
+			return c.run(cmd, func(ctx context.Context, o Jobs) error { return c.runPublish(ctx, cmd, o, args, f) })
 		},
 	})
 	flags := cmd.Flags()
@@ -74,7 +73,7 @@ An event for a job that has ended is refused; events of standard input are not c
 	return cmd
 }
 
-func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, o opened, args []string, f publishFlags) error {
+func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, o Jobs, args []string, f publishFlags) error {
 	name := args[0]
 	var only *event.Event
 	if len(args) == 2 {
@@ -99,7 +98,7 @@ func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, o opened, 
 			return err
 		}
 	}
-	p := publishing{producer: o.producer(o.shards, domain), wait: f.wait}
+	p := publishing{producer: o.producer(o.OfShards, domain), wait: f.wait}
 	start := time.Now()
 	if only != nil {
 		err = p.publish(ctx, only)
@@ -127,8 +126,8 @@ func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, o opened, 
 }
 
 // runs returns an error if the job has ended, so that its watchers would not see the event.
-func (o opened) runs(ctx context.Context, j job, e *event.Event) error {
-	kept, err := joblog.New(o.logs, o.Logs, o.Stages).Kept(ctx, j.domain, j.id)
+func (o Jobs) runs(ctx context.Context, j job, e *event.Event) error {
+	kept, err := o.log().Kept(ctx, j.domain, j.id)
 	if err != nil || kept.End == 0 || e.Seq > 0 && e.Seq <= kept.End {
 		return err
 	}

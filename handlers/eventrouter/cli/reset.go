@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
-	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/handlers/eventrouter/producer"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -42,13 +40,11 @@ type Reset struct {
 // auditStream has the resets of a domain, on the server of its shards.
 func auditStream(d redis.DomainConfig) string { return d.Prefix + ":audit" }
 
-func (c commands) reset() *cobra.Command {
-	var by app.By
-	var dry bool
-	cmd := c.h.JSONFlag(&cobra.Command{
-		Use:   "reset DOMAIN/JOB_ID --why REASON",
-		Short: "Delete the log of a job, so that it can run again",
-		Long: `Delete the log of a job, so that it can run again.
+func (e Env) reset() operate.Action {
+	return operate.Action{
+		About: operate.About{
+			Name: "jobs reset", Short: "Delete the log of a job, so that it can run again",
+			Long: `Delete the log of a job, so that it can run again.
 
 The log, the state and the last number of the job are deleted. The numbers of its events
 begin again at 1, and watchers are told which numbers they have to forget. Reset a job
@@ -61,46 +57,44 @@ therefore needs other ids in the second run, or begins it two minutes later.
 
 The stream PREFIX:audit keeps --who, --why and the time, and "jobs status" shows the
 last reset. --dry-run needs no --why.`,
-		Example: `  millrace jobs reset scan/42 --dry-run --profile router
-  millrace jobs reset scan/42 --why "the worker was retried" --profile router`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			j, err := jobArg(args[0])
-			if err != nil {
-				return err
-			}
-			if !dry {
-				if err := by.Check(); err != nil {
-					return err
-				}
-			}
-			return c.run(cmd, func(ctx context.Context, o opened) error {
-				r, err := o.reset(ctx, j, by, dry)
-				if err != nil {
-					return err
-				}
-				return c.h.Show(cmd, r, r.write)
-			})
+			Examples: []string{"jobs reset scan/42 --dry-run --profile router", `jobs reset scan/42 --why "the worker was retried" --profile router`},
+			Fields:   jobField(), Validate: checkJob, Register: e.Register,
 		},
-	})
-	by.Flags(cmd)
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "show what would be deleted; change nothing")
-	return cmd
+		Danger: operate.Irreversible, Role: operate.Operator, Audited: true,
+		Preview: func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+			return resetAnswer(e.Jobs().reset(ctx, in.Text("job"), nil))
+		},
+		Do: func(ctx context.Context, _ *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+			return resetAnswer(e.Jobs().reset(ctx, in.Text("job"), &use))
+		},
+	}
 }
 
-func (o opened) reset(ctx context.Context, j job, by app.By, dry bool) (ResetReport, error) {
-	r := ResetReport{Job: j.String(), DryRun: dry}
+func resetAnswer(r ResetReport, err error) (operate.Answer, error) {
+	if err != nil {
+		return operate.Answer{}, err
+	}
+	return operate.Answer{Value: r, Lines: []string{r.String()}}, nil
+}
+
+// reset deletes what is kept of a job. Without a use it only says what it would delete.
+func (o Jobs) reset(ctx context.Context, text string, use *operate.Use) (ResetReport, error) {
+	j, err := jobArg(text)
+	if err != nil {
+		return ResetReport{}, err
+	}
+	r := ResetReport{Job: j.String(), DryRun: use == nil}
 	domain, err := o.domain(j.domain)
 	if err != nil {
 		return r, err
 	}
-	log := joblog.New(o.logs, o.Logs, o.Stages)
+	log := o.log()
 	kept, err := log.Kept(ctx, j.domain, j.id)
 	if err != nil {
 		return r, err
 	}
 	counter := redis.Command("GET", producer.CounterKey(domain, j.id))
-	if err := o.shards.Do(ctx, counter); err != nil {
+	if err := o.OfShards.Do(ctx, counter); err != nil {
 		return r, fmt.Errorf("read the last number of job %s: %w", j, err)
 	}
 	if !counter.Missing() {
@@ -115,22 +109,22 @@ func (o opened) reset(ctx context.Context, j job, by app.By, dry bool) (ResetRep
 			return r, errors.Join(err, app.Bad("job %s has no state, no log and no number: it can run already", j))
 		}
 	}
-	if dry {
+	if use == nil {
 		return r, nil
 	}
 	// The audit comes first: a reset that fails after it is repeated.
 	audit := redis.Command("XADD", auditStream(domain), "MAXLEN", "~", maxAudit, "*",
-		"job", j.id, "verb", "reset", "who", by.Who, "why", by.Why)
-	if err := o.shards.Do(ctx, audit); err != nil {
+		"job", j.id, "verb", "reset", "who", use.Who, "why", use.Why)
+	if err := o.OfShards.Do(ctx, audit); err != nil {
 		return r, fmt.Errorf("record the reset of job %s: %w", j, err)
 	}
-	if err := o.shards.Do(ctx, redis.Command("DEL", producer.CounterKey(domain, j.id))); err != nil {
+	if err := o.OfShards.Do(ctx, redis.Command("DEL", producer.CounterKey(domain, j.id))); err != nil {
 		return r, fmt.Errorf("delete the last number of job %s: %w", j, err)
 	}
 	return r, log.Reset(ctx, j.domain, event.Shard(j.id, domain.Shards), j.id)
 }
 
-func (r ResetReport) write(out io.Writer) error {
+func (r ResetReport) String() string {
 	ended := "which has not ended"
 	switch {
 	case r.End > 0:
@@ -140,17 +134,15 @@ func (r ResetReport) write(out io.Writer) error {
 	case r.Top == 0:
 		ended = "of which only the last number or an unreadable key is kept"
 	}
-	text := "Job %s, %s, was reset. Its next event is number 1.\n"
 	if r.DryRun {
-		text = "Job %s, %s, would be reset. Its next event would be number 1. Nothing was changed.\n"
+		return fmt.Sprintf("Job %s, %s, would be reset. Its next event would be number 1. Nothing was changed.", r.Job, ended)
 	}
-	_, err := fmt.Fprintf(out, text, app.Printable(r.Job), ended)
-	return err
+	return fmt.Sprintf("Job %s, %s, was reset. Its next event is number 1.", r.Job, ended)
 }
 
 // lastReset returns the last reset of a job, or nil.
-func (o opened) lastReset(ctx context.Context, domain redis.DomainConfig, jobID string) (*Reset, error) {
-	entries, err := o.shards.Newest(ctx, map[string]string{"": auditStream(domain)}, "", 2*maxAudit)
+func (o Jobs) lastReset(ctx context.Context, domain redis.DomainConfig, jobID string) (*Reset, error) {
+	entries, err := o.OfShards.Newest(ctx, map[string]string{"": auditStream(domain)}, "", 2*maxAudit)
 	if err != nil {
 		return nil, fmt.Errorf("read the resets: %w", err)
 	}
@@ -163,5 +155,5 @@ func (o opened) lastReset(ctx context.Context, domain redis.DomainConfig, jobID 
 }
 
 func (r *Reset) String() string {
-	return fmt.Sprintf("%s by %s: %s", r.At.Format(time.RFC3339), app.Printable(r.Who), app.Printable(r.Why))
+	return fmt.Sprintf("%s by %s: %s", r.At.Format(time.RFC3339), r.Who, r.Why)
 }

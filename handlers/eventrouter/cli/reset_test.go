@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/producer"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -23,8 +24,9 @@ import (
 type jobs struct{ Env }
 
 func (jobs) Name() string                            { return "eventrouter" }
-func (jobs) Register(*pipeline.Registry) error       { return nil }
 func (j jobs) Commands(h *app.Host) []*cobra.Command { return []*cobra.Command{Command(h, j.Env)} }
+func (jobs) Register(*pipeline.Registry) error       { return nil }
+func (j jobs) Operations() operate.Operations        { return Operations(j.Env) }
 func (j jobs) settings(d redis.DomainConfig) Settings {
 	return Settings{Domains: []redis.DomainConfig{d}, Logs: joblog.DefaultConfig(), Stages: event.DefaultStages()}
 }
@@ -74,7 +76,12 @@ func (r rig) command(args ...string) (code int, stdout, stderr string) {
 	r.t.Helper()
 	p := jobs{}
 	p.Settings = func() Settings { return p.settings(r.domain) }
-	p.Servers = func() (logs, shards *redis.Server) { return redis.New().Server(&r.own), redis.New().Server(&r.own) }
+	server := redis.New().Server(&r.own)
+	p.Env.Register = func(reg *pipeline.Registry) error {
+		reg.Service("redis", server)
+		return nil
+	}
+	p.Jobs = func() Jobs { return Jobs{Settings: p.Settings(), OfLogs: server, OfShards: server} }
 	var out, errs bytes.Buffer
 	code = app.Main(r.t.Context(), app.Options{
 		Name: "router", Plugins: []pipeline.Plugin{p}, Args: append([]string{"jobs"}, args...), Environ: []string{}, Stdout: &out, Stderr: &errs,

@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/millrace-io/millrace/internal/redis/poll"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -36,44 +35,48 @@ type shards struct {
 	Shards []Shard `json:"shards"`
 }
 
-func (c commands) shards() *cobra.Command {
-	return c.h.JSONFlag(&cobra.Command{
-		Use:   "shards [DOMAIN…]",
-		Short: "Show owner, lease, length and pending entries of each shard",
-		Long: `Show owner, lease, length and pending entries of each shard.
+func (e Env) shards() operate.Report {
+	return operate.Report{
+		About: operate.About{
+			Name: "jobs shards", Short: "Show owner, lease, length and pending entries of each shard",
+			Long: `Show owner, lease, length and pending entries of each shard.
 
 A shard with a problem has a line below the table: a key that is no stream, ids that are ahead
 of the clock or used up, or a stream that no router reads because its producer has
 another number of shards.`,
-		Example: "  millrace jobs shards --profile router\n  millrace jobs shards scan --json --profile router",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.run(cmd, func(ctx context.Context, o opened) error {
-				domains, err := o.selected(args)
-				if err != nil {
-					return err
-				}
-				list, err := o.readShards(ctx, domains)
-				if err != nil {
-					return err
-				}
-				return c.h.Show(cmd, list, list.write)
-			})
+			Examples: []string{"jobs shards --profile router", "jobs shards scan --json --profile router"},
+			Fields:   []operate.Field{{Name: "domain", Type: operate.List, Arguments: true, Help: "only of this `domain`"}},
+			Register: e.Register,
 		},
-	})
+		Read: func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+			list, err := e.Jobs().Shards(ctx, in.List("domain")...)
+			if err != nil {
+				return operate.Answer{}, err
+			}
+			return shards{list}.answer(), nil
+		},
+	}
 }
 
-func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (shards, error) {
-	list := shards{Shards: []Shard{}}
+// Shards returns the shards of some domains, or of all. It reads those of a domain in one pipeline.
+func (o Jobs) Shards(ctx context.Context, names ...string) ([]Shard, error) {
+	domains, err := o.selected(names)
+	if err != nil {
+		return nil, err
+	}
+	list := []Shard{}
 	for _, d := range domains {
 		name, _, _ := strings.Cut(d.Prefix, ":")
+		// Those of the second half are of a producer that has more shards.
+		calls := make([]*redis.Call, 0, 3*2*d.Shards)
 		for i := range 2 * d.Shards {
-			s := Shard{Domain: name, Shard: i, Stream: d.Stream(i)}
-			measure := redis.Measure(s.Stream)
-			pending := redis.Command("XPENDING", s.Stream, d.Group)
-			lease := redis.Command("HMGET", redis.MetaKey(s.Stream), "owner", "until")
-			_ = o.shards.Do(ctx, measure, pending, lease) // each call has its error
-			measured, err := redis.MeasuredBy(measure)
-			s.Length = measured.Entries
+			stream := d.Stream(i)
+			calls = append(calls, redis.Measure(stream), redis.Command("XPENDING", stream, d.Group), redis.Command("HMGET", redis.MetaKey(stream), "owner", "until"))
+		}
+		_ = o.OfShards.Do(ctx, calls...) // each call has its error
+		for i := range 2 * d.Shards {
+			measured, err := redis.MeasuredBy(calls[3*i])
+			s := Shard{Domain: name, Shard: i, Stream: d.Stream(i), Length: measured.Entries}
 			foreign := errors.Is(err, redis.ErrNoStream)
 			switch {
 			case err != nil && !foreign:
@@ -88,11 +91,11 @@ func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (s
 				if s.Problem = measured.Problem(); s.Problem != "" {
 					s.Problem += " (last id " + measured.LastID + ")"
 				}
-				if err := s.read(pending, lease); err != nil {
+				if err := s.read(calls[3*i+1], calls[3*i+2]); err != nil {
 					return list, err
 				}
 			}
-			list.Shards = append(list.Shards, s)
+			list = append(list, s)
 		}
 	}
 	return list, nil
@@ -119,23 +122,19 @@ func (s *Shard) read(pending, lease *redis.Call) error {
 	return nil
 }
 
-func (l shards) write(out io.Writer) error {
-	w := app.Table(out)
-	fmt.Fprintln(w, "SHARD\tOWNER\tLEASE UNTIL\tLENGTH\tPENDING")
+func (l shards) answer() operate.Answer {
+	a := operate.Answer{Value: l}
+	t := operate.Table{Columns: []string{"SHARD", "OWNER", "LEASE UNTIL", "LENGTH", "PENDING"}}
 	for _, s := range l.Shards {
 		owner, until := "none", ""
 		if s.Owner != "" {
-			owner, until = app.Printable(s.Owner), s.Until.Format(time.RFC3339)
+			owner, until = s.Owner, s.Until.Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Stream, owner, until, app.Thousands(s.Length), app.Thousands(s.Pending))
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	for _, s := range l.Shards {
+		t.Rows = append(t.Rows, []string{s.Stream, owner, until, app.Thousands(s.Length), app.Thousands(s.Pending)})
 		if s.Problem != "" {
-			fmt.Fprintf(out, "%s: %s\n", s.Stream, s.Problem)
+			a.Notes = append(a.Notes, s.Stream+": "+s.Problem)
 		}
 	}
-	return nil
+	a.Tables = []operate.Table{t}
+	return a
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -36,10 +35,10 @@ func TestShardsWithAProblem(t *testing.T) {
 		require.NoError(t, client.Set(t.Context(), domain.Stream(3), "text", time.Minute).Err())
 		add(7, "*")
 
-		list, err := opened{shards: server}.readShards(t.Context(), []redis.DomainConfig{domain})
+		list, err := Jobs{Settings: Settings{Domains: []redis.DomainConfig{domain}}, OfShards: server}.Shards(t.Context())
 		require.NoError(t, err)
 		problems := map[int]string{}
-		for _, one := range list.Shards {
+		for _, one := range list {
 			problems[one.Shard] = one.Problem
 		}
 		require.Len(t, problems, 6)
@@ -48,8 +47,11 @@ func TestShardsWithAProblem(t *testing.T) {
 		require.Contains(t, problems[2], "the last possible id is used")
 		require.Contains(t, problems[3], "the key is no stream")
 		require.Contains(t, problems[7], "no router reads it: plugins.redis.domains has 5 shards")
-		var text strings.Builder
-		require.NoError(t, list.write(&text))
-		require.Equal(t, len(problems)+4, strings.Count(text.String(), domain.Prefix+":"), text.String())
+		a := shards{list}.answer()
+		require.Len(t, a.Tables[0].Rows, len(problems))
+		require.Len(t, a.Notes, 4)
+		for _, note := range a.Notes {
+			require.Contains(t, note, domain.Prefix+":")
+		}
 	})
 }

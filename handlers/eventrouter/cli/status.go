@@ -3,13 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
-
-	"github.com/spf13/cobra"
+	"strconv"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // Status is the output of status --json.
@@ -27,76 +27,76 @@ type Status struct {
 	Reset *Reset `json:"reset,omitempty"`
 }
 
-func (c commands) status() *cobra.Command {
-	return c.h.JSONFlag(&cobra.Command{
-		Use:   "status DOMAIN/JOB_ID",
-		Short: "Show the state and the log of a job",
-		Long: `Show the state and the log of a job, read from Redis.
+func (e Env) status() operate.Report {
+	return operate.Report{
+		About: operate.About{
+			Name: "jobs status", Short: "Show the state and the log of a job",
+			Long: `Show the state and the log of a job, read from Redis.
 
 The exit code is 1 if Redis has neither.`,
-		Example: "  millrace jobs status scan/42 --profile router",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			j, err := jobArg(args[0])
-			if err != nil {
-				return err
-			}
-			return c.run(cmd, func(ctx context.Context, o opened) error {
-				s, err := o.status(ctx, j)
-				if err != nil {
-					return err
-				}
-				return c.h.Show(cmd, s, s.write)
-			})
+			Examples: []string{"jobs status scan/42 --profile router"}, Fields: jobField(), Validate: checkJob, Register: e.Register,
 		},
-	})
+		Read: func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+			s, _, err := e.Jobs().Status(ctx, in.Text("job"))
+			if err != nil {
+				return operate.Answer{}, err
+			}
+			return s.answer(), nil
+		},
+	}
 }
 
-func (o opened) status(ctx context.Context, j job) (Status, error) {
+// Status returns what Redis has of a job, DOMAIN/JOB_ID, and its log. The error says that the text is no job, that there is no such
+// domain, or that Redis has nothing of the job.
+func (o Jobs) Status(ctx context.Context, text string) (Status, []event.Event, error) {
+	j, err := jobArg(text)
+	if err != nil {
+		return Status{}, nil, err
+	}
 	domain, err := o.domain(j.domain)
 	if err != nil {
-		return Status{}, err
+		return Status{}, nil, err
 	}
-	log := joblog.New(o.logs, o.Logs, o.Stages)
-	read := log.Read(ctx, []joblog.Query{{Domain: j.domain, JobID: j.id, Limit: o.Logs.LogMax + o.Logs.LogMax/10}})[0]
+	read := o.log().Read(ctx, []joblog.Query{{Domain: j.domain, JobID: j.id, Limit: o.Logs.LogMax + o.Logs.LogMax/10}})[0]
 	if read.Err != nil {
-		return Status{}, read.Err
+		return Status{}, nil, read.Err
 	}
 	reset, err := o.lastReset(ctx, domain, j.id)
 	switch {
 	case err != nil:
-		return Status{}, err
+		return Status{}, nil, err
 	case !read.Found && reset != nil:
-		return Status{}, app.Bad("job %s has no state and no log: it was reset at %s", j, reset)
+		return Status{}, nil, app.Bad("job %s has no state and no log: it was reset at %s", j, reset)
 	case !read.Found:
-		return Status{}, app.Bad("job %s has no state and no log: it has not begun, or they have expired", j)
+		return Status{}, nil, app.Bad("job %s has no state and no log: it has not begun, or they have expired", j)
 	}
 	s := Status{
 		Job: j.String(), Shard: event.Shard(j.id, domain.Shards), State: read.State,
 		First: read.First, Top: read.Top, End: read.End, Events: len(read.Events), Reset: reset,
 	}
 	s.Missing = max(0, s.Top-s.First+1-int64(s.Events))
-	return s, nil
+	return s, read.Events, nil
 }
 
-func (s Status) write(out io.Writer) error {
-	w := app.Table(out)
-	fmt.Fprintf(w, "job\t%s\n", app.Printable(s.Job))
-	fmt.Fprintf(w, "shard\t%d\n", s.Shard)
+// Ended says whether the job has ended, for people.
+func (s Status) Ended() string {
+	if s.End == 0 {
+		return "no"
+	}
+	return fmt.Sprintf("with event %d", s.End)
+}
+
+func (s Status) answer() operate.Answer {
+	rows := [][]string{{"job", s.Job}, {"shard", strconv.Itoa(s.Shard)}}
 	if s.State != nil {
-		fmt.Fprintf(w, "stage\t%s\n", app.Printable(s.State.Stage))
-		fmt.Fprintf(w, "status\t%s\n", app.Printable(s.State.Status))
+		rows = append(rows, []string{"stage", s.State.Stage}, []string{"status", s.State.Status})
 	}
-	ended := "no"
-	if s.End > 0 {
-		ended = fmt.Sprintf("with event %d", s.End)
-	}
-	fmt.Fprintf(w, "ended\t%s\n", ended)
-	fmt.Fprintf(w, "numbers\t%d to %d\n", s.First, s.Top)
-	fmt.Fprintf(w, "events in the log\t%d\n", s.Events)
-	fmt.Fprintf(w, "missing numbers\t%d\n", s.Missing)
+	rows = append(rows, [][]string{
+		{"ended", s.Ended()}, {"numbers", fmt.Sprintf("%d to %d", s.First, s.Top)},
+		{"events in the log", strconv.Itoa(s.Events)}, {"missing numbers", strconv.FormatInt(s.Missing, 10)},
+	}...)
 	if s.Reset != nil {
-		fmt.Fprintf(w, "reset\t%s\n", s.Reset)
+		rows = append(rows, []string{"reset", s.Reset.String()})
 	}
-	return w.Flush()
+	return operate.Answer{Value: s, Tables: []operate.Table{{Rows: rows}}}
 }
