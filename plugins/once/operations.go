@@ -83,6 +83,7 @@ func (p *Plugin) Operations() operate.Operations {
 			}),
 			p.limitAction(),
 			p.recoverAction(),
+			p.probeAction(),
 			{
 				About: p.about("once replay", "Give a failed or unknown effect all its attempts again", effect,
 					"once replay --kind invoice --group acme --id 17 --why \"corrected\""),

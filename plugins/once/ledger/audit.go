@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -51,8 +52,29 @@ func (l *Ledger) recentAudit(ctx context.Context, f operate.AuditFilter, n int) 
 // RecordReveal records that an operator sees what is masked of an effect. An effect that is not in the ledger
 // returns ErrNotFound.
 func (l *Ledger) RecordReveal(ctx context.Context, k Key, by By) error {
-	return l.call(ctx, "reveal", func(ctx context.Context) error {
-		if err := by.check("reveal", true); err != nil {
+	return l.record(ctx, k, Audit{By: by, Action: "reveal", Detail: "payloads and headers"}, func(found bool) error {
+		if !found {
+			return notFound(k)
+		}
+		return nil
+	})
+}
+
+// RecordProbe records that an operator sends a request to the far side, to find out what it does. The key of an effect
+// in the ledger returns ErrConflict, because that effect is not the operator's.
+func (l *Ledger) RecordProbe(ctx context.Context, k Key, by By) error {
+	return l.record(ctx, k, Audit{By: by, Action: "probe", Detail: "sent to the far side"}, func(found bool) error {
+		if found {
+			return fmt.Errorf("once: ledger: effect %s: %w", k.text(), ErrConflict)
+		}
+		return nil
+	})
+}
+
+// record writes an action on an effect, if allowed agrees with whether the ledger has the effect.
+func (l *Ledger) record(ctx context.Context, k Key, a Audit, allowed func(found bool) error) error {
+	return l.call(ctx, a.Action, func(ctx context.Context) error {
+		if err := a.By.check(a.Action, true); err != nil {
 			return err
 		}
 		kind, err := l.known(ctx, k.Kind)
@@ -65,10 +87,10 @@ func (l *Ledger) RecordReveal(ctx context.Context, k Key, by By) error {
 				`SELECT 1 FROM once_effects WHERE kind = $1 AND grp = $2 AND id = $3`, kind.number, k.Group, k.ID); err != nil {
 				return err
 			}
-			if !found {
-				return notFound(k)
+			if err := allowed(found); err != nil {
+				return err
 			}
-			return writeAudit(ctx, q, now, rowKey{kind.number, k.Group, k.ID}, Audit{By: by, Action: "reveal", Detail: "payloads and headers"})
+			return writeAudit(ctx, q, now, rowKey{kind.number, k.Group, k.ID}, a)
 		})
 	})
 }
