@@ -43,7 +43,7 @@ func TestTheFirstHandlerPage(t *testing.T) {
 // The page of the first effect does, too.
 func TestTheFirstEffectPage(t *testing.T) {
 	tier.Rest(t, tier.CLI, tier.Promotion)
-	runPage(t, "../docs/first-effect.md", 10, func(t *testing.T, dir, kind, text string) {
+	runPage(t, "../docs/first-effect.md", 11, func(t *testing.T, dir, kind, text string) {
 		file := filepath.Join(dir, map[string]string{"go": "cmd/fakeapi/main.go", "yaml": "invoice.yaml"}[kind])
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o750))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
