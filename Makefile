@@ -5,8 +5,8 @@ SHELL := /bin/bash
 GO ?= go
 # Packages to test, and more flags for go test: make test PKGS=./plugins/kafka/... TESTFLAGS='-run TestGroup -v'
 TESTFLAGS ?=
-# All packages: ./... does not enter the module of the scenarios (e2e/go.mod), also in a workspace.
-ALL := ./... ./e2e/...
+# All packages: ./... does not enter the other modules of the workspace, those of the scenarios and of AWS.
+ALL := ./... ./e2e/... ./plugins/kafka/mskiam/...
 # The packages that take longest come first. None of them is left alone at the end.
 PKGS ?= ./e2e ./plugins/... $(ALL)
 # Packages that are tested at the same time: they share the servers, and mostly wait. Faults and the
@@ -229,6 +229,7 @@ lint: ## Run golangci-lint (.golangci.yml) on all modules
 	@$(tool) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	$(bin)/golangci-lint run ./...
 	cd e2e && $(bin)/golangci-lint run --config ../.golangci.yml ./...
+	cd plugins/kafka/mskiam && $(bin)/golangci-lint run --config ../../../.golangci.yml ./...
 	cd packaging && GOWORK=off $(bin)/golangci-lint run --config ../.golangci.yml ./...
 
 .PHONY: vuln
@@ -264,6 +265,7 @@ versions = $(GO) list -deps -f '{{with .Module}}{{.Path}} {{.Version}}{{end}}' .
 drift: ## Check that go.mod and all generated files are up to date
 	GOWORK=off $(GO) mod tidy -diff
 	cd e2e && GOWORK=off $(GO) mod tidy -diff
+	cd plugins/kafka/mskiam && GOWORK=off $(GO) mod tidy -diff
 	cd packaging && GOWORK=off $(GO) mod tidy -diff
 	cd .ci/tools && GOWORK=off $(GO) mod tidy -diff
 	@echo "versions of the main module, alone and in the workspace (go get them in both)"
