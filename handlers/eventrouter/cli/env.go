@@ -112,7 +112,7 @@ type Jobs struct {
 	OfLogs, OfShards *redis.Server
 }
 
-func (j Jobs) log() *joblog.Log { return joblog.New(j.OfLogs, j.Logs, j.Stages) }
+func (o Jobs) log() *joblog.Log { return joblog.New(o.OfLogs, o.Logs, o.Stages) }
 
 // run starts the servers and calls do.
 func (c commands) run(cmd *cobra.Command, do func(context.Context, Jobs) error) error {
