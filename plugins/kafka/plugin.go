@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -21,11 +20,6 @@ const pluginName = "kafka"
 
 // Kind is the Kind of this plugin's endpoints and origins.
 const Kind = "kafka"
-
-// position returns the Origin.Position of a record: topic/partition@offset.
-func position(topic string, partition int32, offset int64) string {
-	return topic + "/" + strconv.Itoa(int(partition)) + "@" + strconv.FormatInt(offset, 10)
-}
 
 // Plugin brings Kafka: sources, sinks and topics. Build it with New. Its methods are safe for
 // concurrent use once it is registered.

@@ -123,7 +123,7 @@ func (s *tailing) run(ctx context.Context, next string) error {
 		for _, m := range page {
 			msg, _ := decode(m) // a malformed entry has its fields in the metadata
 			msg.SetContext(pipeline.WithDelivery(ctx, pipeline.Delivery{Origin: pipeline.Origin{
-				Kind: poll.Kind, Source: s.stream, Position: s.stream + "@" + m.ID, Key: msg.Metadata[pipeline.MetaKey],
+				Kind: poll.Kind, Source: s.stream, Position: entry.Position(s.stream, m.ID), Key: msg.Metadata[pipeline.MetaKey],
 			}}))
 			select {
 			case s.Out <- msg:

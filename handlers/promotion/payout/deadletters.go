@@ -3,7 +3,6 @@ package payout
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strconv"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
@@ -14,6 +13,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
 // OutboxName is the name of the ledger's outbox in package deadletter. It is part of dead letter
@@ -45,19 +45,14 @@ func (d DeadLetters) Relay(ctx context.Context, limit int, publish func(context.
 	})
 }
 
-var (
-	recordPosition = regexp.MustCompile(`(?s)^(.+)/[0-9]+@[0-9]+$`)
-	entryPosition  = regexp.MustCompile(`(?s)^(.+)@[0-9]+-[0-9]+$`)
-)
-
 // sourceOf returns the transport and the topic or stream of an origin. The ledger stores only the
-// text of pipeline.Origin.
+// text of pipeline.Origin, so each transport that promotions read is asked whether it wrote the text.
 func sourceOf(origin string) (kind, source string) {
-	if m := recordPosition.FindStringSubmatch(origin); m != nil {
-		return kafka.Kind, m[1]
+	if topic, ok := kafka.ParseOrigin(origin); ok {
+		return kafka.Kind, topic
 	}
-	if m := entryPosition.FindStringSubmatch(origin); m != nil {
-		return poll.Kind, m[1]
+	if stream, ok := entry.ParseOrigin(origin); ok {
+		return poll.Kind, stream
 	}
 	return "", origin
 }

@@ -193,3 +193,19 @@ func clip(s string) string {
 
 // Position returns the Origin.Position of an entry: stream@entry-id.
 func Position(stream, entryID string) string { return stream + "@" + entryID }
+
+// ParseOrigin returns the stream of an origin that Position wrote, such as one that was stored as
+// text. ok is false for the origin of another transport, and for the name of a stream alone.
+func ParseOrigin(origin string) (stream string, ok bool) {
+	i := strings.LastIndex(origin, "@")
+	if i < 1 {
+		return "", false
+	}
+	ms, seq, _ := strings.Cut(origin[i+1:], "-")
+	for _, number := range []string{ms, seq} {
+		if n, err := strconv.ParseUint(number, 10, 64); err != nil || strconv.FormatUint(n, 10) != number {
+			return "", false
+		}
+	}
+	return origin[:i], true
+}

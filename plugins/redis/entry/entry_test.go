@@ -56,6 +56,26 @@ func TestEntryRoundTrip(t *testing.T) {
 	})
 }
 
+// An origin that was stored as text gives its stream back, whatever the stream is called, and no
+// other text is taken for one.
+func TestOriginsAreReadAsTheyWereWritten(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		stream := rapid.StringMatching(`[a-z0-9@/:._-]{1,20}`).Draw(t, "stream")
+		origin := entry.Position(stream, fmt.Sprintf("%d-%d", rapid.Uint64().Draw(t, "time"), rapid.Uint64().Draw(t, "sequence")))
+		got, ok := entry.ParseOrigin(origin)
+		require.True(t, ok, origin)
+		require.Equal(t, stream, got)
+	})
+	for _, text := range []string{
+		"", "events", "events@17", "events@17-", "events@-0", "@17-0", "events/3@42", "events@x-0", "events@017-0", "events@17-00", "events@17-0-1",
+		"events@17-0 ", "events@18446744073709551616-0",
+	} {
+		_, ok := entry.ParseOrigin(text)
+		require.False(t, ok, text)
+	}
+}
+
 func TestNextID(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]string{
