@@ -32,6 +32,18 @@ func (p *Plugin) Collectors() []prometheus.Collector { return p.metrics.collecto
 // Measure does now what an instance does every few seconds.
 func (e *Effects[T]) Measure(ctx context.Context) { e.worker.measure(ctx, e.plugin.ledger.Load()) }
 
+// Work returns what an instance does every few seconds on the ledger that is open now.
+func (e *Effects[T]) Work() func(ctx context.Context) {
+	w, l := e.worker, e.plugin.ledger.Load()
+	s := &workers{plugin: e.plugin}
+	return func(ctx context.Context) {
+		s.sweep(ctx, l)
+		w.measure(ctx, l)
+		w.stopTold = true
+		w.tellStop(ctx, l)
+	}
+}
+
 // OpenForCommand opens the ledger as a command does, which calls for nothing.
 func (p *Plugin) OpenForCommand(ctx context.Context, r *pipeline.Registry) (closed func(context.Context) error, err error) {
 	s := &ledgerService{plugin: p, kinds: func() []*worker { return pipeline.Offers[*worker](r) }}

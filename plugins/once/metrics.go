@@ -3,6 +3,7 @@ package once
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -115,7 +116,7 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 	b, err := l.Backlog(ctx, w.name)
 	if err != nil {
 		if ctx.Err() == nil {
-			w.log.WarnContext(ctx, "the backlog of effects was not measured, which is tried again", logs.Err(err))
+			w.warn("the backlog of effects was not measured, which is tried again", err)
 		}
 		return
 	}
@@ -128,8 +129,13 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 	m.inFlight.WithLabelValues(w.name).Set(float64(w.inFlight.Load()))
 	w.tellStop(ctx, l)
 	if err := l.LearnLost(ctx, w.name); err != nil && ctx.Err() == nil { // it accepts while it claims nothing
-		w.log.WarnContext(ctx, "the ledger was not asked whether it was restored, which is tried again", logs.Err(err))
+		w.warn("the ledger was not asked whether it was restored, which is tried again", err)
 	}
+}
+
+// warn logs work of this kind that failed and is tried again, once a minute.
+func (w *worker) warn(text string, err error) {
+	w.plugin.sampled.Warn(w.plugin.log, text, slog.String("kind", w.name), logs.Err(err))
 }
 
 // tellStop tells other processes whether this instance calls for nothing, and why. The caller holds measuring.
@@ -143,7 +149,7 @@ func (w *worker) tellStop(ctx context.Context, l *ledger.Ledger) {
 	}
 	if err := l.SetStop(ctx, w.name, reason, measureStale); err != nil {
 		if ctx.Err() == nil {
-			w.log.WarnContext(ctx, "the commands are not told whether effects are called for, which is tried again", logs.Err(err))
+			w.warn("the commands are not told whether effects are called for, which is tried again", err)
 		}
 		return
 	}

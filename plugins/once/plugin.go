@@ -79,13 +79,14 @@ type Plugin struct {
 	skew    atomic.Int64
 	claims  sync.RWMutex // held by TurnClock, so that nothing is claimed meanwhile
 	metrics *metrics
+	sampled *logs.Throttle // of a ledger that does not answer, which all kinds notice every few seconds
 }
 
 // NewPlugin returns the plugin with default settings. topics and dead letters are for kinds with a topic,
 // and may be nil in a binary that has none.
 func NewPlugin(topics pipeline.Topics, dead pipeline.DeadLetters) *Plugin {
 	return &Plugin{config: Config{Ledger: ledger.DefaultConfig()}, topics: topics, dead: dead, log: slog.New(slog.DiscardHandler), states: make(chan struct{}, statesAtOnce),
-		metrics: newMetrics()}
+		metrics: newMetrics(), sampled: logs.NewThrottle(warnEvery)}
 }
 
 // Name implements pipeline.Plugin.
@@ -205,6 +206,8 @@ const (
 	tablesInterval  = 15 * time.Second
 	// measureStale is the age of the last measurement at which the instance is not ready any more.
 	measureStale = 3 * measureInterval
+	// warnEvery is the shortest time between two log lines about the same work that failed.
+	warnEvery = time.Minute
 )
 
 // workers is the service that runs the workers of all kinds. They begin when all services have started,
@@ -273,7 +276,7 @@ func (s *workers) drain() []*worker {
 
 func (s *workers) sweep(ctx context.Context, l *ledger.Ledger) {
 	if err := l.Sweep(ctx); err != nil && ctx.Err() == nil {
-		s.plugin.log.WarnContext(ctx, "the ledger of effects was not swept, which is tried again", logs.Err(err))
+		s.plugin.sampled.Warn(s.plugin.log, "the ledger of effects was not swept, which is tried again", logs.Err(err))
 	}
 }
 

@@ -22,7 +22,8 @@ const (
 	maxConcurrent = 4
 	// minLease is the shortest lease on the feeding of a promotion.
 	minLease = 5 * time.Second
-	// logInterval is the shortest time between two log lines about one failure of one promotion.
+	// logInterval is the shortest time between two log lines about one failure of one promotion, or
+	// about the ledger.
 	logInterval = time.Minute
 	// releaseTimeout bounds the release of the leases at a stop.
 	releaseTimeout = 2 * time.Second
@@ -51,6 +52,7 @@ type Feeder struct {
 	Options
 	log      *slog.Logger
 	failures *logs.Sampler[failure, error]
+	sampled  *logs.Throttle       // of a ledger that does not answer, which each round notices
 	unread   map[payouts.Type]int // unknown streams of the last sweep; only sweep uses it
 	counted  time.Time            // last count of the settled payouts; only measure uses it
 	last     atomic.Pointer[Measurement]
@@ -62,7 +64,7 @@ type Feeder struct {
 // New returns a feeder that is not started.
 func New(o Options) *Feeder {
 	return &Feeder{Options: o, unread: map[payouts.Type]int{}, failures: logs.NewSampler[failure, error](logInterval),
-		log: o.Log.With(slog.String(logs.Component, "feeder"))}
+		sampled: logs.NewThrottle(logInterval), log: o.Log.With(slog.String(logs.Component, "feeder"))}
 }
 
 // Start starts the loops. Measuring is a loop of its own: a round that waits for Redis must not
@@ -99,7 +101,7 @@ func (f *Feeder) sweepAll(ctx context.Context) {
 	for t, m := range f.Streams {
 		err := f.sweep(ctx, payouts.Type(t), m)
 		if err != nil && ctx.Err() == nil {
-			f.log.WarnContext(ctx, "sweep failed, tried again", slog.Duration("in", f.Config.SweepInterval), logs.Err(err))
+			f.sampled.Warn(f.log, "sweep failed, tried again", slog.String(logPromotionType, t), slog.Duration("in", f.Config.SweepInterval), logs.Err(err))
 		}
 	}
 }

@@ -5,14 +5,20 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // A loop that does not end delays a stop only until the stop's context ends.
@@ -50,5 +56,29 @@ func TestAFailureIsLoggedOncePerMinute(t *testing.T) {
 		out.Reset()
 		f.logFailures(t.Context(), f.failures.Due())
 		require.Contains(t, out.String(), "last_at="+last.Format("2006-01-02T15:04:05.000Z07:00"))
+	})
+}
+
+// A ledger that does not answer is a line per minute and loop, although each round notices it.
+func TestAnOutageOfTheLedgerIsALinePerMinute(t *testing.T) {
+	t.Parallel()
+	cfg := ledger.DefaultConfig()
+	cfg.DSN = setting.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
+	l, err := ledger.Open(t.Context(), cfg, ledger.Options{Instance: "a", Lease: time.Minute}, nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		f := New(Options{Ledger: func() *ledger.Ledger { return l }, Waiting: new(atomic.Bool), Log: slog.New(slog.NewTextHandler(&out, nil)),
+			Streams: map[string]*streams.Manager{"POINT": nil}})
+		for range 61 { // seconds
+			f.round(t.Context())
+			f.admit(t.Context(), []ledger.UnfinishedPromotion{{WaitsForPlace: true}})
+			time.Sleep(time.Second)
+		}
+		for _, text := range []string{"unfinished promotions not read from the ledger", "free places not given to waiting promotions"} {
+			require.Equal(t, 2, strings.Count(out.String(), text), out.String())
+		}
+		require.Len(t, regexp.MustCompile(" times=(59|60)").FindAllString(out.String(), -1), 2, out.String())
 	})
 }

@@ -22,7 +22,7 @@ func (f *Feeder) round(ctx context.Context) time.Duration {
 	unfinished, err := f.Ledger().Unfinished(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			f.log.WarnContext(ctx, "unfinished promotions not read from the ledger", logs.Err(err))
+			f.sampled.Warn(f.log, "unfinished promotions not read from the ledger", logs.Err(err))
 		}
 		return f.Config.Interval
 	}
@@ -67,7 +67,7 @@ func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromot
 	}
 	list, err := f.Ledger().AdmitWaiting(ctx)
 	if err != nil && ctx.Err() == nil {
-		f.log.WarnContext(ctx, "free places not given to waiting promotions, tried again next round", logs.Err(err))
+		f.sampled.Warn(f.log, "free places not given to waiting promotions, tried again next round", logs.Err(err))
 	}
 	admitted := make(map[payouts.Promotion]bool, len(list))
 	for _, p := range list {
