@@ -222,7 +222,10 @@ delete from the table of what is due, because the plan of an empty table reads a
 and answers that share a commit; a place for the next call before the answer is stored.`
 	triedThree = `Each instance has batches of its own, which are smaller: PostgreSQL needs 40 % more CPU per
 payout. Tried: a pause of 10 ms instead of 5 ms between two batches. Three instances are then as
-fast as one, and one instance is slower than before.`
+fast as one, and one instance is slower than before. The figures of 26 November 2026 have a second
+cause: all settles of a promotion waited for the row of its summary, which took most of the 8 to
+11 ms of a settle. [Decision 0031](../../docs/decisions/0031-summary-slots.md) ended that the day
+after, so their share of the difference is not measured.`
 	triedLarge = `The stream has 100,000 entries at most. About half of the 500,000 targets find it full, and
 the feeder enqueues them later: PostgreSQL needs 40 % more CPU per payout. Tried: more memory and
 fewer checkpoints for PostgreSQL, without a change.`
