@@ -451,6 +451,35 @@ func TestPositionFallsBackToTheSectionAbove(t *testing.T) {
 	require.EqualError(t, load(t, configs.Options{}).Problem("a.b", "must be > 0, got -1"), "a.b: must be > 0, got -1")
 }
 
+// A setting that nobody wrote is not blamed on a variable that sets another one of its section.
+func TestAMissingSettingIsNotBlamedOnAVariable(t *testing.T) {
+	t.Parallel()
+	const variable = "MILLRACE__PLUGINS__SHOP__STREAM__MAX_LEN"
+	file := write(t, "plugins:\n  shop:\n    level: info\n")
+	for name, c := range map[string]struct {
+		o    configs.Options
+		path string
+		at   string
+		line int
+	}{
+		"no file":                          {configs.Options{}, "plugins.shop.redis.url", "", 0},
+		"no file, the variable's section":  {configs.Options{}, "plugins.shop.stream.url", "", 0},
+		"no file, another plugin":          {configs.Options{}, "plugins.other", "", 0},
+		"no file, no plugin":               {configs.Options{}, "log.level", "", 0},
+		"a file":                           {configs.Options{File: file}, "plugins.shop.redis.url", file, 2},
+		"a file, the variable's section":   {configs.Options{File: file}, "plugins.shop.stream.url", file, 2},
+		"what the variable sets":           {configs.Options{File: file}, "plugins.shop.stream.max_len", "environment variable " + variable, 0},
+		"an override":                      {configs.Options{Overrides: map[string]any{"plugins.shop.level": "info"}}, "plugins.shop.redis.url", "", 0},
+		"an override that is the section":  {configs.Options{Overrides: map[string]any{"plugins.shop": map[string]any{"level": "info"}}}, "plugins.shop.redis.url", "override", 0},
+		"a value where a section is asked": {configs.Options{}, "plugins.shop.stream.max_len.x", "environment variable " + variable, 0},
+	} {
+		c.o.EnvPrefix, c.o.Environ = "MILLRACE", []string{variable + "=5"}
+		at, line := load(t, c.o).Position(c.path)
+		require.Equal(t, c.at, at, name)
+		require.Equal(t, c.line, line, name)
+	}
+}
+
 func TestDecodeRefusesATargetThatIsNoStructPointer(t *testing.T) {
 	t.Parallel()
 	d := load(t, configs.Options{})

@@ -155,9 +155,19 @@ func (d *Document) Layers() []string { return slices.Clone(d.layers) }
 
 // Position returns the place of the setting at a dotted path. It is the file (or "environment
 // variable NAME", "profile NAME", "override") and the line, 0 outside files. A setting that no
-// layer has is at the nearest section above it. Without one, the place is "" and 0.
+// layer has is at the nearest section above it that was written as one. Without one, as if only
+// variables name others of its settings, the place is "" and 0.
 func (d *Document) Position(path string) (file string, line int) {
-	n, _ := d.root.find(path)
+	n, found := d.root.find(path)
+	for !found && n.implied {
+		i := strings.LastIndexByte(path, '.')
+		if i < 0 {
+			n = d.root
+			break
+		}
+		path = path[:i]
+		n, _ = d.root.find(path)
+	}
 	return n.at.file, n.at.line
 }
 

@@ -18,6 +18,7 @@ import (
 // separate the elements of a list. An empty prefix means no layer.
 func fromEnviron(prefix string, environ []string) (*node, []*Error) {
 	root := newSection(place{file: "environment"})
+	root.implied = true
 	if prefix == "" {
 		return root, nil
 	}
@@ -47,6 +48,7 @@ func fromEnviron(prefix string, environ []string) (*node, []*Error) {
 func fromOverrides(overrides map[string]any) (*node, []*Error) {
 	at := place{file: "override"}
 	root := newSection(at)
+	root.implied = true
 	var errs []*Error
 	// Shorter paths first, so that {"a": section, "a.b": value} means both.
 	paths := slices.SortedFunc(maps.Keys(overrides), func(a, b string) int {

@@ -29,13 +29,16 @@ func (k kind) String() string {
 
 // node is one value of the merged settings, with the place of the layer that won.
 type node struct {
-	at     place
-	kind   kind
-	scalar *yaml.Node       // of a scalar: text and tag, read by the rules of YAML
-	commas bool             // of a scalar: where a list is expected, commas separate its elements
-	items  []*node          // of a list
-	fields map[string]*node // of a section
-	order  []string         // of a section: its keys as written, for stable reports
+	at   place
+	kind kind
+	// implied: a section that nobody wrote, only values below it, such as by variables. at is then that
+	// of the last one, which says nothing about the other settings of the section.
+	implied bool
+	scalar  *yaml.Node       // of a scalar: text and tag, read by the rules of YAML
+	commas  bool             // of a scalar: where a list is expected, commas separate its elements
+	items   []*node          // of a list
+	fields  map[string]*node // of a section
+	order   []string         // of a section: its keys as written, for stable reports
 }
 
 func newSection(at place) *node {
@@ -70,7 +73,8 @@ func merge(n, over *node) *node {
 		return over
 	}
 	out := newSection(over.at)
-	if over.at.line == 0 && n.at.line > 0 {
+	out.implied = n.implied && over.implied
+	if over.at.line == 0 && n.at.line > 0 || over.implied && !n.implied {
 		out.at = n.at // a person looks for a section in a file, not in one variable that adds to it
 	}
 	out.order = slices.Clone(n.order)
@@ -90,6 +94,7 @@ func (n *node) put(path []string, value *node) {
 		next := n.fields[key]
 		if next == nil || next.kind != kindSection {
 			next = newSection(value.at)
+			next.implied = true
 			n.set(key, next)
 		}
 		n = next
