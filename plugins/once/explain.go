@@ -6,6 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -20,6 +23,7 @@ type explained struct {
 	Group       string          `json:"group_state"`
 	Part        string          `json:"part,omitempty"`
 	Origin      string          `json:"origin"`
+	TraceID     string          `json:"trace_id,omitempty"` // in which the effect was accepted
 	Record      string          `json:"record"`
 	Request     string          `json:"request"`
 	AcceptedAt  time.Time       `json:"accepted_at"`
@@ -45,7 +49,7 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 		return operate.Answer{}, err
 	}
 	e := explained{
-		Key: textOf(k), Value: textOf(k), State: x.Row.State, Group: string(x.Group), Part: x.Part, Origin: x.Origin, Record: string(x.Payload),
+		Key: textOf(k), Value: textOf(k), State: x.Row.State, Group: string(x.Group), Part: x.Part, Origin: x.Origin, TraceID: traceOf(x.Headers), Record: string(x.Payload),
 		Request: string(x.Request), AcceptedAt: x.Row.AcceptedAt, SettledAt: x.Row.SettledAt, NotBefore: x.NotBefore, Receipt: x.Row.Receipt,
 		PerhapsDone: x.Row.PerhapsDone() || x.Lost != nil, Lost: x.Lost, KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...),
 		Next: then,
@@ -54,6 +58,16 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 		e.Idempotency, e.Value = w.effects.describe(k, x.Payload)
 	}
 	return operate.Answer{Value: e, Lines: e.lines(), Tables: e.tables(), Notes: []string{"Next: " + e.Next}}, nil
+}
+
+// traceOf returns the id of the trace that goes on with an effect. Any producer may write the header, so one
+// that is not valid is none.
+func traceOf(headers map[string]string) string {
+	at := trace.SpanContextFromContext(pipeline.ExtractTrace(context.Background(), traced(headers)))
+	if !at.IsValid() {
+		return ""
+	}
+	return at.TraceID().String()
 }
 
 func (e explained) lines() []string {
@@ -71,6 +85,7 @@ func (e explained) lines() []string {
 	add("value", e.Value)
 	add("group", e.Group)
 	add("source", e.Origin)
+	add("trace", e.TraceID)
 	at("accepted", e.AcceptedAt)
 	at("not before", e.NotBefore)
 	at("key first used", e.KeyUsedAt)

@@ -2,12 +2,15 @@ package once_test
 
 import (
 	"context"
+	"encoding/json"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once"
@@ -32,6 +35,28 @@ func commandOf(t *testing.T, dsn string, plugin func(*once.Plugin) pipeline.Plug
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, closed(context.Background())) })
 	return operator{t, own}
+}
+
+// The trace in which an effect was accepted is found again, and an effect without one has no line about it.
+func TestExplainNamesTheTrace(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		p := newInvoices(w.Once, once.ByKey, nil)
+		w.Start(p)
+		o := operator{t, w}
+		at := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{0xab, 15: 1}, SpanID: trace.SpanID{7: 2}, TraceFlags: trace.FlagsSampled})
+		_, err := p.effects.Enqueue(trace.ContextWithRemoteSpanContext(t.Context(), at), one)
+		require.NoError(t, err)
+		second := invoice{Customer: "acme", Number: "18"}
+		_, err = p.effects.Enqueue(t.Context(), second)
+		require.NoError(t, err)
+		a := o.must("once explain", input(one.Number))
+		require.Contains(t, a.Lines, "  trace           ab000000000000000000000000000001")
+		answer, err := json.Marshal(a.Value)
+		require.NoError(t, err)
+		require.Contains(t, string(answer), `"trace_id":"ab000000000000000000000000000001"`)
+		require.NotContains(t, strings.Join(o.must("once explain", input(second.Number)).Lines, "\n"), "trace")
+	})
 }
 
 // An effect that is due and waits for a token is not "sent now".
