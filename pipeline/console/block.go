@@ -30,6 +30,27 @@ type Cell struct {
 	Level operate.Level
 	// Right aligns the cell as a number.
 	Right bool
+	// Lines are shown in place of the text, one below the other: see the function Lines.
+	Lines []Cell
+}
+
+// Lines returns a cell with a line per cell, such as each reason of a state. It has the worst of their levels, and
+// programs get the texts with semicolons between them.
+func Lines(cells ...Cell) Cell {
+	if len(cells) == 1 {
+		return cells[0]
+	}
+	all := Cell{Lines: cells}
+	texts := make([]string, len(cells))
+	for i, c := range cells {
+		texts[i] = c.Text
+		if c.Level.Worse(all.Level) {
+			all.Level = c.Level
+		}
+	}
+	all.Text = strings.Join(texts, "; ")
+	all.Data = all.Text
+	return all
 }
 
 // Word returns a cell with a text.

@@ -81,11 +81,7 @@ func examinationsOf(offer Examined) (list []Examination) {
 	if err == nil {
 		return list
 	}
-	name := fmt.Sprintf("%T", offer)
-	if p, ok := offer.(interface{ Name() string }); ok {
-		name = p.Name()
-	}
-	return []Examination{{Place: name, Remedy: remedyPanic, Open: func(context.Context) ([]Examine, func(), error) {
+	return []Examination{{Place: nameOf(offer), Remedy: remedyPanic, Open: func(context.Context) ([]Examine, func(), error) {
 		return nil, nil, err
 	}}}
 }

@@ -33,6 +33,9 @@ type RouteStatus struct {
 type RoutesStatus struct {
 	Routes []RouteStatus `json:"routes"`
 	Checks []Check       `json:"checks"` // what could not be read
+	// Conditions are those of the instance on this machine, without what is in order. Null: none runs, or it
+	// does not tell them.
+	Conditions []Condition `json:"conditions"`
 }
 
 // AckCounter is what the chain of a process offers (pipeline.Registry.Offer): how many messages of a route
@@ -53,7 +56,9 @@ func Routes() Report {
 
 WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both. RETRIES wait in the retry topic, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
 
-It needs no running instance, and reads without a consumer group.`,
+The lines below the table are what the instance on this machine knows: far sides that do not work, what is paused, and what waits for a person. One that has failed makes the exit code 1.
+
+It needs no running instance for the numbers, and reads without a consumer group.`,
 			Examples: []string{"routes --config settings.yaml", "routes --route orders --json"},
 			Fields:   []Field{{Name: "route", Help: "only the route of this `name`"}},
 		},
@@ -96,6 +101,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	}
 	answer := Answer{Tables: []Table{table}}
 	answer.addStreams(value.Routes, now)
+	answer.addConditions(ctx, reg, &value, only)
 	for _, p := range problems {
 		check := Check{Name: "not known", Level: Fail, Text: logs.OneLine(p.Error())}
 		value.Checks, answer.Checks = append(value.Checks, check), append(answer.Checks, check)
@@ -336,6 +342,39 @@ func (a *Answer) addStreams(routes []RouteStatus, now time.Time) {
 	}
 	if len(table.Rows) > 0 {
 		a.Tables = append(a.Tables, table)
+	}
+}
+
+// conditionsLimit bounds the wait for an instance on this machine.
+const conditionsLimit = 2 * time.Second
+
+// addConditions asks the instance on this machine, and adds a line per condition that is not in order: of one route,
+// or of all.
+func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, value *RoutesStatus, only string) {
+	readers := pipeline.Offers[ConditionReader](reg)
+	if len(readers) == 0 {
+		return
+	}
+	var all []Condition
+	var instance string
+	bounded, cancel := context.WithTimeout(ctx, conditionsLimit)
+	defer cancel()
+	if err := recovered(func() (err error) {
+		all, instance, err = readers[0].ReadConditions(bounded)
+		return err
+	}); err != nil {
+		a.Notes = append(a.Notes, "Far sides, pauses, and effects that failed are known to a running instance, and are not shown: "+logs.OneLine(err.Error()))
+		return
+	}
+	value.Conditions = []Condition{}
+	for _, c := range all {
+		if c.Level == OK || only != "" && !slices.ContainsFunc(reg.Routes(), func(r pipeline.Route) bool { return r.Name == only && c.About(r) }) {
+			continue
+		}
+		value.Conditions, a.Checks = append(value.Conditions, c), append(a.Checks, c.Check)
+	}
+	if len(value.Conditions) > 0 {
+		a.Notes = append(a.Notes, fmt.Sprintf("What is said of far sides, pauses and effects is what the instance at %s knows.", instance))
 	}
 }
 

@@ -118,7 +118,7 @@ func TestRoutes(t *testing.T) {
 		{"route": "grind", "from": {"kind": "kafka", "name": "grain", "group": "g"}, "waiting": 7, "in_flight": null, "oldest": %q, "retries": 5, "next_due": %q, "dead_letters": 3},
 		{"route": "bake", "from": {"kind": "redis-stream", "name": "flour", "group": "g"}, "waiting": 0, "in_flight": 4, "oldest": %q, "retries": 0, "next_due": null, "dead_letters": 0},
 		{"route": "sell", "from": {"kind": "shop", "name": "bread"}, "waiting": null, "in_flight": null, "oldest": null, "retries": 0, "next_due": null, "dead_letters": 0}
-	], "checks": []}`, ago(-90*time.Second), ago(10*time.Minute), ago(-25*time.Hour)), string(text))
+	], "checks": [], "conditions": null}`, ago(-90*time.Second), ago(10*time.Minute), ago(-25*time.Hour)), string(text))
 	rows := a.Tables[0].Rows
 	require.Equal(t, []string{"grind", "7", "-", rows[0][3], "5", rows[0][5], "3"}, rows[0])
 	require.Equal(t, []string{"bake", "0", "4", "25h0m", "0", "-", "0"}, rows[1])

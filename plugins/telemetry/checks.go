@@ -17,7 +17,8 @@ import (
 
 const (
 	readinessPath  = "/readyz"
-	readinessBytes = 1 << 20 // of an answer
+	conditionsOf   = "?conditions" // of the readiness
+	readinessBytes = 1 << 20       // of an answer
 	instancePlace  = "instance"
 )
 
@@ -48,7 +49,7 @@ func localAddress(listen string) (address string, ok bool) {
 }
 
 func readinessOf(ctx context.Context, address string) []operate.Check {
-	readiness, err := askReadiness(ctx, "http://"+address+readinessPath)
+	readiness, err := askReadiness(ctx, "http://"+address+readinessPath+conditionsOf)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return []operate.Check{{Level: operate.OK, Text: "none runs at " + address}}
@@ -104,7 +105,34 @@ func readinessChecks(address string, r Readiness) (checks []operate.Check) {
 	if len(checks) == 0 {
 		checks = []operate.Check{{Level: operate.OK, Text: fmt.Sprintf("%s is ready, and its %d checks pass", address, len(r.Checks))}}
 	}
+	for _, c := range r.Conditions {
+		if c.Level != operate.OK {
+			c.Name = instancePlace + " " + c.Name
+			checks = append(checks, c.Check)
+		}
+	}
 	return checks
 }
 
-var _ operate.Examined = (*Plugin)(nil)
+// ReadConditions implements operate.ConditionReader.
+func (p *Plugin) ReadConditions(ctx context.Context) (conditions []operate.Condition, instance string, err error) {
+	address, ok := localAddress(p.config.Listen)
+	if !ok {
+		return nil, "", fmt.Errorf("plugins.telemetry.listen is %q, which names no port", p.config.Listen)
+	}
+	r, err := askReadiness(ctx, "http://"+address+readinessPath+conditionsOf)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return nil, address, fmt.Errorf("none runs at %s (plugins.telemetry.listen)", address)
+	case err != nil:
+		return nil, address, fmt.Errorf("%s does not tell them: %w", address, err)
+	case r.Phase != string(running):
+		return nil, address, fmt.Errorf("%s is %s", address, r.Phase)
+	}
+	return r.Conditions, address, nil
+}
+
+var (
+	_ operate.Examined        = (*Plugin)(nil)
+	_ operate.ConditionReader = (*Plugin)(nil)
+)

@@ -59,6 +59,51 @@ func TestChecksOfARunningInstance(t *testing.T) {
 	}
 }
 
+// knowing knows of trouble.
+type knowing []operate.Condition
+
+func (k knowing) Conditions() []operate.Condition { return k }
+
+// What the plugins of an instance know is told to commands on the same machine. It decides nothing about readiness.
+func TestConditionsOfARunningInstance(t *testing.T) {
+	t.Parallel()
+	f := newFeature()
+	f.checks["mill"] = func(context.Context) error { return nil }
+	down := operate.Condition{
+		Check: operate.Check{Name: "API", Level: operate.Fail, Text: "it is not called", Remedy: "ask who runs it"},
+		Place: pipeline.ServerOf("https://api.example"), Page: "effects",
+	}
+	f.offer = knowing{down, {Check: operate.Check{Name: "other API", Level: operate.OK, Text: "it answers"}}}
+	base := serve(t, f)
+	status, _ := ready(t, base)
+	require.Equal(t, http.StatusOK, status)
+	_, body := get(t, base+"/readyz")
+	require.NotContains(t, body, "it is not called")
+	for _, query := range []string{"?verbose", "?conditions"} {
+		_, body = get(t, base+"/readyz"+query)
+		require.Contains(t, body, `"text": "it is not called"`)
+	}
+
+	listen := strings.TrimPrefix(base, "http://")
+	checks := diagnose(t, listen)
+	require.Len(t, checks, 2, "what is in order has no line")
+	require.Equal(t, "instance API: it is not called; ask who runs it", checks[1].String())
+	p := telemetry.New()
+	settings(t, p).Listen = listen
+	all, instance, err := p.ReadConditions(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, listen, instance)
+	require.Equal(t, down, all[0])
+	require.Len(t, all, 2)
+
+	settings(t, p).Listen = "127.0.0.1:0"
+	_, _, err = p.ReadConditions(t.Context())
+	require.EqualError(t, err, `plugins.telemetry.listen is "127.0.0.1:0", which names no port`)
+	settings(t, p).Listen = "127.0.0.1:1"
+	_, _, err = p.ReadConditions(t.Context())
+	require.EqualError(t, err, "none runs at 127.0.0.1:1 (plugins.telemetry.listen)")
+}
+
 func TestChecksWithoutAnInstance(t *testing.T) {
 	t.Parallel()
 	answers := func(status int, body string) string {

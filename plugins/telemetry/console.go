@@ -47,7 +47,11 @@ func (s *server) showChecks(ctx context.Context, q console.Query) (console.Block
 			state = console.Word("fails").In(operate.Fail)
 		}
 		details := console.Cell{Text: inWords(r.Details), Data: printable(r.Details)}
-		t.Rows = append(t.Rows, []console.Cell{console.Word(name), state, console.Word(r.Error), console.Moment(r.Measured), details})
+		var reasons []console.Cell // an error that joins several has a line for each
+		for _, reason := range strings.Split(r.Error, "\n") {
+			reasons = append(reasons, console.Word(reason))
+		}
+		t.Rows = append(t.Rows, []console.Cell{console.Word(name), state, console.Lines(reasons...), console.Moment(r.Measured), details})
 	}
 	return t, nil
 }

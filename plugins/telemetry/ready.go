@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // Readiness is the body of /readyz and /readyz/serving.
@@ -20,6 +21,9 @@ type Readiness struct {
 	Ready  bool                   `json:"ready"`
 	Phase  string                 `json:"phase"` // starting, running or draining
 	Checks map[string]CheckResult `json:"checks"`
+	// Conditions are what the plugins of this instance know, such as a far side that does not work. They decide
+	// nothing about Ready, and are written only with the query parameter verbose or conditions.
+	Conditions []operate.Condition `json:"conditions,omitempty"`
 }
 
 // CheckResult is the result of the last run of a check. A result that is older than three intervals
@@ -91,6 +95,9 @@ func (s *server) ready(counts func(*probe) bool) http.HandlerFunc {
 			}
 			answer.Checks[p.Name] = result
 			answer.Ready = answer.Ready && result.OK
+		}
+		if q := r.URL.Query(); phase == running && (q.Has("verbose") || q.Has("conditions")) {
+			answer.Conditions = operate.Conditions(s.registry)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")

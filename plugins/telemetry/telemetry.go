@@ -60,7 +60,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		r.Endpoint(pipeline.UseOperations, pipeline.Endpoint{Kind: pipeline.KindHTTP, Name: pprofPath})
 	}
 	r.Service(p.Name(), p.server)
-	r.Offer(p) // it is an operate.Examined and a console.Contributor
+	r.Offer(p) // it is an operate.Examined, an operate.ConditionReader and a console.Contributor
 	return nil
 }
 

@@ -26,6 +26,7 @@ type feature struct {
 	counter prometheus.Counter
 	checks  map[string]func(context.Context) error
 	own     map[string]func(context.Context) error
+	offer   any
 }
 
 func newFeature() *feature {
@@ -38,6 +39,7 @@ func newFeature() *feature {
 func (*feature) Name() string { return "feature" }
 
 func (f *feature) Register(r *pipeline.Registry) error {
+	r.Offer(f.offer)
 	r.Collect(f.counter)
 	r.HTTP("GET /feature/{id}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "feature "+r.PathValue("id"))

@@ -1,0 +1,170 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Conditioned is what a plugin offers (pipeline.Registry.Offer) that knows how something is doing which it calls
+// or has to do, such as the far side of a route. Calls is one for a server that a handler calls.
+type Conditioned interface {
+	// Conditions returns what the last calls and the last measurement have shown: what is not in order, what a
+	// person has paused, and what waits for a person. A condition that is OK only colors its place. It asks no
+	// server, because it is called with each look at a page, and returns nothing while the plugin's services
+	// do not run. It is safe for concurrent use.
+	Conditions() []Condition
+}
+
+// Condition is how one thing is doing, and why.
+type Condition struct {
+	Check
+	// Place is what it is about, such as a server that is called. Its box in the graph shows the condition, and
+	// so does each route that calls it or has it as an end. Empty: it is about no place.
+	Place pipeline.Endpoint `json:"place,omitzero"`
+	// Route is the route whose work it is about. Empty: Place decides.
+	Route string `json:"route,omitempty"`
+	// Page is the path of the page of the console that shows more, such as effects. Empty: none does.
+	Page string `json:"page,omitempty"`
+}
+
+// About reports whether the condition is about what a route does.
+func (c Condition) About(r pipeline.Route) bool {
+	if c.Route != "" {
+		return c.Route == r.Name
+	}
+	if c.Place == (pipeline.Endpoint{}) {
+		return false
+	}
+	is := func(e pipeline.Endpoint) bool { return place(e) == place(c.Place) }
+	return is(r.From.Describe()) || r.To != nil && is(r.To.Describe()) || slices.ContainsFunc(r.Calls, is)
+}
+
+// ConditionReader is offered by the plugin that can ask the instance on this machine for its conditions, because a
+// command is a process of its own and has made no calls. instance is where it runs.
+type ConditionReader interface {
+	ReadConditions(context.Context) (conditions []Condition, instance string, err error)
+}
+
+// Conditions returns those of all plugins, the worst first.
+func Conditions(reg *pipeline.Registry) []Condition {
+	all := []Condition{}
+	for _, offer := range pipeline.Offers[Conditioned](reg) {
+		if err := recovered(func() error {
+			all = append(all, offer.Conditions()...)
+			return nil
+		}); err != nil {
+			all = append(all, Condition{Check: failedCheck(nameOf(offer), err)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Condition) int { return cmp.Compare(b.Level.rank(), a.Level.rank()) })
+	return all
+}
+
+// rank is higher for what is worse.
+func (l Level) rank() int { return slices.Index([]Level{OK, Warn, Fail}, l) }
+
+// Worse reports whether a level is worse than another one. The empty level is better than all others.
+func (l Level) Worse(than Level) bool { return l.rank() > than.rank() }
+
+// nameOf returns the name of the plugin that has offered something, or its type.
+func nameOf(offer any) string {
+	if p, ok := offer.(interface{ Name() string }); ok {
+		return p.Name()
+	}
+	return fmt.Sprintf("%T", offer)
+}
+
+// lastingCalls is the number of calls that failed in a row from which on people are told.
+const lastingCalls = 3
+
+// Calls remembers how the calls of a server ended, and is a Conditioned. A plugin sets the fields, offers it in
+// Register, and notes each call. It is safe for concurrent use.
+type Calls struct {
+	Name  string            // what people call the server, such as "the shop's API"
+	Place pipeline.Endpoint // such as pipeline.ServerOf(url), as in Route.Calls
+	Then  string            // what follows a call that failed, such as "each message waits for its retry"
+
+	mu       sync.Mutex
+	answered bool
+	failed   int       // in a row
+	since    time.Time // the first of these
+	last     string    // why the last one failed that did
+	lastAt   time.Time // when
+}
+
+// Answered notes a call after which the server works, also if it has refused what was asked for.
+func (c *Calls) Answered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answered, c.failed = true, 0
+}
+
+// Failed notes a call that says that the server does not work, and why, such as its answer without secrets.
+func (c *Calls) Failed(why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.failed == 0 {
+		c.since = now
+	}
+	c.failed++
+	c.last, c.lastAt = why, now
+}
+
+// Last returns why the last call failed of those that did.
+func (c *Calls) Last() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}
+
+// Conditions implements Conditioned. It is a warning after three calls in a row that failed, and nothing before
+// the first call.
+func (c *Calls) Conditions() []Condition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	one := Condition{Check: Check{Name: c.Name, Level: OK, Text: "it answers"}, Place: c.Place}
+	switch {
+	case c.failed >= lastingCalls:
+		one.Level, one.Remedy = Warn, "ask who runs it"
+		one.Text = fmt.Sprintf("no call has succeeded %s, and %d have failed; the last one%s: %s", Since(c.since, now), c.failed, ago(now.Sub(c.lastAt)), c.last)
+		if c.Then != "" {
+			one.Text += "; " + c.Then
+		}
+	case !c.answered:
+		return nil
+	}
+	return []Condition{one}
+}
+
+func ago(d time.Duration) string {
+	if d < time.Second {
+		return ""
+	}
+	return ", " + short(d) + " ago"
+}
+
+// Since says since when, and for how long, such as "since 2026-01-02T03:04:05Z, for 3m20s".
+func Since(at, now time.Time) string {
+	return fmt.Sprintf("since %s, for %s", at.UTC().Format(time.RFC3339), max(0, now.Sub(at)).Round(time.Second))
+}
+
+// Are returns the beginning of a sentence about a number of things, such as "1 group is" and "2 groups are".
+func Are[N int | int64](n N, what string) string { return several(int64(n), what, "is", "are") }
+
+// Have is Are with "has" and "have".
+func Have[N int | int64](n N, what string) string { return several(int64(n), what, "has", "have") }
+
+func several(n int64, what, one, many string) string {
+	if n == 1 {
+		return "1 " + what + " " + one
+	}
+	return fmt.Sprintf("%d %ss %s", n, what, many)
+}

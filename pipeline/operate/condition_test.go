@@ -1,0 +1,148 @@
+package operate_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// knowing is a plugin with conditions, and broken one that panics.
+type (
+	knowing []operate.Condition
+	broken  struct{}
+)
+
+func (knowing) Name() string                          { return "knowing" }
+func (k knowing) Register(r *pipeline.Registry) error { r.Offer(k); return nil }
+func (k knowing) Conditions() []operate.Condition     { return k }
+
+func (broken) Name() string                          { return "broken" }
+func (b broken) Register(r *pipeline.Registry) error { r.Offer(b); return nil }
+func (broken) Conditions() []operate.Condition       { panic("no memory") }
+
+func condition(name string, level operate.Level) operate.Condition {
+	return operate.Condition{Check: operate.Check{Name: name, Level: level, Text: name + " is " + string(level)}}
+}
+
+// The worst comes first, and a plugin that panics takes away no other.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, knowing{condition("a", operate.OK), condition("b", operate.Warn), condition("c", operate.Fail)}, broken{})
+	require.NoError(t, err)
+	var said []string
+	for _, c := range operate.Conditions(reg) {
+		said = append(said, c.Name+" "+string(c.Level))
+	}
+	require.Equal(t, []string{"c fail", "broken fail", "b warn", "a ok"}, said)
+}
+
+func TestConditionsAboutARoute(t *testing.T) {
+	t.Parallel()
+	api := pipeline.Endpoint{Kind: pipeline.KindServer, Name: "https://api.example"}
+	grain := end{pipeline.Endpoint{Kind: "kafka", Name: "grain", Group: "g"}}
+	r := pipeline.Route{Name: "grind", From: grain, To: end{pipeline.Endpoint{Kind: "kafka", Name: "flour"}}, Calls: []pipeline.Endpoint{api}}
+	for name, c := range map[string]struct {
+		of   operate.Condition
+		want bool
+	}{
+		"a server that it calls":  {operate.Condition{Place: api}, true},
+		"another server":          {operate.Condition{Place: pipeline.Endpoint{Kind: pipeline.KindServer, Name: "https://other.example"}}, false},
+		"its topic":               {operate.Condition{Place: pipeline.Endpoint{Kind: "kafka", Name: "grain"}}, true},
+		"its output":              {operate.Condition{Place: pipeline.Endpoint{Kind: "kafka", Name: "flour"}}, true},
+		"itself":                  {operate.Condition{Route: "grind"}, true},
+		"another route and place": {operate.Condition{Route: "bake", Place: api}, false},
+		"nothing in particular":   {operate.Condition{}, false},
+	} {
+		require.Equal(t, c.want, c.of.About(r), name)
+	}
+}
+
+// Calls says since when a server does not work, its last answer and what follows, and forgets it with the first
+// call that succeeds.
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &operate.Calls{Name: "the mill", Place: pipeline.ServerOf("https://mill.example/secret"), Then: "each sack waits"}
+		require.Empty(t, c.Conditions(), "nobody knows before the first call")
+		c.Failed("answered 500")
+		time.Sleep(time.Minute)
+		c.Failed("answered 500")
+		require.Empty(t, c.Conditions(), "two calls may have been about one message")
+		c.Failed("answered 503")
+		time.Sleep(20 * time.Second)
+		require.Equal(t, []operate.Condition{{
+			Place: pipeline.Endpoint{Kind: pipeline.KindServer, Name: "https://mill.example"},
+			Check: operate.Check{
+				Name: "the mill", Level: operate.Warn, Remedy: "ask who runs it",
+				Text: "no call has succeeded since 2000-01-01T00:00:00Z, for 1m20s, and 3 have failed; the last one, 20s ago: answered 503; each sack waits",
+			},
+		}}, c.Conditions())
+		c.Answered()
+		require.Equal(t, operate.OK, c.Conditions()[0].Level)
+		require.Equal(t, "answered 503", c.Last())
+		c.Failed("answered 500")
+		require.Equal(t, operate.OK, c.Conditions()[0].Level, "they count from the last one that succeeded")
+	})
+}
+
+// telling is a plugin that asks an instance.
+type telling struct {
+	all []operate.Condition
+	err error
+}
+
+func (telling) Name() string                          { return "telling" }
+func (p telling) Register(r *pipeline.Registry) error { r.Offer(p); return nil }
+func (p telling) ReadConditions(context.Context) ([]operate.Condition, string, error) {
+	return p.all, "localhost:9464", p.err
+}
+
+// The command is a process of its own, so it asks the instance on this machine what holds the routes up.
+func TestRoutesSaysWhatAnInstanceKnows(t *testing.T) {
+	t.Parallel()
+	ask := func(in operate.Input, plugins ...pipeline.Plugin) (operate.Answer, string) {
+		reg, err := pipeline.NewRegistry(pipeline.Env{}, append(plugins, newMill(time.Now()))...)
+		require.NoError(t, err)
+		a, err := operate.Routes().Read(t.Context(), reg, in)
+		require.NoError(t, err)
+		text, err := json.Marshal(a.Value.(operate.RoutesStatus).Conditions)
+		require.NoError(t, err)
+		return a, string(text)
+	}
+	down, paused := condition("API", operate.Fail), condition("campaigns", operate.Warn)
+	down.Place, paused.Route = pipeline.Endpoint{Kind: "kafka", Name: "grain"}, "bake"
+	told := telling{all: []operate.Condition{down, paused, condition("fine", operate.OK)}}
+
+	a, conditions := ask(nil, told)
+	require.Equal(t, []operate.Check{down.Check, paused.Check}, a.Checks)
+	require.True(t, a.Failed())
+	require.Equal(t, []string{"What is said of far sides, pauses and effects is what the instance at localhost:9464 knows."}, a.Notes)
+	require.JSONEq(t, `[
+		{"name": "API", "level": "fail", "text": "API is fail", "place": {"kind": "kafka", "name": "grain"}},
+		{"name": "campaigns", "level": "warn", "text": "campaigns is warn", "route": "bake"}
+	]`, conditions)
+
+	a, _ = ask(operate.Input{"route": {"bake"}}, told)
+	require.Equal(t, []operate.Check{paused.Check}, a.Checks, "of one route")
+
+	a, conditions = ask(nil, telling{})
+	require.Equal(t, "[]", conditions)
+	require.Empty(t, a.Notes)
+
+	for name, c := range map[string][]pipeline.Plugin{"none runs": {telling{err: errors.New("none runs at localhost:9464")}}, "nothing asks": nil} {
+		a, conditions = ask(nil, c...)
+		require.Equal(t, "null", conditions, name)
+		require.False(t, a.Failed(), name)
+	}
+	a, _ = ask(nil, telling{err: fmt.Errorf("none runs at localhost:9464")})
+	require.Equal(t, []string{"Far sides, pauses, and effects that failed are known to a running instance, and are not shown: none runs at localhost:9464"}, a.Notes)
+}
