@@ -7,9 +7,11 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -33,6 +36,7 @@ type Plugin struct {
 	topics pipeline.Topics
 	dead   pipeline.DeadLetters
 	client *http.Client
+	calls  operate.Calls
 }
 
 // New returns the plugin with default settings. It opens nothing.
@@ -58,6 +62,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		return err
 	}
 	p.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	p.calls.Name, p.calls.Place, p.calls.Then = "webhook receiver", pipeline.ServerOf(c.URL), "each record waits for its retry"
+	r.Offer(&p.calls) // the graph and the routes say when the receiver does not work
 	r.Route(pipeline.Route{
 		Name: "webhook", From: p.topics.Source(c.Topic, "millrace-webhook"), Handle: p.post, Calls: []pipeline.Endpoint{pipeline.ServerOf(c.URL)},
 		Policy: pipeline.Policy{
@@ -91,15 +97,18 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	req.Header.Set("Webhook-Signature", sign(p.secret.Value(m.Context()), id, at, m.Payload))
 	resp, err := p.client.Do(req)
 	if err != nil {
+		p.calls.Failed(withoutURL(err))
 		return nil, fmt.Errorf("webhook: %w", err)
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // the connection is used again
 	_ = resp.Body.Close()
 	switch code := resp.StatusCode; {
 	case code >= 200 && code < 300:
+		p.calls.Answered()
 		return nil, nil
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests,
 		code == http.StatusUnauthorized && p.config.OAuth2.Enabled(): // the token is wrong, not the record
+		p.calls.Failed("answered " + resp.Status)
 		err := fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status)
 		if wait, ok := httpclient.RetryAfter(resp.Header, time.Now()); ok {
 			failed, _ := strconv.Atoi(m.Metadata.Get(pipeline.MetaAttempt))
@@ -109,8 +118,17 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 		}
 		return nil, err
 	default:
+		p.calls.Answered()
 		return nil, pipeline.Permanent(fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status))
 	}
+}
+
+// withoutURL returns the reason of a call that failed. The path and the query of an address may be secret.
+func withoutURL(err error) string {
+	if of, ok := errors.AsType[*url.Error](err); ok {
+		err = of.Err
+	}
+	return err.Error()
 }
 
 // sign returns the signature of a payload: HMAC-SHA256 over "id.timestamp.payload".

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
@@ -232,6 +233,41 @@ func TestARecordIsRetriedUntilTheReceiverIsBack(t *testing.T) {
 		require.FailNow(t, "the record was not posted again")
 	}
 	require.Empty(t, dead.Messages())
+}
+
+// A receiver that does not work is told to whoever looks, without the path of its address, until it answers again. A
+// record that it refuses says nothing about it.
+func TestAReceiverThatIsDownIsACondition(t *testing.T) {
+	t.Parallel()
+	var topics pipelinetest.Topics
+	p := webhook.New(&topics, &topics)
+	config := p.Settings().(*webhook.Config)
+	var status atomic.Int32
+	status.Store(http.StatusBadGateway)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) }))
+	defer receiver.Close()
+	config.URL, config.Secret, config.MaxRetries = receiver.URL+"/hidden", setting.NewSecret(secret), 3
+	registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
+	require.NoError(t, err)
+	post := registry.Routes()[0]
+	send := func(times int) (known []operate.Condition) {
+		for range times {
+			m := message.NewMessage("order-1", []byte(`{"id":1}`))
+			_, _ = post.Handle(m)
+		}
+		return operate.Conditions(registry)
+	}
+	known := send(3)
+	require.Len(t, known, 1)
+	require.True(t, known[0].About(post))
+	require.Equal(t, operate.Warn, known[0].Level)
+	require.Regexp(t, "3 have failed; the last one.*: answered 502 Bad Gateway; each record waits for its retry$", known[0].Text)
+	status.Store(http.StatusForbidden)
+	require.Equal(t, operate.OK, send(1)[0].Level)
+	receiver.Close()
+	known = send(3)
+	require.Contains(t, known[0].Text, "connection refused")
+	require.NotContains(t, known[0].Text, "hidden")
 }
 
 func TestMistakesInSettings(t *testing.T) {

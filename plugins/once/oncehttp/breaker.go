@@ -58,6 +58,7 @@ type breaker struct {
 	successes     int                 // of probes
 	opener        string              // key that opened the breaker last
 	openUntil     time.Time
+	notClosed     time.Time // since when it is open or half-open
 }
 
 type badKey struct {
@@ -182,6 +183,9 @@ func (b *breaker) open(key string, failed, total int) {
 	b.log.Warn("breaker opened", "from", b.state.String(), "failed_keys", failed, "calls", total, "probe_after", wait)
 	b.opener = key
 	b.openUntil = time.Now().Add(wait)
+	if b.state == stateClosed {
+		b.notClosed = time.Now()
+	}
 	b.restart()
 	b.enter(stateOpen)
 }
@@ -224,6 +228,13 @@ func (b *breaker) ready() bool {
 
 // remaining returns the time until the next probe of an open breaker. The caller holds mu.
 func (b *breaker) remaining() time.Duration { return max(0, time.Until(b.openUntil)) }
+
+// reading returns the state, since when it is not closed, and the time until the next probe of an open breaker.
+func (b *breaker) reading() (s state, since time.Time, next time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state, b.notClosed, b.remaining()
+}
 
 func (b *breaker) current() state {
 	b.mu.Lock()

@@ -208,6 +208,12 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, p permit, key
 	if n.breaker.record(p, key, v) {
 		n.throttle.extend(a.RetryAfter)
 	}
+	switch v {
+	case healthy:
+		n.ended.Answered()
+	case failing, misconfigured:
+		n.ended.Failed(a.Text)
+	}
 	many := n.breaker.manyMisconfigured(key, v)
 	switch {
 	case v == misconfigured:

@@ -14,7 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/slots"
 )
 
@@ -45,6 +47,7 @@ type connection struct {
 	metrics  *metrics
 
 	misconfigured atomic.Bool
+	ended         operate.Calls
 
 	targets targets
 	buffers sync.Pool // *bytes.Buffer, for answers
@@ -99,6 +102,7 @@ func (c *Client) Open(log *slog.Logger) error {
 		slots:   slots.New(cfg.Concurrency),
 		tokens:  newTokens(c.mapping.Name, cfg.Token, log),
 		metrics: c.metrics,
+		ended:   operate.Calls{Name: "API " + c.mapping.Name, Place: pipeline.ServerOf(cfg.URL), Then: "calls go on"},
 		targets: targets{base: base},
 		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
 	}
