@@ -352,6 +352,11 @@ func (m masks) data(v any, byName bool) any {
 // cell hides what the texts of a cell contain.
 func (m masks) cell(c console.Cell) console.Cell {
 	c.Text, c.Data = m.text(c.Text), masks{names: m.names}.data(c.Data, false)
+	lines := slices.Clone(c.Lines)
+	for i, line := range lines {
+		lines[i] = m.cell(line)
+	}
+	c.Lines = lines
 	return c
 }
 

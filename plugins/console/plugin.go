@@ -50,7 +50,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 // Console implements console.Contributor: the home page, and the audit.
 func (p *Plugin) Console() []console.Page {
 	home := console.Page{Title: "Pipeline", Panels: []console.Panel{
-		{Name: "graph", Title: "Graph", Load: p.server.showGraph}, {Name: "routes", Title: "Routes", Load: p.server.showRoutes},
+		{Name: "graph", Title: "Graph", Load: p.server.showGraph},
+		{Name: "conditions", Title: "Trouble and pauses", Load: p.server.showConditions},
+		{Name: "routes", Title: "Routes", Load: p.server.showRoutes},
 	}}
 	return append([]console.Page{home}, p.server.auditPages()...)
 }

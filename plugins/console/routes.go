@@ -82,12 +82,19 @@ func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block,
 	for i := range g.Boxes {
 		boxes[g.Boxes[i].ID] = &g.Boxes[i]
 	}
+	conditions := s.conditions()
+	for _, c := range conditions { // those of places; a route has its own in its state
+		if c.Place.Kind != "" {
+			say(boxes[graph.PlaceID(c.Place)], c.Level, c.Text)
+		}
+	}
+	ofRoute := about(s.registry.Routes(), conditions)
 	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead) {
 		box := boxes[graph.RouteID(r.Route)]
 		if box == nil {
 			continue
 		}
-		state := stateOf(r, found, time.Now())
+		state := stateOf(r, found, ofRoute[r.Route], time.Now())
 		box.Why = state.Text
 		switch {
 		case state.Level != "":
@@ -116,7 +123,7 @@ func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block
 		Note:    "Done/s are the messages that this instance acknowledges. All other numbers are those of all instances. What waits in a Kafka topic includes what is in flight.",
 	}
 	t.Columns[3].Name = "done_per_second"
-	perSecond := s.perSecond()
+	perSecond, ofRoute := s.perSecond(), about(s.registry.Routes(), s.conditions())
 	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead) {
 		dead := console.Number(r.DeadLetters)
 		if r.DeadLetters != nil && *r.DeadLetters > 0 {
@@ -130,7 +137,7 @@ func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block
 			due = console.Until(*r.NextDue)
 		}
 		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(r.Route), stateOf(r, found, time.Now()), console.Word(placeOf(r.From)), rateCell(perSecond, r.Route), console.Number(r.Waiting), console.Number(r.InFlight),
+			console.Word(r.Route), stateOf(r, found, ofRoute[r.Route], time.Now()), console.Word(placeOf(r.From)), rateCell(perSecond, r.Route), console.Number(r.Waiting), console.Number(r.InFlight),
 			oldest, console.Number(r.Retries), due, dead,
 		})
 	}
@@ -154,22 +161,43 @@ func (s *server) perSecond() map[string]float64 {
 	return s.rates.of(pipeline.Offers[operate.AckCounter](s.registry), names, time.Now())
 }
 
-// stateOf says in words what a route does. The worst that is known counts.
-func stateOf(r operate.RouteStatus, found readings, now time.Time) console.Cell {
-	problem := found.problems[r.From.Kind]
+// stateOf says in words what a route does: each reason why it does not do its work, in a line of its own.
+func stateOf(r operate.RouteStatus, found readings, conditions []operate.Condition, now time.Time) console.Cell {
+	var reasons []console.Cell
+	add := func(level operate.Level, text string) { reasons = append(reasons, console.Word(text).In(level)) }
+	for _, c := range conditions {
+		add(c.Level, c.Name+": "+c.Text)
+	}
+	problem, unknown := found.problems[r.From.Kind], r.Waiting == nil && r.InFlight == nil
 	switch {
-	case r.Waiting == nil && r.InFlight == nil && problem != "":
-		return console.Word("not known, because " + r.From.Kind + " does not answer").In(operate.Fail)
-	case r.Waiting == nil && r.InFlight == nil && r.From.Group == "":
-		return console.Word("every instance reads each message, so nothing waits for a group")
-	case r.Waiting == nil && r.InFlight == nil:
-		return console.Word("not known, because sources of this kind tell no numbers")
-	case r.Oldest != nil && now.Sub(*r.Oldest) > behindAfter:
-		return console.Word("behind: the oldest message waits for " + console.Short(now.Sub(*r.Oldest))).In(operate.Warn)
-	case r.DeadLetters != nil && *r.DeadLetters > 0:
-		return console.Word("dead letters wait for a person").In(operate.Warn)
-	case r.Retries != nil && *r.Retries > 0:
-		return console.Word("some messages failed and wait for a retry")
+	case unknown && problem != "":
+		add(operate.Fail, "not known, because "+r.From.Kind+" does not answer")
+	case unknown && r.From.Group == "":
+		add("", "every instance reads each message, so nothing waits for a group")
+	case unknown:
+		add("", "not known, because sources of this kind tell no numbers")
+	}
+	if r.Oldest != nil && now.Sub(*r.Oldest) > behindAfter {
+		add(operate.Warn, "behind: the oldest message waits for "+console.Short(now.Sub(*r.Oldest)))
+	}
+	if r.DeadLetters != nil && *r.DeadLetters > 0 {
+		add(operate.Warn, "dead letters wait for a person")
+	}
+	if r.Retries != nil && *r.Retries > 0 {
+		add("", "some messages failed and wait for a retry")
+	}
+	switch {
+	case len(reasons) > 0:
+		slices.SortStableFunc(reasons, func(a, b console.Cell) int {
+			switch {
+			case a.Level.Worse(b.Level):
+				return -1
+			case b.Level.Worse(a.Level):
+				return 1
+			}
+			return 0
+		})
+		return console.Lines(reasons...)
 	case count(r.Waiting)+count(r.InFlight) > 0:
 		return console.Word("works").In(operate.OK)
 	}

@@ -175,6 +175,11 @@ func (t *textPage) rows(all console.Table) {
 		}
 	}
 	var below []int
+	for i := range widths { // several lines have no place beside the numbers
+		if i > 0 && slices.ContainsFunc(all.Rows, func(row []console.Cell) bool { return i < len(row) && len(row[i].Lines) > 0 }) {
+			below = append(below, i)
+		}
+	}
 	inLine := func() (columns []int, width int) {
 		for i, w := range widths {
 			if !slices.Contains(below, i) {
@@ -218,7 +223,7 @@ func (t *textPage) below(columns []console.Column, below []int, row []console.Ce
 	var parts []string
 	worst := operate.Level("")
 	for _, i := range below {
-		if i >= len(row) || row[i].Text == "" || row[i].Text == "–" || row[i].Text == "-" {
+		if i >= len(row) || len(row[i].Lines) > 0 || row[i].Text == "" || row[i].Text == "–" || row[i].Text == "-" {
 			continue
 		}
 		level := row[i].Level
@@ -229,6 +234,13 @@ func (t *textPage) below(columns []console.Column, below []int, row []console.Ce
 	}
 	if len(parts) > 0 {
 		t.wrapIn(textIndent+strings.Join(parts, " · "), textIndent, worst)
+	}
+	for _, i := range below {
+		if i < len(row) {
+			for _, line := range row[i].Lines {
+				t.wrapIn(textIndent+plain(columns[i].Title)+": "+t.mark(line.Level)+plain(line.Text), textIndent, line.Level)
+			}
+		}
 	}
 }
 

@@ -1,0 +1,65 @@
+package console
+
+import (
+	"context"
+	"strings"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/console/graph"
+)
+
+// conditions returns those of all plugins with their secrets masked, because a far side may quote anything.
+func (s *server) conditions() []operate.Condition {
+	all := operate.Conditions(s.registry)
+	for i, c := range all {
+		all[i].Text = s.masks.text(c.Text)
+	}
+	return all
+}
+
+// showConditions is the panel of the home page that says what is not in order or paused. It reads no server.
+func (s *server) showConditions(context.Context, console.Query) (console.Block, error) {
+	t := console.Table{
+		Columns: console.Columns("What", "State", "To do"),
+		Empty:   "As far as this instance knows, every far side works, nothing is paused, and nothing has failed that a person must decide.",
+	}
+	for _, c := range s.conditions() {
+		if c.Level == operate.OK {
+			continue
+		}
+		name := console.Word(c.Name)
+		if path, _, _ := strings.Cut(c.Page, "?"); c.Page != "" {
+			if _, exists := s.find(path); exists {
+				name = name.At(c.Page)
+			}
+		}
+		t.Rows = append(t.Rows, []console.Cell{name, console.Word(c.Text).In(c.Level), console.Word(c.Remedy)})
+	}
+	return t, nil
+}
+
+// about returns the conditions about a route that are not in order, by route.
+func about(routes []pipeline.Route, all []operate.Condition) map[string][]operate.Condition {
+	found := map[string][]operate.Condition{}
+	for _, r := range routes {
+		for _, c := range all {
+			if c.Level != operate.OK && c.About(r) {
+				found[r.Name] = append(found[r.Name], c)
+			}
+		}
+	}
+	return found
+}
+
+// say gives a box a state and the sentence about it. The worst condition comes first, and the others add theirs.
+func say(box *graph.Box, level operate.Level, why string) {
+	switch {
+	case box == nil:
+	case box.State == graph.Unknown:
+		box.State, box.Why = graph.State(level), why
+	case level != operate.OK:
+		box.Why += "; " + why
+	}
+}

@@ -1,0 +1,118 @@
+package console_test
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	pages "github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+)
+
+// carrier is a plugin of another module whose route calls an API.
+type carrier struct {
+	calls operate.Calls
+
+	mu   sync.Mutex
+	more []operate.Condition
+}
+
+func (*carrier) Name() string { return "carrier" }
+
+func (c *carrier) Register(r *pipeline.Registry) error {
+	api := pipeline.ServerOf("https://carrier.example/v1")
+	c.calls.Name, c.calls.Place, c.calls.Then = "carrier", api, "each parcel waits for its retry"
+	r.Offer(&c.calls)
+	r.Offer(c)
+	r.Route(pipeline.Route{
+		Name: "parcels", From: pipelinetest.NewFeed("parcels"), Calls: []pipeline.Endpoint{api}, Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
+		Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+	})
+	return nil
+}
+
+func (c *carrier) Conditions() []operate.Condition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.more
+}
+
+func (c *carrier) know(more ...operate.Condition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.more = more
+}
+
+// box returns a box of the drawing on the home page, with its class and title.
+func (r *rig) box(id string) string {
+	r.t.Helper()
+	return regexp.MustCompile(`<[ag] class="box [^>]*data-id="` + regexp.QuoteMeta(id) + `".*?</title>`).FindString(r.get("/"))
+}
+
+// eventually waits for a panel that is read once a second.
+func (r *rig) eventually(what string, ok func() bool) {
+	r.t.Helper()
+	require.Eventually(r.t, ok, 2*time.Minute, 50*time.Millisecond, what)
+}
+
+const inOrder = "As far as this instance knows, every far side works, nothing is paused, and nothing has failed that a person must decide."
+
+// A far side that is down is told at its box, at the route that calls it, and in words, until it works again.
+func TestAFarSideThatIsDown(t *testing.T) {
+	t.Parallel()
+	c := &carrier{}
+	r := start(t, nil, c, page(loading("x", pages.Text("x"), nil)))
+	const api, route = "server https://carrier.example", "route parcels"
+	require.Contains(t, r.box(api), `class="box place unknown"`)
+	require.Contains(t, r.get("/"), inOrder)
+
+	c.calls.Answered()
+	r.eventually("the far side that answers", func() bool { return strings.Contains(r.box(api), `class="box place ok"`) })
+	require.Contains(t, r.box(route), `class="box step unknown"`, "nobody knows what waits")
+
+	for range 3 {
+		c.calls.Failed(`answered 503 {"token": "abc123", "reason": "maintenance"}`)
+	}
+	r.eventually("the far side that is down", func() bool { return strings.Contains(r.box(api), `class="box place warn"`) })
+	require.Contains(t, r.box(api), "no call has succeeded since ")
+	require.Contains(t, r.box(api), "maintenance")
+	require.Contains(t, r.box(api), "each parcel waits for its retry")
+	r.eventually("its route", func() bool { return strings.Contains(r.box(route), `class="box step warn"`) })
+	require.Contains(t, r.box(route), "carrier: no call has succeeded since ")
+	require.NotContains(t, r.get("/"), "abc123", "what it has said is masked in the drawing, too")
+	row := rows(t, r.panels("home")["conditions"].Value, "what")["carrier"]
+	require.Contains(t, row["state"], "no call has succeeded since ")
+	require.Equal(t, "ask who runs it", row["to_do"])
+
+	c.know(
+		operate.Condition{Route: "parcels", Page: "tried", Check: operate.Check{Name: "parcels to Peru", Level: operate.Warn, Text: "2 are paused"}},
+		operate.Condition{Place: c.calls.Place, Page: "nowhere", Check: operate.Check{Name: "credential", Level: operate.Fail, Text: "it is refused"}},
+	)
+	r.eventually("the worst", func() bool { return strings.Contains(r.box(api), `class="box place fail"`) })
+	require.Regexp(t, `, fail: it is refused; no call has succeeded since `, r.box(api))
+	r.eventually("each cause in its line", func() bool {
+		return strings.Contains(r.get("/"), `<td class="level fail"><span class="cause level fail">credential: it is refused</span><span class="cause level warn">carrier: no call`)
+	})
+	text := r.get("/")
+	require.Contains(t, text, `<span class="cause level warn">parcels to Peru: 2 are paused</span>`)
+	require.Contains(t, text, `<td><a href="/tried">parcels to Peru</a></td>`)
+	require.Contains(t, text, `<td>credential</td>`, "no page has its address")
+	require.Regexp(t, `^credential: it is refused; carrier: no call .*; parcels to Peru: 2 are paused`, rows(t, r.panels("home")["routes"].Value, "route")["parcels"]["state"])
+
+	_, text = r.do("GET", "/", "", "Accept: text/plain; columns=200")
+	require.Regexp(t, `(?m)^ +State: !! credential: it is refused\n +State: ! carrier: no call has succeeded .*\n(.*\n)? *State: ! parcels to Peru: 2 are paused$`, text)
+	require.Regexp(t, `(?m)^carrier +ask who runs it\n +State: ! no call has succeeded since `, text)
+
+	c.know()
+	c.calls.Answered()
+	r.eventually("the repair", func() bool { return strings.Contains(r.box(api), `class="box place ok"`) })
+	r.eventually("nothing that is wrong", func() bool { return strings.Contains(r.get("/"), inOrder) })
+	r.eventually("the route after the repair", func() bool { return !strings.Contains(r.get("/"), "no call has succeeded") })
+}
