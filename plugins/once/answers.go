@@ -87,6 +87,7 @@ func aboutTheEffect(a Answer) bool {
 type trouble struct {
 	mu    sync.Mutex
 	count int       // troubled answers in a row
+	since time.Time // of the first of them
 	until time.Time // no call before
 	last  string    // troubled answer
 }
@@ -101,6 +102,9 @@ func (t *trouble) note(a Answer, decoded bool, now time.Time) {
 	switch {
 	case !decoded:
 	case a.General || a.Class == NotSent:
+		if t.count == 0 {
+			t.since = now
+		}
 		t.count++
 		t.until = now.Add(max(a.RetryAfter, troubleBackoff.Delay(t.count)))
 		t.last = strings.TrimSuffix(classOf(a)+": "+textOfAnswer(a), ": ")
@@ -119,7 +123,8 @@ func (t *trouble) reason() string {
 	if t.count < lasting {
 		return ""
 	}
-	return fmt.Sprintf("the far side works for no effect, so one call at a time finds out whether it does again; its last answer: %s", t.last)
+	return fmt.Sprintf("the far side works for no effect since %s, so one call at a time finds out whether it does again; its last answer: %s",
+		t.since.UTC().Format(time.RFC3339), t.last)
 }
 
 // limit returns how many calls may run at once, of at most all. When fewer run, the caller may wait for

@@ -71,12 +71,12 @@ func (p *Plugin) showKinds(context.Context, *ledger.Ledger, console.Query) (cons
 	}
 	for _, w := range p.kinds {
 		state := console.Word("calls").In(operate.OK)
-		if err := w.check(time.Now()); err != nil {
-			state = console.Word(err.Error()).In(operate.Fail)
-		} else if !w.effects.ready() {
-			state = console.Word("calls nothing, because its client says that the far side would not be called now").In(operate.Warn)
-		} else if why := w.trouble.reason(); why != "" {
-			state = console.Word(why).In(operate.Warn)
+		if reasons := w.reasons(time.Now()); len(reasons) > 0 {
+			var lines []console.Cell
+			for _, r := range reasons {
+				lines = append(lines, console.Word(r.Text).In(r.Level))
+			}
+			state = console.Lines(lines...)
 		}
 		counts := [...]console.Cell{console.Number(nil), console.Word(console.Unknown), console.Number(nil), console.Number(nil), console.Number(nil), console.Number(nil)}
 		measured := console.Cell{Text: "never"}

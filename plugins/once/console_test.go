@@ -86,7 +86,7 @@ func TestThePageOfKindsSaysThatTheFarSideIsDown(t *testing.T) {
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			w.Turn(minute)
-			return strings.Contains(o.see("effects", "kinds", nil), `"state":"the far side works for no effect, so one call at a time finds out whether it does again; its last answer: `)
+			return strings.Contains(o.see("effects", "kinds", nil), `"state":"the far side works for no effect since `)
 		}, minute, 5*millisecond)
 		require.Contains(t, o.see("effects", "kinds", nil), "connection refused")
 	})

@@ -68,7 +68,7 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 		return err
 	}
 	r.Offer(e.worker)
-	effects := pipeline.Endpoint{Kind: kindLedger, Name: e.kind.Name}
+	effects := placeOf(e.kind.Name)
 	r.Endpoint(pipeline.UseFollows, effects)
 	if e.config.Topic == "" {
 		return nil

@@ -258,7 +258,7 @@ func TestALimitIsNoStall(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	w := &worker{name: "invoice"}
-	w.measured.Store(&measurement{now, ledger.Backlog{Due: 1, OldestDue: time.Hour}})
+	w.measured.Store(&measurement{at: now, backlog: ledger.Backlog{Due: 1, OldestDue: time.Hour}})
 	require.ErrorContains(t, w.check(now), "an effect has been due for 1h0m0s")
 	w.limited.Store(now.Add(-time.Second).UnixNano())
 	require.NoError(t, w.check(now))

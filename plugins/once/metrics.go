@@ -107,6 +107,7 @@ func (m *metrics) settled(kind string, s ledger.Settled) {
 type measurement struct {
 	at      time.Time
 	backlog ledger.Backlog
+	held    int // paused groups that hold effects back
 }
 
 // measure reads the backlog for the metrics and the readiness check.
@@ -114,13 +115,17 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 	w.measuring.Lock()
 	defer w.measuring.Unlock()
 	b, err := l.Backlog(ctx, w.name)
+	held := 0
+	if err == nil {
+		held, err = l.PausedGroups(ctx, w.name)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			w.warn("the backlog of effects was not measured, which is tried again", err)
 		}
 		return
 	}
-	w.measured.Store(&measurement{time.Now(), b})
+	w.measured.Store(&measurement{time.Now(), b, held})
 	m := w.plugin.metrics
 	for state, n := range map[string]int64{"due": b.Due, "waiting": b.Waiting, "calling": b.Calling, "failed": b.Failed, "unknown": b.Unknown} {
 		m.backlog.WithLabelValues(w.name, state).Set(float64(n))

@@ -106,7 +106,7 @@ func (p *Plugin) Schemas(env pipeline.Env) []migration.Schema {
 // Register implements pipeline.Plugin.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.env, p.log = r.Env(), r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
-	r.Offer(p) // it is a console.Contributor, and an operate.Operated with actions
+	r.Offer(p) // it is a console.Contributor, an operate.Conditioned, and an operate.Operated with actions
 	r.ErrorClasses(errorClasses()...)
 	for _, schema := range p.Schemas(r.Env()) {
 		r.Offer(schema) // it is an operate.Examined

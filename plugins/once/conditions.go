@@ -1,0 +1,78 @@
+package once
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+)
+
+// placeOf is the endpoint of a kind, whose effects are in the ledger.
+func placeOf(kind string) pipeline.Endpoint {
+	return pipeline.Endpoint{Kind: kindLedger, Name: kind}
+}
+
+// Conditions implements operate.Conditioned: what holds the calls of each kind up, and the effects that a person must
+// decide about. They are those of the last measurement.
+func (p *Plugin) Conditions() (all []operate.Condition) {
+	if p.ledger.Load() == nil {
+		return nil
+	}
+	for _, w := range p.kinds {
+		for _, r := range append(w.reasons(time.Now()), w.left()...) {
+			r.Name = "kind " + w.name
+			all = append(all, operate.Condition{Check: r, Place: placeOf(w.name), Page: effectsPage})
+		}
+	}
+	return all
+}
+
+// reasons says why effects of the kind are not called for, each in a sentence. There is none while they are.
+func (w *worker) reasons(now time.Time) (all []operate.Check) {
+	add := func(level operate.Level, remedy, text string) {
+		all = append(all, operate.Check{Level: level, Text: text, Remedy: remedy})
+	}
+	if err := w.check(now); err != nil {
+		add(operate.Fail, "", err.Error())
+	}
+	if !w.effects.ready() {
+		add(operate.Warn, "", "calls nothing, because its client says that the far side would not be called now")
+	}
+	if why := w.trouble.reason(); why != "" {
+		add(operate.Warn, "", why)
+	}
+	m := w.measured.Load()
+	if m == nil || m.held == 0 {
+		return all
+	}
+	held := operate.Are(m.held, "group")
+	if m.held >= ledger.PausedLimit {
+		held = fmt.Sprintf("%d groups or more are", m.held)
+	}
+	add(operate.Warn, "resume each when its effects may take place (once resume)", held+" paused, which holds effects back")
+	return all
+}
+
+// left says how many effects no further call is made for.
+func (w *worker) left() (all []operate.Check) {
+	m := w.measured.Load()
+	if m == nil {
+		return nil
+	}
+	if n := m.backlog.Failed; n > 0 {
+		all = append(all, operate.Check{
+			Level: operate.Warn, Text: operate.Have(n, "effect") + " failed for good", Remedy: "see why, and replay those that may succeed now (once replay)",
+		})
+	}
+	if n := m.backlog.Unknown; n > 0 {
+		all = append(all, operate.Check{
+			Level: operate.Fail, Text: operate.Are(n, "effect") + " unknown: perhaps done, so none is sent again",
+			Remedy: "look at the far side, then say for each whether it was done (once resolve)",
+		})
+	}
+	return all
+}
+
+var _ operate.Conditioned = (*Plugin)(nil)
