@@ -7,6 +7,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 )
 
@@ -46,3 +48,52 @@ func (r readiness) check(ctx context.Context) error {
 	return fmt.Errorf("%s: a payout has been due for %s, and this instance settles nothing (%d promotions wait so long)",
 		w.Promotion, w.Overdue.Round(time.Second), stalled)
 }
+
+// conditions tells how the Money API is doing, which campaigns are paused, and which payouts wait for a person. It
+// asks no server.
+type conditions struct {
+	*resources
+	measured func() feeder.Measurement
+}
+
+// Conditions implements operate.Conditioned.
+func (c conditions) Conditions() (all []operate.Condition) {
+	if client := c.client.Load(); client != nil {
+		for _, one := range client.Conditions() {
+			one.Name, one.Place = "Money API", c.config.MoneyAPI.endpoint() // the simulator's address says nothing
+			all = append(all, one)
+		}
+	}
+	m := c.measured()
+	for _, t := range promotiontype.All() {
+		route := (&payout.Processor{Type: t}).StreamRoute()
+		add := func(level operate.Level, remedy, format string, args ...any) {
+			all = append(all, operate.Condition{Route: route, Page: "campaigns", Check: operate.Check{
+				Name: "campaigns " + t.Name, Level: level, Text: fmt.Sprintf(format, args...), Remedy: remedy,
+			}})
+		}
+		paused, longest := 0, time.Duration(0)
+		for _, p := range m.Paused {
+			if string(p.Type) == t.Name {
+				paused, longest = paused+1, max(longest, p.For)
+			}
+		}
+		if paused > 0 {
+			add(operate.Warn, "resume each when it may be paid (campaign resume)", "%s paused, which holds payouts back; the longest pause has lasted %s", operate.Are(paused, "campaign"), longest.Round(time.Second))
+		}
+		for _, n := range m.Totals {
+			if string(n.Type) != t.Name {
+				continue
+			}
+			if n.Failed > 0 {
+				add(operate.Warn, "see why in the dead letters, and replay those that may succeed now (deadletter replay)", "%s failed for good", operate.Have(n.Failed, "payout"))
+			}
+			if n.Unknown > 0 {
+				add(operate.Fail, "look at the Money API, then say for each whether it was paid (unknown resolve)", "%s unknown: perhaps paid, so none is sent again", operate.Are(n.Unknown, "payout"))
+			}
+		}
+	}
+	return all
+}
+
+var _ operate.Conditioned = conditions{}

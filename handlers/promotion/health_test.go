@@ -2,6 +2,8 @@ package promotion
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -10,7 +12,10 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // Readiness is progress: it fails without measurements, and when due work is not done here. It
@@ -31,4 +36,53 @@ func TestReadinessIsTheLastMeasurement(t *testing.T) {
 	require.ErrorContains(t, check(), "4: a payout has been due for 3m0s, and this instance settles nothing (2 promotions wait so long)")
 	last = feeder.Measurement{At: time.Now().Add(-4 * feeder.MeasureInterval)}
 	require.ErrorContains(t, check(), "the ledger has not been measured since")
+}
+
+// The Money API that is down, each pause, and what a person must decide are conditions of the route that pays.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	down := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"code":"database_down","message":"the database of charges is down"}`, http.StatusInternalServerError)
+	}))
+	t.Cleanup(down.Close)
+	config := DefaultConfig()
+	api := &config.MoneyAPI
+	api.URL, api.Breaker.MinCalls, api.Breaker.OpenDelay = down.URL, 3, time.Hour
+	api.CallTimeout, api.ConnectTimeout = 2*time.Minute, 2*time.Minute // the machine may be busy
+	run := newResources(&config)
+	var last feeder.Measurement
+	conditions := conditions{run, func() feeder.Measurement { return last }}
+	require.Empty(t, conditions.Conditions(), "nothing was measured, and nobody has called")
+
+	client, err := money.New(api.Config, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	run.client.Store(client)
+	for _, key := range []string{"POINT:1:1", "POINT:1:2", "POINT:1:3"} {
+		client.Lookup(t.Context(), key)
+	}
+	all := conditions.Conditions()
+	require.Len(t, all, 1)
+	require.Equal(t, []any{"Money API", operate.Fail, pipeline.ServerOf(down.URL)}, []any{all[0].Name, all[0].Level, all[0].Place})
+	require.Contains(t, all[0].Text, "the database of charges is down")
+
+	last = feeder.Measurement{
+		Totals: []ledger.Totals{{Type: "POINT", Paid: 7, Failed: 2, Unknown: 1}, {Type: "VOUCHER", Paid: 3}},
+		Paused: []ledger.PausedPromotion{
+			{Promotion: payouts.Promotion{Type: "POINT", ID: 1}, For: time.Minute}, {Promotion: payouts.Promotion{Type: "POINT", ID: 2}, For: time.Hour},
+			{Promotion: payouts.Promotion{Type: "VOUCHER", ID: 3}, For: time.Second},
+		},
+	}
+	var said []string
+	for _, c := range conditions.Conditions()[1:] {
+		require.Equal(t, "campaigns", c.Page)
+		require.NotEmpty(t, c.Remedy)
+		said = append(said, c.Route+" "+string(c.Level)+" "+c.Name+": "+c.Text)
+	}
+	require.Equal(t, []string{
+		"promotion.point.stream warn campaigns POINT: 2 campaigns are paused, which holds payouts back; the longest pause has lasted 1h0m0s",
+		"promotion.point.stream warn campaigns POINT: 2 payouts have failed for good",
+		"promotion.point.stream fail campaigns POINT: 1 payout is unknown: perhaps paid, so none is sent again",
+		"promotion.voucher.stream warn campaigns VOUCHER: 1 campaign is paused, which holds payouts back; the longest pause has lasted 1s",
+	}, said)
 }

@@ -126,6 +126,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		})
 	}
 	r.Health("promotion", readiness{feeds.Measured, &p.run.progress}.check)
+	r.Offer(conditions{p.run, feeds.Measured})
 	r.Collect(append(payoutMetrics.Collectors(), feederMetrics.Collectors()...)...)
 	r.Collect(streamMetrics.Collectors()...)
 	r.Collect(clientMetrics{p.run}, p.run.simulated())

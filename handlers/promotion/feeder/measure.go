@@ -28,6 +28,10 @@ type Measurement struct {
 	At      time.Time         // when the ledger last answered; zero: never
 	Waiting []ledger.WaitTime // as of At; the caller must not change it
 	Err     error             // why the measurement after At failed; nil: none has
+
+	// As of the last count of the settled payouts. The caller must not change them.
+	Totals []ledger.Totals
+	Paused []ledger.PausedPromotion
 }
 
 // Measured returns the last measurement. It is safe for concurrent use and never waits.
@@ -55,7 +59,7 @@ func (f *Feeder) measure(ctx context.Context) {
 	if err == nil {
 		m.Waiting = waiting
 		f.showWaiting(waiting)
-		err = f.measureTotals(ctx)
+		err = f.measureTotals(ctx, &m)
 	}
 	m.Err = err
 	if err == nil {
@@ -82,7 +86,7 @@ func (f *Feeder) showWaiting(waiting []ledger.WaitTime) {
 	}
 }
 
-func (f *Feeder) measureTotals(ctx context.Context) error {
+func (f *Feeder) measureTotals(ctx context.Context, m *Measurement) error {
 	if time.Since(f.counted) < totalsInterval {
 		return nil
 	}
@@ -98,6 +102,7 @@ func (f *Feeder) measureTotals(ctx context.Context) error {
 		return err
 	}
 	f.Metrics.pausedNow(paused)
+	m.Totals, m.Paused = totals, paused
 	f.counted = time.Now()
 	f.measureTables(ctx)
 	return nil

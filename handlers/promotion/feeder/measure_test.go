@@ -53,6 +53,15 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	f.counted = time.Time{}
 	f.measure(t.Context())
 	require.InDelta(t, 1, paid(), 0)
+	require.Equal(t, []ledger.Totals{{Type: "POINT", Paid: 1}}, f.Measured().Totals)
+	require.Empty(t, f.Measured().Paused)
+	require.NoError(t, l.Pause(t.Context(), rec.OfPromotion(), ledger.Steering{Who: "me", Why: "a test"}))
+	f.counted = time.Time{}
+	f.measure(t.Context())
+	f.measure(t.Context())
+	require.Len(t, f.Measured().Paused, 1, "known between two counts")
+	require.Equal(t, rec.OfPromotion(), f.Measured().Paused[0].Promotion)
+	require.NoError(t, l.Resume(t.Context(), rec.OfPromotion(), ledger.Steering{Who: "me", Why: "a test"}))
 
 	waiting := func(kind string) float64 { return testutil.ToFloat64(m.waiting.WithLabelValues(kind)) }
 	require.Zero(t, waiting("POINT"))
