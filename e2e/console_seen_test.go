@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -35,6 +36,7 @@ func TestAPersonAtTheConsole(t *testing.T) {
 		{"pauses and resumes a group whose books balance", pausesAGroup},
 		{"replays dead letters", replaysDeadLetters},
 		{"reads why nothing is called", readsWhyNothingIsCalled},
+		{"sees in the graph that a far side is down", seesThatAFarSideIsDown},
 		{"uses each page", usesEachPage},
 		{"has pictures of it", hasPictures},
 		{"loads little", loadsLittle},
@@ -80,6 +82,9 @@ func pausesAGroup(t *testing.T, b *browser, s *shop) {
 	// Another group is called for meanwhile, so the workers have looked for work.
 	s.invoiced("acme", 20)
 	require.Zero(t, s.far.did(invoiceKey("zeta", 4)), "the group is paused")
+	home := b.open(t, s.url+"/", desktop)
+	home.reads("#conditions td.warn", "1 group is paused, which holds effects back")
+	home.reads("#routes td.warn", "kind invoice: 1 group is paused")
 	p.acts("once resume", "invoice zeta is PAUSED", "they have a new bank")
 	s.reached(invoiceKey("zeta", 4))
 	s.reached(invoiceKey("zeta", 5))
@@ -87,7 +92,11 @@ func pausesAGroup(t *testing.T, b *browser, s *shop) {
 	p.follows(link("zeta"), "Group of effects")
 	p.reads("#group .stats", "running")
 	p.reads("#group .checks", "accepted 5 = ended 5 + open 0")
+	home.reads("#conditions", nothingIsWrong)
+	home.follows(menu("Effects"), "Effects")
 }
+
+const nothingIsWrong = "every far side works, nothing is paused"
 
 // The far side refuses the webhooks of two orders. Its owner corrects that, and a person replays both.
 func replaysDeadLetters(t *testing.T, b *browser, s *shop) {
@@ -126,6 +135,40 @@ func readsWhyNothingIsCalled(t *testing.T, b *browser, s *shop) {
 	s.far.set(func(f *farSide) { f.broken = false })
 	p.reads("#group .checks", "accepted 5 = ended 5 + open 0")
 	s.reached(`{"order":3}`)
+}
+
+// The far side of two routes breaks. Its box is red and says since when, what it answered and what happens next, as do
+// the routes, the terminal and the commands. After the repair nothing is red, and nobody has done anything here.
+func seesThatAFarSideIsDown(t *testing.T, b *browser, s *shop) {
+	p := b.open(t, s.url+"/", desktop)
+	p.reaches("a graph without red", `document.querySelector("#graph .box") !== null && document.querySelector("#graph .box.fail") === null`)
+	p.reads("#conditions", nothingIsWrong)
+	s.far.set(func(f *farSide) { f.broken = true })
+	s.orders("korn", 1, 2, 3, 4, 5)
+	p.reads("#graph .place.fail .why", "it is not called since")
+	p.reaches("the whole sentence for a screen reader", `[...document.querySelectorAll("#graph .place.fail title")].some((e) => /^server http:.*, fail: it is not called since .*the breaker is open.*the database of invoices is down.*finds out whether it works again/.test(e.textContent))`)
+	require.Equal(t, "rgb(164, 14, 38)", value[string](p, `getComputedStyle(document.querySelector("#graph .place.fail rect")).stroke`))
+	p.reads("#conditions td.fail", "the database of invoices is down")
+	p.reads("#conditions td", "calls begin again by themselves")
+	p.reads("#routes td.fail", "API invoice: it is not called since")
+	p.rests()
+	p.accessible("the pipeline without a far side")
+	for _, args := range [][]string{{"routes"}, {"routes", "--json"}, {"top", "--once"}} {
+		require.Eventually(t, func() bool { // a probe is under way at times
+			out, _ := s.command("", args...)
+			return strings.Contains(out, "it is not called since")
+		}, 2*time.Minute, glance, "%v does not say it", args)
+	}
+	s.far.set(func(f *farSide) { f.broken = false })
+	for n := range 5 {
+		s.reached(invoiceKey("korn", n+1))
+	}
+	p = b.open(t, s.url+"/", desktop)
+	p.reads("#conditions", nothingIsWrong)
+	p.reaches("a graph without red", `document.querySelector("#graph .box") !== null && document.querySelector("#graph .box.fail, #graph .place.warn") === null`)
+	p.reads("#graph .place.ok .why", "it answers")
+	out, _ := s.command("", "routes")
+	require.NotContains(t, out, "it is not called since")
 }
 
 // Kafka ends. The graph is red, and says why in words, as does the table below it.

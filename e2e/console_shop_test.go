@@ -92,6 +92,8 @@ func startShop(t *testing.T) *shop {
 	redis, kafka, far := start(), start(), newFarSide(t) // so that Kafka can end alone
 	listen, err := freePort()
 	require.NoError(t, err)
+	operations, err := freePort() // which commands ask what the instance knows
+	require.NoError(t, err)
 	dir := t.TempDir()
 	s := &shop{kafka: kafka, far: far, service: &service{
 		t: t, program: binary(t), config: filepath.Join(dir, "shop.yaml"), url: "http://" + listen, probe: "/none", log: &lockedBuffer{},
@@ -100,7 +102,7 @@ func startShop(t *testing.T) *shop {
 instance_id: shop-1
 log: {format: text}
 plugins:
-  telemetry: {listen: "127.0.0.1:0"}
+  telemetry: {listen: %q}
   redis: {addrs: [%q]}
   kafka: {brokers: [%q], commit_interval: 100ms}
   promotion: {enabled: false}
@@ -118,7 +120,7 @@ plugins:
         answers: {receipt: id}
         api: {url: %q, breaker: {min_calls: 3, open_delay: 1s}}
         effects: {topic: invoices, key_ttl: 23h, max_retries: 50, retry: {first: 100ms, max: 1s}}
-`, redis.RedisAddr(), kafka.KafkaAddrs()[0], listen, "sqlite:"+filepath.Join(dir, "dead.db"), "sqlite:"+filepath.Join(dir, "once.db"), far.URL+"/hooks", far.URL), 0o600))
+`, operations, redis.RedisAddr(), kafka.KafkaAddrs()[0], listen, "sqlite:"+filepath.Join(dir, "dead.db"), "sqlite:"+filepath.Join(dir, "once.db"), far.URL+"/hooks", far.URL), 0o600))
 	out, code := s.command("", "migrate")
 	require.Zero(t, code, out)
 	t.Cleanup(s.kill)
