@@ -71,6 +71,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	options.Log = log
 	rooms := room.New(server, options)
 	r.Offer(audits{rooms})
+	r.Offer(operators{Plugin: p, rooms: rooms, server: server, rates: &rates{}})
 	events, err := eventservice.New(eventservice.Options{
 		Config: p.config.EventService, Rooms: rooms, Log: log,
 		Confirm: p.config.UnknownEvents == unknownConfirm, Fetch: p.config.has(roleDispatcher),

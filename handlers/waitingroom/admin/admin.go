@@ -80,7 +80,7 @@ var recordID = regexp.MustCompile(`^[0-9]{1,19}(-[0-9]{1,19})?$`)
 const (
 	defaultRecords = 100
 	maxRecords     = 1000
-	maxBy          = 128 // characters
+	maxBy          = 200 // characters; the console adds its face and the role to a name
 	maxWhy         = 500
 )
 
@@ -101,14 +101,22 @@ func Do(ctx context.Context, rooms *room.Rooms, event, verb string, q Request) (
 	case Shuffle:
 		return drawn(ctx, rooms, event)
 	}
-	s, err := rooms.Control(ctx, event, room.Change{
-		Verb: verb, By: q.audited(), Why: q.Why, Capacity: q.Capacity, Concurrency: q.Concurrency, PerMinute: q.PerMinute,
-		Mode: q.Mode, OpensAt: q.OpensAt, ClosesAt: q.ClosesAt, Message: q.Message, User: q.User,
-	})
+	s, err := rooms.Control(ctx, event, q.change(verb))
 	if errors.Is(err, room.ErrConflict) {
-		err = fmt.Errorf("%w: the room is %s", err, s.State)
+		err = stateOf(err, s)
 	}
 	return s, err
+}
+
+// stateOf adds the state of the room to an error about it.
+func stateOf(err error, s room.Status) error { return fmt.Errorf("%w: the room is %s", err, s.State) }
+
+// change is what a request changes.
+func (q Request) change(verb string) room.Change {
+	return room.Change{
+		Verb: verb, By: q.audited(), Why: q.Why, Capacity: q.Capacity, Concurrency: q.Concurrency, PerMinute: q.PerMinute,
+		Mode: q.Mode, OpensAt: q.OpensAt, ClosesAt: q.ClosesAt, Message: q.Message, User: q.User,
+	}
 }
 
 // audited is who the audit says has made a change.

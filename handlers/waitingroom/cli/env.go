@@ -3,7 +3,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,9 +41,7 @@ func Command(h *app.Host, env Env) *cobra.Command {
 		Short:   "Open, control and inspect waiting rooms",
 		Example: "  millrace room open 42 --capacity 500 --why \"ticket 4711\" --profile broker\n  millrace room status --profile broker",
 	}
-	for _, cmd := range []*cobra.Command{
-		c.open(), c.hold(), c.resume(), c.drain(), c.close(), c.set(), c.message(), c.kick(), c.status(), c.find(), c.audit(), c.shuffle(),
-	} {
+	for _, cmd := range append(c.changes(), c.status(), c.find(), c.audit(), c.shuffle()) {
 		group.AddCommand(h.ServiceFlags(cmd))
 	}
 	group.AddCommand(c.verify(), c.demo()) // need no server, or their own
@@ -67,11 +64,8 @@ func (c commands) run(cmd *cobra.Command, do func(context.Context, *room.Rooms) 
 func do[T any](ctx context.Context, rooms *room.Rooms, event, verb string, q admin.Request) (T, error) {
 	answer, err := admin.Do(ctx, rooms, event, verb, q)
 	typed, _ := answer.(T)
-	switch {
-	case errors.Is(err, room.ErrUnknown), errors.Is(err, room.ErrConflict):
-		err = app.Bad("%s of event %s: %w", verb, app.Printable(event), err)
-	case err != nil && admin.IsMistake(err):
-		err = app.Usage("%s", err)
+	if err != nil {
+		err = admin.Failed(event, verb, err)
 	}
 	return typed, err
 }

@@ -76,42 +76,10 @@ func (l statuses) write(out io.Writer) error {
 	w := app.Table(out)
 	fmt.Fprintln(w, "EVENT\tSTATE\tWAITING\tREADY\tADMITTED\tFREE\tSOLD\tCAPACITY")
 	for _, s := range l.Rooms {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", app.Printable(s.Event), shortState(s), app.Thousands(s.Waiting), app.Thousands(s.Ready),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", app.Printable(s.Event), s.Short(), app.Thousands(s.Waiting), app.Thousands(s.Ready),
 			app.Thousands(s.Admitted), app.Thousands(s.Free), app.Thousands(s.Sold), limit(s.Capacity, "unknown"))
 	}
 	return w.Flush()
-}
-
-// haltText says why a room promotes no user. It is empty while the queue moves.
-func haltText(h room.Halt) string {
-	switch h {
-	case room.SoldOut:
-		return "sold out"
-	case room.SeatsHeld:
-		return "admitted users hold the last seats"
-	case room.NotOpen:
-		return "the room is not open yet"
-	case room.OnHold:
-		return "the room is on hold"
-	case room.CapacityUnknown:
-		return "the number of seats is unknown"
-	case room.LimitedToNone:
-		return "the capacity, the concurrency or the promotions per minute are 0"
-	case room.RoomClosed:
-		return "the room is closed"
-	}
-	return ""
-}
-
-// shortState is the state of a room in the list of rooms.
-func shortState(s room.Status) string {
-	switch {
-	case s.Halted == room.SoldOut && s.State != room.Closed:
-		return s.State + ", sold out"
-	case s.Hold > 0 && s.Halted == room.OnHold:
-		return s.State + ", pause after an outage"
-	}
-	return s.State
 }
 
 func writeRoom(out io.Writer, s room.Status) error {
@@ -129,7 +97,7 @@ func writeRoom(out io.Writer, s room.Status) error {
 	}
 	row("event", app.Printable(s.Event))
 	row("state", s.State)
-	row("no promotions", haltText(s.Halted))
+	row("no promotions", s.Halted.Text())
 	if s.Hold > 0 {
 		row("pause after an outage", fmt.Sprint(time.Duration(s.Hold)*time.Millisecond, " left"))
 	}

@@ -29,7 +29,7 @@ func TestStatusShowsThePauseAfterAnOutage(t *testing.T) {
 	sold := paused
 	sold.Halted = room.SoldOut
 	for want, s := range map[string]room.Status{"open": open, "open, pause after an outage": paused, "open, sold out": sold} {
-		require.Equal(t, want, shortState(s))
+		require.Equal(t, want, s.Short())
 		var text strings.Builder
 		require.NoError(t, writeRoom(&text, s))
 		if s.Hold > 0 {
@@ -39,5 +39,5 @@ func TestStatusShowsThePauseAfterAnOutage(t *testing.T) {
 		}
 	}
 	held := room.Status{State: "paused", Halted: room.OnHold}
-	require.Equal(t, "paused", shortState(held))
+	require.Equal(t, "paused", held.Short())
 }

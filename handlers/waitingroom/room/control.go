@@ -115,6 +115,7 @@ func (c Change) fields() (list []any, err error) {
 // Status describes a room. Times are in ms of the server's clock.
 type Status struct {
 	Event       string `json:"event"`
+	Now         int64  `json:"-"`     // when the server has described it
 	State       string `json:"state"` // scheduled, pre-queue, open and so on
 	Mode        string `json:"mode"`
 	Halted      Halt   `json:"halted,omitempty"` // why no waiting user is promoted
@@ -174,9 +175,18 @@ func (r *Rooms) RoomStatus(ctx context.Context, event string) (Status, error) {
 }
 
 func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status, error) {
-	values, _, err := r.run(ctx, "control", event, args...)
+	values, now, err := r.run(ctx, "control", event, args...)
 	if len(values) < 4 {
 		return Status{}, err
+	}
+	s, wrong := statusOf(event, values, now)
+	return s, errors.Join(err, wrong)
+}
+
+// statusOf reads the values of the script's reply.
+func statusOf(event string, values []any, now int64) (Status, error) {
+	if len(values) < 4 {
+		return Status{}, fmt.Errorf("control.lua: unexpected reply with %d values", len(values))
 	}
 	texts := make([]string, len(values))
 	for i, v := range values {
@@ -193,7 +203,7 @@ func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status,
 		return missing
 	}
 	s := Status{
-		Event: event, State: fields["state"], Mode: fields["mode"], Message: fields["message"], Configured: fields["configured"] == "1",
+		Event: event, Now: now, State: fields["state"], Mode: fields["mode"], Message: fields["message"], Configured: fields["configured"] == "1",
 		Capacity: number("capacity", -1), Concurrency: number("concurrency", -1), PerMinute: number("per_minute", -1),
 		Sold: number("sold", 0), Ready: number("ready", 0), Promoted: number("promoted", 0), Hold: number("hold", 0),
 		OpensAt: number("opens_at", 0), ClosesAt: number("closes_at", 0), LastTick: number("tick_at", 0) + number("stopped", 0),
@@ -208,7 +218,7 @@ func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status,
 		limits.concurrency, limits.perMinute = -1, -1
 	}
 	s.Halted = limits.halt()
-	return s, errors.Join(err, wrong)
+	return s, wrong
 }
 
 // Record is a change in the audit of a room.

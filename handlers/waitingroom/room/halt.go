@@ -47,3 +47,35 @@ func (f flow) halt() Halt {
 func (t *Table) Halted() Halt {
 	return flow{t.State, t.Hold > 0, t.Capacity, t.Sold, t.Ready + t.Admitted, t.Concurrency, t.PerMinute}.halt()
 }
+
+// Text says in words why no user is promoted. It is empty while the queue moves.
+func (h Halt) Text() string {
+	switch h {
+	case SoldOut:
+		return "sold out"
+	case SeatsHeld:
+		return "admitted users hold the last seats"
+	case NotOpen:
+		return "the room is not open yet"
+	case OnHold:
+		return "the room is on hold"
+	case CapacityUnknown:
+		return "the number of seats is unknown"
+	case LimitedToNone:
+		return "the capacity, the concurrency or the promotions per minute are 0"
+	case RoomClosed:
+		return "the room is closed"
+	}
+	return ""
+}
+
+// Short is the state of a room in a list of rooms.
+func (s Status) Short() string {
+	switch {
+	case s.Halted == SoldOut && s.State != Closed:
+		return s.State + ", sold out"
+	case s.Hold > 0 && s.Halted == OnHold:
+		return s.State + ", pause after an outage"
+	}
+	return s.State
+}

@@ -122,23 +122,11 @@ func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (value
 
 // read reads the reply of a script that has run. late is the error of its call.
 func (r *Rooms) read(ctx context.Context, name, event string, c *redis.Call, late error) (values []any, now int64, err error) {
-	err = late
-	if err != nil && !errors.Is(err, redis.ErrNotReplicated) {
-		return nil, 0, err
-	}
-	list, err := c.List()
+	reply, err := parse(name, c, late)
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(list) < 3 {
-		return nil, 0, fmt.Errorf("%s.lua: unexpected reply with %d values", name, len(list))
-	}
-	code, _ := list[0].(string)
-	clock, _ := list[1].(string)
-	if now, err = strconv.ParseInt(clock, 10, 64); err != nil {
-		return nil, 0, fmt.Errorf("%s.lua: %w", name, err)
-	}
-	if list[2] == "1" && name != "tick" { // the event may be missing from the set
+	if reply.late && name != "tick" { // the event may be missing from the set
 		call, cancel := context.WithTimeout(ctx, enlistTimeout)
 		defer cancel()
 		err := r.enlist(call, event)
@@ -146,10 +134,39 @@ func (r *Rooms) read(ctx context.Context, name, event string, c *redis.Call, lat
 			r.sampled.Warn(r.o.Log, "event not added to the set of rooms, trying again", slog.String("event", event), logs.Err(err))
 		}
 	}
-	if err := answer(code); err != nil {
-		return list[3:], now, err // nothing was changed
+	if err := answer(reply.code); err != nil {
+		return reply.values, reply.now, err // nothing was changed
 	}
-	return list[3:], now, late
+	return reply.values, reply.now, late
+}
+
+// reply is what a script answers.
+type reply struct {
+	code   string
+	now    int64 // the server's time in ms
+	late   bool  // the last tick is not recent
+	values []any
+}
+
+// parse reads the reply of a script. late is the error of its call.
+func parse(name string, c *redis.Call, late error) (reply, error) {
+	if late != nil && !errors.Is(late, redis.ErrNotReplicated) {
+		return reply{}, late
+	}
+	list, err := c.List()
+	if err != nil {
+		return reply{}, err
+	}
+	if len(list) < 3 {
+		return reply{}, fmt.Errorf("%s.lua: unexpected reply with %d values", name, len(list))
+	}
+	code, _ := list[0].(string)
+	clock, _ := list[1].(string)
+	now, err := strconv.ParseInt(clock, 10, 64)
+	if err != nil {
+		return reply{}, fmt.Errorf("%s.lua: %w", name, err)
+	}
+	return reply{code, now, list[2] == "1", list[3:]}, nil
 }
 
 // waits reports whether the answer of a script waits for replicas.

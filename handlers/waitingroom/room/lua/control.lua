@@ -1,7 +1,8 @@
 -- control.lua: changes a room for an operator, and describes it. Each change is added to the audit.
 -- ARGV[8] status, open, hold, resume, drain, close, set, message or kick   ARGV[9] operator   ARGV[10] reason   ARGV[11] user
 -- ARGV[12] secret and ARGV[13] commitment of a shuffle   ARGV[14…] fields of the room and their values; an empty value
---          removes the field. The field change is the id of this change.
+--          removes the field. The field change is the id of this change. With the field preview nothing is changed, and
+--          the field would of the reply is the state that the room would have.
 -- Reply: waiting, leases, free slots, records set aside, then fields and values, of which hold is the rest of the pause
 --        after an outage in ms. Code CONFLICT: not in this state. Code TIMES: closes_at is in the past, or not after
 --        opens_at.
@@ -52,7 +53,10 @@ elseif not state then
 elseif wrong then
   code = 'TIMES'
 end
-if code == 'OK' and verb ~= 'status' then
+if verb == 'open' and state == 'open' and opens > clock then state = 'scheduled' end
+if fields.preview then
+  if code == 'OK' then room.would = state end
+elseif code == 'OK' and verb ~= 'status' then
   if verb == 'open' then
     put('opens_at', '')
     put('closes_at', '')
@@ -71,7 +75,6 @@ if code == 'OK' and verb ~= 'status' then
     details[#details + 1] = 'commitment=' .. ARGV[13]
   end
   if verb == 'open' and state == 'pre-queue' and not shuffle and not room.opens_at then put('opens_at', num(clock)) end
-  if verb == 'open' and state == 'open' and tonumber(room.opens_at or 0) > clock then state = 'scheduled' end
   if verb == 'kick' then
     leave(user, 'kicked')
     details[#details + 1] = user
