@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
@@ -24,7 +26,8 @@ func TestAnOperatorOfAWaitingRoomAtTheConsole(t *testing.T) {
 	listen, err := freePort()
 	require.NoError(t, err)
 	rooms := newRooms(t, servers.RedisAddr())
-	s := rooms.startWith([]string{"MILLRACE__PLUGINS__CONSOLE__ENABLED=true", "MILLRACE__PLUGINS__CONSOLE__LISTEN=" + listen}, "console")
+	s := rooms.startWith([]string{"MILLRACE__PLUGINS__CONSOLE__ENABLED=true", "MILLRACE__PLUGINS__CONSOLE__LISTEN=" + listen}, "console",
+		`page: {colors: {accent: "#7a0019", accent_dark: "#ffcc33"}, links: [{text: "<b>Imprint</b>", url: "https://shop.example/imprint"}]}`)
 
 	p := b.open(t, "http://"+listen+"/", desktop)
 	p.follows(menu("Waiting rooms"), "Waiting rooms")
@@ -87,6 +90,7 @@ func TestAnOperatorOfAWaitingRoomAtTheConsole(t *testing.T) {
 	p.submits("Show")
 	p.reads("#person", "kicked")
 
+	readsKorean(t, b, s.url)
 	records, err := rooms.rooms.Audit(t.Context(), "42", "", 10)
 	require.NoError(t, err)
 	var verbs []string
@@ -95,6 +99,25 @@ func TestAnOperatorOfAWaitingRoomAtTheConsole(t *testing.T) {
 		require.Contains(t, one.By, "(console")
 	}
 	require.Equal(t, []string{room.Open, room.Hold, room.Message, room.Kick}, verbs)
+}
+
+// readsKorean is a user whose browser asks for Korean. The policy of the page refuses nothing of what the shop has set.
+func readsKorean(t *testing.T, b *browser, url string) {
+	t.Helper()
+	headers := chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{userHeader: "kim", "Accept-Language": "ko-KR,ko;q=0.9,en;q=0.5"}})
+		return err
+	})
+	v := visitor{tab: b.open(t, url+"/rooms/42", 360, headers)}
+	v.says("대기 줄이 잠시 멈췄습니다. 순서는 유지됩니다.")
+	require.Equal(t, "ko", value[string](v.tab, `document.documentElement.lang`))
+	require.Contains(t, value[string](v.tab, `document.getElementById("kept").innerText`), "2분 동안")
+	v.matches("document.title", "^일시 중지 · 42$")
+	require.Equal(t, "<b>Imprint</b> https://shop.example/imprint", value[string](v.tab, `[...document.querySelectorAll("footer a")].map((a) => a.innerText + " " + a.href).join()`))
+	require.Equal(t, "rgb(122, 0, 25)", value[string](v.tab, `getComputedStyle(document.getElementById("status")).borderInlineStartColor`))
+	v.accessible("the Korean page of a room")
+	english := visit(t, b, &roomProcess{service: &service{url: url}}, "42", "lee")
+	english.says("The queue is on hold. Your place is kept.")
 }
 
 // opens goes to another page in the same tab.

@@ -144,7 +144,8 @@ func (p *Plugin) servePage(w http.ResponseWriter, r *http.Request) {
 		Event: event, EntryURL: p.config.EntryURL, Grace: p.config.Grace, Releases: p.config.Absent == absentRelease,
 		User: user.ID, Silence: p.hubs.Silence(),
 	}
-	images := p.looks.Dress(&data)
+	images := p.looks.Dress(&data, r.Header.Get("Accept-Language"))
+	w.Header().Add("Vary", "Accept-Language")
 	p.web.Page(w, r, p.page, data, images...)
 }
 

@@ -37,10 +37,16 @@ type Look struct {
 	Name string `yaml:"name"`
 	// Logo is a file, or an https address. Empty: none.
 	Logo string `yaml:"logo"`
-	// Language is the tag of the texts (BCP 47). Empty: en.
+	// Language is the tag of the texts (BCP 47). Empty: English or Korean, as the browser of the user asks, and
+	// English with Texts.
 	Language string `yaml:"language"`
-	// Texts replace those of the page, by key. Those of another language than English have to be complete.
+	// Texts replace those of the page, by key. Those of another language than English and Korean have to be
+	// complete.
 	Texts map[string]string `yaml:"texts"`
+	// Colors are checked for their contrast.
+	Colors Colors `yaml:"colors"`
+	// Links are legal and other ones, below the page.
+	Links []Link `yaml:"links"`
 }
 
 const (
@@ -76,6 +82,12 @@ func (c Config) of(id string) Event {
 	}
 	if e.Logo != "" {
 		whole.Logo = e.Logo
+	}
+	if e.Colors != (Colors{}) {
+		whole.Colors = e.Colors
+	}
+	if len(e.Links) > 0 {
+		whole.Links = e.Links
 	}
 	if e.Language != "" && !strings.EqualFold(e.Language, cmp.Or(whole.Language, "en")) {
 		whole.Language, whole.Texts = e.Language, nil
@@ -115,7 +127,9 @@ func (l Look) validate(p *setting.Problems, at string) {
 		p.Check(slices.Equal(names(want), names(text)), path, "must have these places for values and no others: [%s], as in %q; got [%s]",
 			strings.Join(names(want), " "), want, strings.Join(names(text), " "))
 	}
-	if l.english() {
+	l.Colors.validate(p, at+"colors.")
+	validateLinks(p, at+"links", l.Links)
+	if _, has := builtIn(l.Language); has {
 		return
 	}
 	var missing []string
@@ -133,10 +147,6 @@ func checkText(p *setting.Problems, path, text string, most int) {
 	// Persian, Hindi and emoji need the joiners, which Unicode counts as formats.
 	hidden := func(c rune) bool { return !unicode.IsPrint(c) && c != '\u200c' && c != '\u200d' }
 	p.Check(!strings.ContainsFunc(text, hidden), path, "must have printable characters only, got %q", text)
-}
-
-func (l Look) english() bool {
-	return l.Language == "" || strings.EqualFold(strings.Split(l.Language, "-")[0], "en")
 }
 
 // Logo is an image that the server of the page answers with.
@@ -200,17 +210,26 @@ func (l *Looks) Logo(event string) (Logo, bool) {
 	return logo, found
 }
 
-// Dress sets what the page of an event looks like, and returns the origins of its images.
-func (l *Looks) Dress(r *Room) (images []string) {
+// Dress sets what the page of an event looks like, and returns the origins of its images. accepted is the header
+// Accept-Language of the user, which decides about the language where the shop does not.
+func (l *Looks) Dress(r *Room, accepted string) (images []string) {
 	e := l.config.of(r.Event)
-	r.Shop, r.Title, r.Language = e.Name, e.Title, e.Language
+	r.Shop, r.Title, r.Language, r.Links = e.Name, e.Title, e.Language, e.Links
+	r.Light, r.Dark = e.Colors.pairs()
 	if r.Title == "" {
 		r.Title = r.Event
 	}
-	if r.Language == "" {
+	switch {
+	case r.Language != "":
+	case len(e.Texts) > 0: // they are English, and a page has one language
 		r.Language = "en"
+	default:
+		r.Language = preferred(accepted)
 	}
-	r.Text = Texts()
+	r.Text = Texts() // another language has each of them
+	if texts, has := builtIn(r.Language); has {
+		r.Text = texts
+	}
 	maps.Copy(r.Text, e.Texts)
 	switch {
 	case e.Logo == "":

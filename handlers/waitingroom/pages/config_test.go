@@ -60,7 +60,7 @@ func TestAShopDressesItsPages(t *testing.T) {
 	require.NoError(t, err)
 	dressed := func(event string) (string, []string) {
 		room := Room{Event: event}
-		images := looks.Dress(&room)
+		images := looks.Dress(&room, "")
 		return renderAs(t, room), images
 	}
 	page, images := dressed("7")
@@ -102,7 +102,7 @@ func TestHostileTextsAreText(t *testing.T) {
 	looks, err := Open(c)
 	require.NoError(t, err)
 	room := Room{Event: "1"}
-	looks.Dress(&room)
+	looks.Dress(&room, "")
 	page := renderAs(t, room)
 	require.Equal(t, 1, strings.Count(page, "<script"))
 	require.Equal(t, 1, strings.Count(page, "</script"))
@@ -128,8 +128,8 @@ func TestMistakesInTheLookOfAPage(t *testing.T) {
 		"texts.next: must not be empty":                                              with("next", " "),
 		"texts.ahead: must have these places for values":                             with("ahead", "many"),
 		"texts.next: must have these places for values and no oth":                   with("next", "{time}"),
-		"texts: must have each text in the language ko":                              {Look: Look{Language: "ko", Texts: map[string]string{"next": "x"}}},
-		"events.42.texts: must have each text in the language ko":                    {Look: Look{Texts: Texts()}, Events: map[string]Event{"42": {Look: Look{Language: "ko"}}}},
+		"texts: must have each text in the language de":                              {Look: Look{Language: "de", Texts: map[string]string{"next": "x"}}},
+		"events.42.texts: must have each text in the language de":                    {Look: Look{Texts: Texts()}, Events: map[string]Event{"42": {Look: Look{Language: "de"}}}},
 	} {
 		require.ErrorContains(t, c.Validate(), want)
 	}

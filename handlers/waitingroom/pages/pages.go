@@ -35,6 +35,9 @@ type Room struct {
 	Logo     string // its address; empty: none
 	Language string
 	Text     map[string]string // by the keys of Texts
+	Links    []Link
+	Light    pair // colors
+	Dark     pair
 }
 
 // Waiting returns the page of a user who waits. It connects to /events/<id>/tickets/waiting of its

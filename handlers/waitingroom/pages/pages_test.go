@@ -14,7 +14,7 @@ func render(t *testing.T, data Room) string {
 	t.Helper()
 	looks, err := Open(Config{})
 	require.NoError(t, err)
-	looks.Dress(&data)
+	looks.Dress(&data, "")
 	return renderAs(t, data)
 }
 
