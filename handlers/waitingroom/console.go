@@ -158,6 +158,9 @@ const lateTick = 10 * time.Second
 func ticksOf(s room.Status) operate.Check {
 	age := time.Duration(s.Now-s.LastTick) * time.Millisecond
 	c := operate.Check{Name: "ticks", Level: operate.OK, Text: "the last tick was " + console.Short(age) + " ago"}
+	if s.TickedBy != "" {
+		c.Text += ", by " + s.TickedBy
+	}
 	if age >= lateTick {
 		c.Level, c.Text = operate.Fail, c.Text+": no dispatcher promotes users, and no turn ends"
 		c.Remedy, c.Runbook = "start a dispatcher, or repair its connection to Redis", "configs/RUNBOOK.md, MillraceRoomWithoutTicks"

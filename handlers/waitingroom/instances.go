@@ -62,13 +62,16 @@ func (o operators) showInstances(ctx context.Context, q console.Query) (console.
 		name := workerNumber.ReplaceAllString(c.Name, "")
 		known[name] = does{append(known[name].works, roleDispatcher), c.Idle}
 	}
+	if by := o.rooms.Statuses(ctx, []string{event})[0].TickedBy; by != "" && !slices.Contains(known[by].works, roleDispatcher) {
+		known[by] = does{append(known[by].works, roleDispatcher), -1}
+	}
 	names := slices.Sorted(maps.Keys(known))
 	t := console.Table{
 		Columns: console.Columns("Instance", "Does", "State", "Presence", "Read the promotions", "Users in front"),
 		Empty:   "No instance has users of this room or reads its promotions.",
 		Note: "Users in front are the first 100 of the queue and the 100 whose turn ends first, by the instance of their last connection. " +
 			"A broker is listed once a user was promoted on it, in any room, or while it has one of these users. " +
-			"Any dispatcher may promote the users of any room.",
+			"Dispatchers are those that have read its promotions, and the one that ticked last: any of them may promote the users of any room.",
 	}
 	if len(names) > shownInstances {
 		names, t.Note = names[:shownInstances], "Only the first 200 instances are shown. "+t.Note

@@ -68,7 +68,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	server.Log, server.Commands = log, p.commands()
 	r.Service("waitingroom.redis", server)
 	options := p.config.rooms()
-	options.Log = log
+	options.Log, options.Instance = log, r.Env().Instance
 	rooms := room.New(server, options)
 	r.Offer(audits{rooms})
 	r.Offer(operators{Plugin: p, rooms: rooms, server: server, rates: &rates{}})

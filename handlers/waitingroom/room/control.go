@@ -134,6 +134,7 @@ type Status struct {
 	OpensAt     int64  `json:"opensAt"`  // 0: no schedule
 	ClosesAt    int64  `json:"closesAt"` // 0: no schedule
 	LastTick    int64  `json:"lastTick"`
+	TickedBy    string `json:"-"`          // the instance of the last tick; empty: not known
 	Configured  bool   `json:"configured"` // an operator changed it
 
 	Commitment string `json:"commitment"` // hash of the secret of the shuffle; empty: none
@@ -203,7 +204,7 @@ func statusOf(event string, values []any, now int64) (Status, error) {
 		return missing
 	}
 	s := Status{
-		Event: event, Now: now, State: fields["state"], Mode: fields["mode"], Message: fields["message"], Configured: fields["configured"] == "1",
+		Event: event, Now: now, TickedBy: fields["tick_by"], State: fields["state"], Mode: fields["mode"], Message: fields["message"], Configured: fields["configured"] == "1",
 		Capacity: number("capacity", -1), Concurrency: number("concurrency", -1), PerMinute: number("per_minute", -1),
 		Sold: number("sold", 0), Ready: number("ready", 0), Promoted: number("promoted", 0), Hold: number("hold", 0),
 		OpensAt: number("opens_at", 0), ClosesAt: number("closes_at", 0), LastTick: number("tick_at", 0) + number("stopped", 0),

@@ -48,15 +48,22 @@ func (r *Rooms) EventsAfter(ctx context.Context, after string) (events []string,
 			events = append(events, event)
 		}
 	}
+	events, next = part(events, at, cursor, passed)
+	return events, next, nil
+}
+
+// part returns those of an answer that follow the passed ones, and where the next part begins. A small set has all
+// its members in one answer, however few are asked for.
+func part(events []string, at, cursor string, passed int) (list []string, next string) {
 	slices.Sort(events)
 	events = events[min(passed, len(events)):]
-	switch { // a small set has all its members in one answer
+	switch {
 	case len(events) > PageSize:
-		return events[:PageSize], fmt.Sprint(at, ".", passed+PageSize), nil
+		return events[:PageSize], fmt.Sprint(at, ".", passed+PageSize)
 	case cursor == "0":
-		return events, "", nil
+		return events, ""
 	}
-	return events, cursor + ".0", nil
+	return events, cursor + ".0"
 }
 
 // ErrPlace means that a list can't begin at a place, because no earlier part has named it.

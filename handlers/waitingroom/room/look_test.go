@@ -29,6 +29,7 @@ func TestTheListOfRoomsComesInParts(t *testing.T) {
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(events), PageSize)
 			require.True(t, slices.IsSorted(events))
+			require.NotRegexp(t, `^0\.`, next, "the server has not read all names for one part")
 			found = append(found, events...)
 			parts++
 			if after = next; after == "" {
@@ -44,6 +45,27 @@ func TestTheListOfRoomsComesInParts(t *testing.T) {
 			require.ErrorIs(t, err, ErrPlace, wrong)
 		}
 	})
+}
+
+// The server answers with all names of a small set, which are more than a part has.
+func TestAPartOfASmallSet(t *testing.T) {
+	t.Parallel()
+	var all []string
+	for i := range 2*PageSize + 50 {
+		all = append(all, fmt.Sprintf("%03d", i))
+	}
+	one, next := part(slices.Clone(all), "0", "0", 0)
+	require.Equal(t, all[:PageSize], one)
+	require.Equal(t, "0.100", next)
+	two, next := part(slices.Clone(all), "0", "0", PageSize)
+	require.Equal(t, all[PageSize:2*PageSize], two)
+	require.Equal(t, "0.200", next)
+	three, next := part(slices.Clone(all), "7", "12", 2*PageSize)
+	require.Equal(t, all[2*PageSize:], three)
+	require.Equal(t, "12.0", next)
+	none, next := part(slices.Clone(all), "0", "0", 1000)
+	require.Empty(t, none)
+	require.Empty(t, next)
 }
 
 // Rooms are described together, as each of them alone, also beside one that does not exist.

@@ -47,6 +47,7 @@ type Options struct {
 	// answer is an error after ReplicaWait. The caller repeats it.
 	Replicas    int
 	ReplicaWait time.Duration
+	Instance    string       // that ticks, for RoomStatus; empty: not known
 	Log         *slog.Logger // nil: warnings are not logged
 }
 

@@ -86,7 +86,7 @@ func (r *Rooms) tickArgs(event string, batch int) []any {
 	r.mu.Unlock()
 	nonce := make([]byte, 12)
 	_, _ = rand.Read(nonce) // it never fails
-	return []any{batch, hex.EncodeToString(nonce), known, r.o.ClearAfter.Milliseconds(), flag(r.o.CloseSoldOut)}
+	return []any{batch, hex.EncodeToString(nonce), known, r.o.ClearAfter.Milliseconds(), flag(r.o.CloseSoldOut), r.o.Instance}
 }
 
 // Ticked is what Tick returns.

@@ -3,6 +3,7 @@
 -- With too few replicas ARGV[8] is 0. The time of the room then stands still.
 -- ARGV[8] most promotions   ARGV[9] suffix of the new leases' ids   ARGV[10] highest tick that the caller has seen
 -- ARGV[11] clear_after in ms   ARGV[12] 1: the sale of the last seat closes the room
+-- ARGV[13] instance that ticks; empty: not known
 -- Reply: 1 when it ran. Then promoted, expired, abandoned, removed, set aside. Then 1 when there is more to do.
 --        Then the gap in ms, the rest of the hold in ms, and 1 when the room was cleared. Then 1 when the server is another
 --        one or its clock went back. The last value is the rank table.
@@ -48,6 +49,7 @@ local held = now < tonumber(room.hold_until)
 if not again then
   put('tick', num(math.max(tonumber(room.tick), known) + 1))
   put('tick_at', num(now))
+  if ARGV[13] ~= '' then put('tick_by', ARGV[13]) end
   if run ~= '' then put('run_id', run) end
   if not recovers then
     local perMinute = tonumber(room.per_minute)
