@@ -101,7 +101,7 @@ func conflict(item *acceptItem) error {
 
 // compareLedger returns the time of the database and the schema of the ledger.
 func (l *Ledger) compareLedger(ctx context.Context, tx Execer) (now time.Time, schema string, err error) {
-	if _, lite := l.store.(*sqliteStore); lite {
+	if l.store.dialect() == portable.SQLite {
 		return now, "", fmt.Errorf("once: ledger: %w: the ledger is a SQLite file, where a caller's transaction would stop all claims and settles: use Accept", ErrOtherLedger)
 	}
 	l.mu.RLock()
@@ -148,6 +148,7 @@ func insertTx(ctx context.Context, tx Execer, schema string, rows []*storedRow, 
 			n = acceptTxChunk
 		}
 		args := make([]any, 0, n*len(acceptColumns)+1)
+		number(rows[:n])
 		for _, row := range rows[:n] {
 			for _, v := range insertEffect.args(row) {
 				args = append(args, orNull(v))

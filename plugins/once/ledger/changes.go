@@ -22,9 +22,6 @@ type changes struct {
 // change is what happens to one effect in a transaction.
 type change struct {
 	row     *storedRow
-	before  rules.Row
-	status  int
-	sent    time.Time
 	due     *dueRow
 	problem *problemRow
 	solved  bool
@@ -37,7 +34,7 @@ func newChanges(read *readResult) *changes {
 func (c *changes) of(row *storedRow) *change {
 	ch := c.rows[row.rowKey]
 	if ch == nil {
-		ch = &change{row: row, before: stored(row.Row), status: row.status, sent: row.lastSentAt}
+		ch = &change{row: row}
 		c.rows[row.rowKey] = ch
 	}
 	return ch
@@ -62,7 +59,7 @@ func (c *changes) apply(row *storedRow, next rules.Row, eff rules.Writes, claime
 		if next.Queue == rules.QueueRetry && !next.QueueDue.IsZero() {
 			at = next.QueueDue
 		}
-		ch.due = &dueRow{rowKey: row.rowKey, lane: row.lane, calling: next.State == rules.Sending, at: at}
+		ch.due = &dueRow{rowKey: row.rowKey, lane: row.lane, calling: next.State == rules.Sending, at: at, effect: row}
 	}
 	// The row of the effect has a first call that ended done.
 	if a := eff.Attempt; a != nil && (a.Late || a.Epoch > 1 || a.Outcome != rules.Done) {
@@ -94,7 +91,7 @@ func (c *changes) writeTo(w *writeSet) {
 	for _, k := range slices.SortedFunc(maps.Keys(c.rows), compareKeys) {
 		ch := c.rows[k]
 		row := ch.row
-		if stored(row.Row) != ch.before || row.status != ch.status || !row.lastSentAt.Equal(ch.sent) {
+		if row.changed() {
 			w.rows = append(w.rows, row)
 		}
 		switch {

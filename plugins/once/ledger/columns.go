@@ -170,7 +170,7 @@ func destinations(row *storedRow, columns []column[storedRow]) []any {
 func scanRow(r scanner, columns []column[storedRow]) (*storedRow, error) {
 	row := &storedRow{}
 	err := r.Scan(destinations(row, columns)...)
-	row.Queue = rules.QueueRetry
+	row.remember()
 	return row, err
 }
 
@@ -190,6 +190,8 @@ var (
 		timeCol("not_before", func(r *storedRow) *time.Time { return &r.notBefore }),
 	}
 	insertedAndUpdatedColumns = []column[storedRow]{
+		// In SQLite it is null.
+		col("due", func(r *storedRow) *int64 { return &r.due }).or("0"),
 		stateCol("state", func(r *storedRow) *rules.State { return &r.State }),
 		timeCol("next_attempt_at", func(r *storedRow) *time.Time { return &r.NextAttemptAt }),
 		timeCol("settled_at", func(r *storedRow) *time.Time { return &r.SettledAt }),

@@ -41,15 +41,15 @@ ON CONFLICT (kind, holder) DO UPDATE SET reason = excluded.reason, until = exclu
 
 	sqlForgetStops = `DELETE FROM once_stops WHERE kind = $1 AND until <= $2`
 
-	sqlDueAt = `SELECT at FROM once_due WHERE kind = $1 AND grp = $2 AND id = $3`
+	sqlDueAt = `SELECT at FROM once_effect_due WHERE kind = $1 AND grp = $2 AND id = $3`
 
-	sqlCalling = `SELECT count(*) FROM once_due WHERE kind = $1 AND calling`
+	sqlCalling = `SELECT count(*) FROM once_due_effects WHERE kind = $1 AND calling`
 )
 
 // sqlAhead counts what is claimed before an effect that is due at $2.
 //
 //nolint:gochecknoglobals // constant, but not for the compiler
-var sqlAhead = `SELECT count(*) FROM (SELECT 1 FROM (` + laneList() + `) AS l JOIN once_due AS d ON d.kind = $1 AND d.lane = l.lane AND d.at < $2 LIMIT ` +
+var sqlAhead = `SELECT count(*) FROM (SELECT 1 FROM (` + laneList() + `) AS l JOIN once_due_effects AS d ON d.kind = $1 AND d.lane = l.lane AND d.at < $2 LIMIT ` +
 	fmt.Sprint(BacklogLimit) + `) AS d`
 
 // SetStop tells other processes that this instance calls for nothing of a kind, and why. It counts for life, and

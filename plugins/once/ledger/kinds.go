@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // kind is a kind with its number in this ledger. A kind of another program has no policy.
@@ -98,7 +99,7 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 			if err := q.query(ctx, func(r scanner) error { return r.Scan(&h.id) }, sqlLedgerID); err != nil {
 				return err
 			}
-			if _, lite := l.store.(*sqliteStore); lite {
+			if l.store.dialect() == portable.SQLite {
 				return nil
 			}
 			return q.query(ctx, func(r scanner) error { return r.Scan(&h.schema) }, `SELECT quote_ident(current_schema()) || '.'`)

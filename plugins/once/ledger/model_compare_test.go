@@ -13,13 +13,22 @@ import (
 func (m *model) readDue(l *Ledger) map[Key]time.Time {
 	all := map[Key]time.Time{}
 	require.NoError(m.t, l.store.read(m.t.Context(), func(q querier, _ time.Time) error {
-		return q.query(m.t.Context(), func(r scanner) error {
-			var k rowKey
-			var at time.Time
-			err := r.Scan(&k.kind, &k.group, &k.id, (*portableTime)(&at))
-			all[l.keyOf(k)] = at
-			return err
-		}, `SELECT kind, grp, id, at FROM once_due`)
+		// By their rows in once_due, and by the effects' numbers of them.
+		byEffect := map[Key]time.Time{}
+		for view, times := range map[string]map[Key]time.Time{"once_due_effects": all, "once_effect_due": byEffect} {
+			if err := q.query(m.t.Context(), func(r scanner) error {
+				var k rowKey
+				var at time.Time
+				err := r.Scan(&k.kind, &k.group, &k.id, (*portableTime)(&at))
+				require.NotContains(m.t, times, l.keyOf(k), "it is due once\n%s", m)
+				times[l.keyOf(k)] = at
+				return err
+			}, `SELECT kind, grp, id, at FROM `+view); err != nil {
+				return err
+			}
+		}
+		require.Equal(m.t, all, byEffect, m)
+		return nil
 	}))
 	return all
 }

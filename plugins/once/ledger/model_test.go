@@ -34,6 +34,9 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 		}
 		t.Logf("seed %d", seed)
 		ledgers := []*Ledger{h.open(t), h.open(t, as("b"))}
+		for _, l := range ledgers {
+			l.store = &mortal{store: l.store}
+		}
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		for n := range histories {
 			m := newModel(t, h, rnd, ledgers)
@@ -83,7 +86,7 @@ func newModel(t *testing.T, h *testDB, rnd *rand.Rand, ledgers []*Ledger) *model
 func (m *model) record() Record {
 	r := record([]string{"acme", "a:b", "a"}[m.rnd.IntN(3)], 0)
 	r.Kind = testKinds[m.rnd.IntN(len(testKinds))]
-	r.ID = []string{"b:c", "c", "d"}[m.rnd.IntN(3)]
+	r.ID = []string{"b:c", "c", "d", "e", "f"}[m.rnd.IntN(5)]
 	r.Part = []string{"", "p"}[m.rnd.IntN(2)]
 	if m.rnd.IntN(4) == 0 {
 		r.NotBefore = m.began.Add(time.Duration(m.rnd.IntN(20)-5) * time.Second)
@@ -141,10 +144,26 @@ func (m *model) known() (k Key, ok bool) {
 
 func (m *model) accept(l *Ledger) {
 	var batch []Record
-	for range 1 + m.rnd.IntN(4) {
+	for range 1 + m.rnd.IntN(6) {
 		batch = append(batch, m.record())
 	}
-	got := mustAccept(m.t, l, batch...)
+	died := m.mayDie(l)
+	results, err := l.Accept(m.t.Context(), batch)
+	switch died() {
+	case afterCommit:
+		require.ErrorIs(m.t, err, errKilled)
+		m.find(l, batch)
+		return
+	case beforeCommit:
+		require.ErrorIs(m.t, err, errKilled)
+		return
+	}
+	require.NoError(m.t, err)
+	var got []Accepted
+	for _, r := range results {
+		require.NoError(m.t, r.Err)
+		got = append(got, r.Accepted)
+	}
 	for i, r := range batch {
 		row, known := m.rows[r.Key]
 		ev := rules.Event{Kind: rules.EventAccept, Group: m.state(r.of())}
@@ -241,8 +260,17 @@ func (m *model) claim(l *Ledger) {
 	kind := testKinds[m.rnd.IntN(len(testKinds))]
 	limit := []int{1, 100}[m.rnd.IntN(2)]
 	for lane := range Lanes {
+		died := m.mayDie(l)
 		claimed, err := l.Claim(m.t.Context(), kind, lane, limit)
-		require.NoError(m.t, err)
+		how := died()
+		if how == alive {
+			require.NoError(m.t, err)
+		} else {
+			require.ErrorIs(m.t, err, errKilled)
+		}
+		if how == beforeCommit {
+			continue
+		}
 		after := l.clock(m.t)
 		got := map[Key]Claimed{}
 		for _, c := range claimed {
@@ -251,13 +279,16 @@ func (m *model) claim(l *Ledger) {
 		require.Len(m.t, claimed, len(got), "one call per effect")
 		due := m.readDue(l)
 		var met []Key
-		waiting := 0
+		waiting, parked := 0, 0
 		for k, at := range m.due {
 			if k.Kind != kind || laneOf(k.Group) != int64(lane) || at.IsZero() || at.After(after) {
 				continue
 			}
 			if now, ok := due[k]; !ok || !now.Equal(at) {
 				met = append(met, k)
+				if ok && now.IsZero() {
+					parked++ // with everything of its row
+				}
 			} else if !at.After(m.began) {
 				waiting++
 			}
@@ -265,13 +296,16 @@ func (m *model) claim(l *Ledger) {
 		if limit == 100 {
 			require.Zero(m.t, waiting, "due and not met\n%s", m)
 		}
-		require.LessOrEqual(m.t, len(met), limit)
-		require.True(m.t, waiting == 0 || len(met) == limit, "the limit is used\n%s", m)
+		require.LessOrEqual(m.t, len(met)-parked, limit)
+		require.True(m.t, waiting == 0 || len(met) >= limit, "the limit is used\n%s", m)
 		for _, k := range met {
 			row := m.rows[k]
 			lastSent := m.lastSent(l, k)
 			d := m.apply(l, k, row, rules.Event{Kind: rules.EventBegin, Group: m.state(k.of()), SameRequest: true}, true)
 			c, called := got[k]
+			if how == afterCommit {
+				continue // nobody has the lease
+			}
 			require.Equal(m.t, d.Next == rules.Send || d.Next == rules.Lookup, called, "%s %s\n%s", k.text(), d.Next, m)
 			if !called {
 				continue
@@ -312,7 +346,18 @@ func (m *model) settle(l *Ledger) {
 		e.Counted = m.rnd.IntN(2) == 0
 		ends = append(ends, e)
 	}
-	got := mustSettle(m.t, l, ends...)
+	died := m.mayDie(l)
+	results, err := l.Settle(m.t.Context(), ends)
+	how := died()
+	if how != alive {
+		require.ErrorIs(m.t, err, errKilled)
+		for _, e := range ends { // and the answer is stored later, or once more
+			m.calls = append(m.calls, rowCall{e.Key, e.Epoch})
+		}
+	}
+	if how == beforeCommit {
+		return
+	}
 	// They are applied one after the other, in the order of their keys.
 	order := make([]int, len(ends))
 	for i := range order {
@@ -329,8 +374,12 @@ func (m *model) settle(l *Ledger) {
 			continue
 		}
 		d := m.apply(l, e.Key, m.rows[e.Key], rules.Event{Kind: rules.EventSettle, Result: e.CallResult}, true)
-		require.Equal(m.t, d.Stale, got[order[i]].Stale)
-		require.Equal(m.t, m.rows[e.Key].State, got[order[i]].State)
+		if how == alive {
+			require.NoError(m.t, err)
+			require.NoError(m.t, results[order[i]].Err)
+			require.Equal(m.t, d.Stale, results[order[i]].Stale)
+			require.Equal(m.t, m.rows[e.Key].State, results[order[i]].State)
+		}
 	}
 }
 
@@ -416,6 +465,7 @@ func (m *model) sweep(l *Ledger) {
 		return q.query(m.t.Context(), func(r scanner) error { return r.Scan(&n) }, `SELECT count(*) FROM once_deltas`)
 	}))
 	require.Zero(m.t, n, "all counts are in the totals")
+	require.Zero(m.t, m.endedRows(l, m.began), "rows of ended leases whose calls were all answered\n%s", m)
 }
 
 // operate replays or resolves an effect, as an operator does.

@@ -44,21 +44,30 @@ func hotStatements() []planned {
 	key := map[string]string{"grp": "'g1'", "id": "'n' || g * 1000", "state": "1", "settled_at": "NULL::timestamptz", "lease_until": "NULL::timestamptz"}
 	fresh := map[string]string{"grp": "'g1'", "id": "'new' || g", "state": "1", "settled_at": "NULL::timestamptz", "lane": "3"}
 	effects, due := map[string]string{"once_effects": "once_effects_pkey"}, map[string]string{"once_due": "once_due_pkey"}
+	both := map[string]string{"once_effects": "once_effects_pkey", "once_due": "once_due_pkey"}
 	problems := map[string]string{"once_problems": "once_problems_pkey", "once_effects": "once_effects_pkey"}
 	status := map[string]string{"once_groups": "once_groups_pkey", "once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey",
-		"once_due": "once_due_pkey|once_due_calling", "once_effects": "once_effects_pkey"}
-	backlog := map[string]string{"once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey", "once_due": "once_due_at|once_due_calling"}
+		"once_due": "once_due_group|once_due_calling", "once_effects": "once_effects_pkey"}
+	backlog := map[string]string{"once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey", "once_due": "once_due_at|once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}
 	slots := map[string]string{"once_slots": "once_slots_pkey"}
 	stops := map[string]string{"once_stops": "once_stops_pkey"}
 	list := []planned{
 		{name: "read groups", sql: pgReadGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey"}, rows: 8},
 		{name: "park groups", sql: pgParkGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey|once_groups_parked"}, rows: 8},
 		{name: "add groups", sql: pgAddGroups, args: append(groups[:2:2], "now()")},
-		{name: "lock due", sql: pgLockDue, args: []string{"1", "3", "8", "0"}, via: map[string]string{"once_due": "once_due_at"}, rows: 8},
+		{name: "lock due", sql: pgLockDue, args: []string{"1", "3", "8", "0", "ARRAY[7]"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: 8},
+		{name: "add due", sql: pgAddDue, args: []string{"-5", "1", "3", "true", "now()", "'g1'", "'x'"}},
+		{name: "add all due", sql: pgAddAllDue, args: []string{repeated("-g"), repeated("1"), repeated("3"), repeated("true"), repeated("now()"), repeated("'g1'"), repeated("'x'")}},
+		{name: "shorten due", sql: pgShortenDue, args: []string{"100", "'x'"}, via: due, rows: 1},
+		{name: "park due", sql: pgParkDue, args: []string{"100", "'x'"}, via: due, rows: 1},
+		{name: "delete due", sql: pgDeleteDue, args: []string{"ARRAY[100, 200]"}, via: due, rows: 2},
+		{name: "remove due", sql: pgRemoveDue, args: []string{"100", "ARRAY['n400']"}, via: due, rows: 1},
+		{name: "delete removed due", sql: pgDeleteRemovedDue, args: []string{"100", "ARRAY['n400']"}, via: due, rows: 1},
+		{name: "begin effects", sql: pgBeginEffects, args: append(append(keys[:3:3], repeated("100")), "2", "1", "1", "now()", "now()", "now()", "now()", "'a'"), via: effects, rows: 8},
+		{name: "end effects", sql: pgEndEffects, args: append(append(keys[:3:3], repeated("200")), repeated("'r'"), "5", "now()"), via: effects, rows: 8},
+
 		{name: "accept", sql: pgAccept, args: append(arraysOf(insertEffect, fresh), "7")},
 		{name: "update effects", sql: updateEffects.postgres, args: arraysOf(updateEffects, key), via: effects, rows: 8},
-		{name: "set due", sql: setDue.postgres, args: arraysOf(setDue, key)},
-		{name: "delete due", sql: deleteDue.postgres, args: arraysOf(deleteDue, key), via: due, rows: 8},
 		{name: "insert attempts", sql: insertAttempts.postgres, args: arraysOf(insertAttempts, map[string]string{"id": "'new' || g"})},
 		{name: "set problems", sql: setProblems.postgres, args: arraysOf(setProblems, map[string]string{"id": "'new' || g", "state": "6"})},
 		{name: "delete problems", sql: deleteProblems.postgres, args: arraysOf(deleteProblems, key), via: problems, rows: 8},
@@ -73,15 +82,17 @@ func hotStatements() []planned {
 		{name: "stops", sql: sqlStops, args: []string{"1", "now()"}, via: stops, rows: 20, cold: true},
 		{name: "end stop", sql: sqlEndStop, args: []string{"1", "'i1'"}, via: stops, rows: 1, cold: true},
 		{name: "forget stops", sql: sqlForgetStops, args: []string{"1", "now()"}, via: stops, rows: 20, cold: true},
-		{name: "due at", sql: sqlDueAt, args: []string{"1", "'g1'", "'n7'"}, via: due, rows: 1, cold: true},
-		{name: "ahead", sql: sqlAhead, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_at"}, rows: BacklogLimit, cold: true},
-		{name: "calling", sql: sqlCalling, args: []string{"1"}, via: map[string]string{"once_due": "once_due_calling"}, rows: 1, cold: true},
+		{name: "due at", sql: sqlDueAt, args: []string{"1", "'g1'", "'n8'"}, via: both, rows: 1, cold: true},
+		{name: "ahead", sql: sqlAhead, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: BacklogLimit, cold: true},
+		{name: "calling", sql: sqlCalling, args: []string{"1"}, via: map[string]string{"once_due": "once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
 		{name: "fold", sql: pgFold, args: []string{"20", "now()"}, via: map[string]string{"once_deltas": "once_deltas_pkey"}, rows: 20, cold: true},
 		{name: "parked groups", sql: sqlParkedGroups, args: []string{"0", "''", "20"}, via: map[string]string{"once_groups": "once_groups_parked"}, rows: 20, cold: true},
-		{name: "unpark", sql: fmt.Sprintf(sqlUnpark, " FOR UPDATE SKIP LOCKED"), args: []string{"1", "'g2'", "now()", "20"}, via: map[string]string{"once_due": "once_due_parked|once_due_pkey"}, rows: 20, cold: true},
+		{name: "unpark", sql: fmt.Sprintf(sqlUnpark, "number", " FOR UPDATE SKIP LOCKED"), args: []string{"1", "'g2'", "now()", "20"}, via: map[string]string{"once_due": "once_due_parked|once_due_pkey|once_due_group"}, rows: 20, cold: true},
 		{name: "unparked", sql: sqlUnparked, args: []string{"1", "'g1'"}, via: map[string]string{"once_groups": "once_groups_pkey|once_groups_parked", "once_due": "once_due_parked"}, rows: 1, cold: true},
 		{name: "any delta", sql: sqlAnyDelta, via: map[string]string{"once_deltas": "once_deltas_pkey"}, rows: 1, cold: true},
-		{name: "unsettled", sql: sqlUnsettled, args: []string{"1", "'g1'", "''", "20"}, via: due, rows: 20, cold: true},
+		{name: "unsettled", sql: pgUnsettled, args: []string{"1", "'g1'", "''", "20"}, via: map[string]string{"once_due": "once_due_group"}, rows: 20, cold: true},
+		{name: "any ended due", sql: pgAnyEndedDue, args: []string{"now()"}, via: map[string]string{"once_due": "once_due_leases"}, rows: 1, cold: true},
+		{name: "forget due", sql: pgForgetDue, args: []string{"now()", "20"}, via: map[string]string{"once_due": "once_due_leases|once_due_pkey", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
 		{name: "late done", sql: sqlLateDone, args: []string{"1", "'g1'", "'n7'"}, via: map[string]string{"once_attempts": "once_attempts_pkey"}, rows: 2, cold: true},
 		{name: "audit", sql: sqlAudit, args: []string{"1", "'g1'", "'n7'"}, via: map[string]string{"once_audit": "once_audit_effect"}, rows: 1, cold: true},
 		{name: "groups", sql: sqlGroups, args: []string{"3"}, via: status, rows: oldestOf, cold: true},
@@ -118,7 +129,8 @@ func TestPlansOfPostgres(t *testing.T) {
 			`INSERT INTO once_stops SELECT k, 'i' || g, 'x', now(), now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
 			`INSERT INTO once_effects (kind, lane, state, accepted_at, settled_at, grp, id, payload)
 				SELECT 1, 3, CASE WHEN g % 4 = 0 THEN 1 ELSE 5 END, now(), CASE WHEN g % 4 = 0 THEN NULL ELSE now() END, 'g' || (1 + g % 2), 'n' || g, 'x' FROM generate_series(1, 120000) g`,
-			`INSERT INTO once_due SELECT kind, lane, FALSE, now() - interval '1 hour', grp, id FROM once_effects WHERE state = 1`,
+			`INSERT INTO once_due SELECT (array_agg(g))[1], 1, 3, FALSE, now() - interval '1 hour', 'g1', string_agg('n' || g, chr(10)) FROM generate_series(4, 120000, 4) g GROUP BY g / 20`,
+			`INSERT INTO once_due SELECT 1000000 + g, 1, 3, TRUE, now() - interval '1 hour', 'g' || g, 'n' || 2 * g FROM generate_series(1, 400) g`,
 			`INSERT INTO once_attempts (kind, grp, id, epoch, late, number, call, instance, ended_at, outcome)
 				SELECT kind, grp, id, e, e = 2, 1, 'send', 'a', now(), 'done' FROM once_effects, generate_series(1, 2) e WHERE grp = 'g1'`,
 			`INSERT INTO once_problems SELECT kind, grp, id, 6 + (lane + length(id)) % 2, now(), 'x' FROM once_effects WHERE grp = 'g2'`,

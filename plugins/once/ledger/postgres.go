@@ -29,7 +29,9 @@ type postgres struct {
 	log  *slog.Logger
 	skew *atomic.Int64
 
-	commits sqldb.Commits // of both pools
+	commits       sqldb.Commits // of both pools
+	batches       dueBatches
+	effectsPerRow atomic.Int64 // see learnRows
 }
 
 const coldConnections = 4
@@ -134,6 +136,26 @@ func pgCodesOfRecord() []string {
 	)
 	return []string{characterNotInRepertoire, untranslatableCharacter}
 }
+
+// forgetChunk is the number of rows per transaction of forgetDue.
+const forgetChunk = 1000
+
+func (s *postgres) forgetDue(ctx context.Context) error {
+	found := false
+	if err := s.read(ctx, func(q querier, now time.Time) error {
+		return q.query(ctx, func(scanner) error { found = true; return nil }, pgAnyEndedDue, now)
+	}); err != nil || !found {
+		return err
+	}
+	return s.update(ctx, groupLock{}, func(q querier, now time.Time) error {
+		_, err := q.exec(ctx, pgForgetDue, now, forgetChunk)
+		return err
+	})
+}
+
+func (*postgres) dialect() portable.Dialect { return portable.Postgres }
+
+func (*postgres) unsettled() (sql string, limit int) { return pgUnsettled, cancelChunk / dueIDs }
 
 func (s *postgres) now(t time.Time) time.Time { return t.UTC().Add(time.Duration(s.skew.Load())) }
 

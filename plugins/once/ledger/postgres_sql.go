@@ -37,10 +37,43 @@ SELECT k.kind, k.grp, 1, $3, $3 FROM unnest($1::smallint[], $2::text[]) AS k(kin
 	pgParkGroups = `UPDATE once_groups AS g SET parked = TRUE FROM (SELECT * FROM unnest($1::smallint[], $2::text[]) AS k(kind, grp) OFFSET 0) AS k
 WHERE g.kind = k.kind AND g.grp = k.grp AND NOT g.parked`
 
-	// A volatile clock would be no condition of the index.
-	pgLockDue = `SELECT d.grp, d.id FROM once_due AS d
-WHERE d.kind = $1 AND d.lane = $2 AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond')
+	// A volatile clock would be no condition of the index. Calls that were answered are left out.
+	pgLockDue = `SELECT d.number, d.grp, CASE WHEN d.calling THEN coalesce((SELECT string_agg(i.id, chr(10)) FROM unnest(string_to_array(d.ids, chr(10))) AS i(id)
+	WHERE EXISTS (SELECT 1 FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id AND e.due = d.number)), '') ELSE d.ids END
+FROM once_due AS d
+WHERE d.kind = $1 AND d.lane = $2 AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond') AND d.number <> ALL ($5::bigint[])
 ORDER BY d.at LIMIT $3 FOR UPDATE SKIP LOCKED`
+
+	pgAddDue = `INSERT INTO once_due (number, kind, lane, calling, at, grp, ids) VALUES ($1, $2, $3, $4, $5, $6, $7)`
+
+	pgAddAllDue = `INSERT INTO once_due (number, kind, lane, calling, at, grp, ids)
+SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::bool[], $5::timestamptz[], $6::text[], $7::text[])`
+
+	pgShortenDue = `UPDATE once_due SET ids = $2 WHERE number = $1`
+
+	pgParkDue = `UPDATE once_due SET at = NULL, ids = $2 WHERE number = $1`
+
+	// A condition of the only index on the number has no other plan, also in a table that was empty when it was planned.
+	pgDeleteDue = `DELETE FROM once_due WHERE number = ANY ($1::bigint[])`
+
+	// Effects that are settled while they wait: by a cancellation, or by an operator. A row keeps at least one id.
+	// Its ids are those after a wait for a claim.
+	pgRemoveDue = `UPDATE once_due AS d SET ids = array_to_string(ARRAY(SELECT i.id FROM unnest(string_to_array(d.ids, chr(10))) AS i(id) WHERE i.id <> ALL ($2::text[])), chr(10))
+WHERE d.number = $1 AND NOT string_to_array(d.ids, chr(10)) <@ $2::text[]`
+
+	pgDeleteRemovedDue = `DELETE FROM once_due AS d WHERE d.number = $1 AND string_to_array(d.ids, chr(10)) <@ $2::text[]`
+
+	pgUnsettled = `SELECT d.number::text, i.id FROM (SELECT number, ids FROM once_due WHERE kind = $1 AND grp = $2 AND number > coalesce(nullif($3, '')::bigint, 0)
+	ORDER BY kind, grp, number LIMIT $4) AS d CROSS JOIN unnest(string_to_array(d.ids, chr(10))) AS i(id)`
+
+	// Rows of calls that all were answered, when their leases have ended. No effect gets the number of a row later on.
+	pgAnyEndedDue = `SELECT 1 FROM once_due WHERE calling AND at <= $1 LIMIT 1`
+
+	pgForgetDue = `WITH ended AS MATERIALIZED (SELECT d.number FROM once_due AS d WHERE d.calling AND d.at <= $1 AND NOT EXISTS (
+	SELECT 1 FROM unnest(string_to_array(d.ids, chr(10))) AS i(id)
+	JOIN LATERAL (SELECT e.due FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id OFFSET 0) AS e ON e.due = d.number)
+	LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM once_due WHERE number IN (SELECT number FROM ended)`
 
 	pgReadFrom = ` FROM unnest($1::smallint[], $2::text[], $3::text[]) AS k(kind, grp, id)
 CROSS JOIN LATERAL (SELECT * FROM once_effects AS p WHERE p.kind = k.kind AND p.grp = k.grp AND p.id = k.id `
@@ -67,9 +100,9 @@ func pgReadSQL(columns []column[storedRow], clause string) string {
 // acceptSQL is the statement that accepts the rows of source. schema is empty or ends with a point.
 func acceptSQL(schema, source, number string) string {
 	return `WITH fresh AS (INSERT INTO ` + schema + `once_effects (` + names(acceptColumns, "") + `) ` + source + `
-	ON CONFLICT (kind, grp, id) DO NOTHING RETURNING kind, lane, accepted_at, next_attempt_at, settled_at, grp, id, part),
-due AS (INSERT INTO ` + schema + `once_due (kind, lane, calling, at, grp, id)
-	SELECT kind, lane, FALSE, greatest(accepted_at, next_attempt_at), grp, id FROM fresh WHERE settled_at IS NULL),
+	ON CONFLICT (kind, grp, id) DO NOTHING RETURNING kind, lane, due, accepted_at, next_attempt_at, settled_at, grp, id, part),
+due AS (INSERT INTO ` + schema + `once_due (number, kind, lane, calling, at, grp, ids)
+	SELECT due, kind, lane, FALSE, greatest(accepted_at, next_attempt_at), grp, string_agg(id, chr(10)) FROM fresh WHERE settled_at IS NULL GROUP BY 1, 2, 3, 5, 6),
 counted AS (INSERT INTO ` + schema + `once_deltas (kind, grp, part, number, accepted, cancelled)
 	SELECT kind, grp, coalesce(part, ''), ` + number + `::bigint, count(*), count(settled_at) FROM fresh GROUP BY 1, 2, 3)
 SELECT kind, grp, id FROM fresh`

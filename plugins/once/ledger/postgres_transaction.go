@@ -18,6 +18,10 @@ type pgTransaction struct {
 	done bool
 	// found: an effect was read. Its row may be on this server alone; see confirm.
 	found bool
+	// Of a claim: the rows of once_due that it has locked, by number, and the number by effect.
+	locked map[int64]*lockedDue
+	dueOf  map[rowKey]int64
+	now    time.Time // of the last read
 }
 
 func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *readResult, error) {
@@ -25,19 +29,49 @@ func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *read
 	if err != nil {
 		return nil, nil, err
 	}
-	tx, read := &pgTransaction{s: s, conn: conn}, newReadResult()
+	tx, read := &pgTransaction{s: s, conn: conn, locked: map[int64]*lockedDue{}, dueOf: map[rowKey]int64{}}, newReadResult()
 	var b pgx.Batch
 	b.Queue(pgBegin)
 	if w.wait > 0 {
 		b.Queue(pgSetLockTimeout, strconv.FormatInt(w.wait.Milliseconds(), 10))
 	}
-	tx.queueReads(&b, w, read)
-	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+	if w.due == nil {
+		tx.queueReads(&b, w, read)
+		if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+			tx.rollback()
+			return nil, nil, err
+		}
+		return tx, read, nil
+	}
+	if err := tx.lockAllDue(ctx, &b, w, read); err != nil {
 		tx.rollback()
 		return nil, nil, err
 	}
 	return tx, read, nil
 }
+
+// lockAllDue sends b with the statement that locks what is due. Its rows are asked for in turns, because they have
+// different numbers of effects.
+func (tx *pgTransaction) lockAllDue(ctx context.Context, b *pgx.Batch, w readRequest, read *readResult) error {
+	for range maxDueTurns {
+		missing, got, ids := w.due.limit-len(read.due), 0, 0
+		asked := tx.s.rowsFor(missing)
+		tx.lockDue(b, w.due, read, asked, &got, &ids)
+		tx.queueReads(b, w, read)
+		if err := tx.conn.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		tx.s.learnRows(got, ids)
+		if got < asked || len(read.due) == w.due.limit {
+			return nil
+		}
+		b = &pgx.Batch{}
+	}
+	return nil
+}
+
+// maxDueTurns bounds the statements of one claim that lock rows of once_due.
+const maxDueTurns = 8
 
 func (tx *pgTransaction) readMore(ctx context.Context, w readRequest, read *readResult) error {
 	var b pgx.Batch
@@ -47,18 +81,6 @@ func (tx *pgTransaction) readMore(ctx context.Context, w readRequest, read *read
 
 // queueReads adds the reads, and then the clock.
 func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, read *readResult) {
-	if d := w.due; d != nil {
-		b.Queue(pgLockDue, d.kind, d.lane, d.limit, tx.s.skewMicros()).Query(func(rows pgx.Rows) error {
-			for rows.Next() {
-				k := rowKey{kind: d.kind}
-				if err := rows.Scan(&k.group, &k.id); err != nil {
-					return err
-				}
-				read.due = append(read.due, k)
-			}
-			return rows.Err()
-		})
-	}
 	if len(w.groups) > 0 {
 		kinds, names := groupArrays(w.groups)
 		if w.share {
@@ -88,8 +110,12 @@ func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, read *readResul
 				if err != nil {
 					return err
 				}
-				read.rows[r.rowKey] = r
 				tx.found = true
+				if number, claimed := tx.dueOf[r.rowKey]; claimed && r.due != number {
+					tx.locked[number].left[r.id] = true // it is in another row
+					continue
+				}
+				read.rows[r.rowKey] = r
 			}
 			return rows.Err()
 		})
@@ -98,6 +124,7 @@ func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, read *readResul
 		var t time.Time
 		err := row.Scan(&t)
 		read.now = tx.s.now(t)
+		tx.now = read.now
 		return err
 	})
 }
@@ -117,9 +144,9 @@ func (tx *pgTransaction) commit(ctx context.Context, w *writeSet) error {
 	if len(w.inserts) > 0 {
 		tx.queueInserts(&b, w.inserts)
 	}
-	queueRows(&b, updateEffects, w.rows)
-	queueRows(&b, setDue, w.due)
-	queueShrunk(&b, deleteDue, w.settled)
+	due := tx.planDue(w)
+	queueUpdates(&b, due.changed)
+	due.queue(&b, tx)
 	queueRows(&b, insertAttempts, w.attempts)
 	queueShrunk(&b, deleteProblems, w.solved)
 	queueRows(&b, setProblems, w.problems)
@@ -131,7 +158,11 @@ func (tx *pgTransaction) commit(ctx context.Context, w *writeSet) error {
 	if tx.found || len(w.inserts) > 0 {
 		b.Queue(pgConfirm)
 	}
-	return tx.end(ctx, &b)
+	if err := tx.end(ctx, &b); err != nil {
+		return err
+	}
+	tx.s.batches.committed(due, tx.now)
+	return nil
 }
 
 func queueRows[T any](b *pgx.Batch, st statement[T], rows []*T) {
@@ -157,6 +188,7 @@ func (tx *pgTransaction) queueInserts(b *pgx.Batch, rows []*storedRow) {
 		byKey[r.rowKey] = r
 		r.inserted = false
 	}
+	number(rows)
 	b.Queue(pgAccept, append(insertEffect.arrays(rows), randomNumber())...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var k rowKey

@@ -24,8 +24,8 @@ var (
 
 	// sqlStatus reads the status of the groups of a subquery g, in one snapshot.
 	sqlStatus = `SELECT g.kind, g.grp, g.state, g.created_at, ` + groupCounts + `,
-	(SELECT count(*) FROM once_due AS d WHERE d.kind = g.kind AND d.grp = g.grp AND d.calling),
-	(SELECT min(d.at) FROM (SELECT d.at FROM once_due AS d WHERE d.kind = g.kind AND d.grp = g.grp ORDER BY d.kind, d.grp, d.id LIMIT ` + fmt.Sprint(oldestOf) + `) AS d)
+	(SELECT count(*) FROM once_due_effects AS d WHERE d.kind = g.kind AND d.grp = g.grp AND d.calling),
+	(SELECT min(d.at) FROM (SELECT d.at FROM once_due AS d WHERE d.kind = g.kind AND d.grp = g.grp ORDER BY d.kind, d.grp LIMIT ` + fmt.Sprint(oldestOf) + `) AS d)
 FROM (%s) AS g`
 
 	sqlGroups       = fmt.Sprintf(sqlStatus, `SELECT kind, grp, state, created_at FROM once_groups ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`

@@ -97,6 +97,14 @@ func (s *sqliteStore) fault(err error) fault {
 	return faultOther
 }
 
+func (*sqliteStore) forgetDue(context.Context) error { return nil }
+
+func (*sqliteStore) dialect() portable.Dialect { return portable.SQLite }
+
+func (*sqliteStore) unsettled() (sql string, limit int) {
+	return `SELECT id, id FROM once_due WHERE kind = $1 AND grp = $2 AND id > $3 ORDER BY kind, grp, id LIMIT $4`, cancelChunk
+}
+
 func (s *sqliteStore) now() time.Time {
 	return time.Now().Add(time.Duration(s.skew.Load())).UTC().Truncate(time.Microsecond)
 }

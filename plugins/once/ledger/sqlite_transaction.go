@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline/logs"
-	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // The hot statements in SQLite, in addition to those of columns.go. Each is prepared once and
@@ -89,12 +88,11 @@ func (tx *sqliteTransaction) readMore(ctx context.Context, w readRequest, read *
 	}
 	for _, k := range w.keys {
 		r := &storedRow{}
-		r.Queue = rules.QueueRetry // as scanRow
 		found, err := tx.queryRow(query, []any{k.kind, k.group, k.id}, destinations(r, columns)...)
 		if err != nil {
 			return err
 		}
-		if found {
+		if r.remember(); found { // as scanRow
 			read.rows[k] = r
 		}
 	}

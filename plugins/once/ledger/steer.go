@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -115,12 +116,10 @@ type Cancellation struct {
 }
 
 const (
-	// cancelChunk is the number of effects per transaction of Cancel.
+	// cancelChunk is the number of effects per transaction of Cancel, about.
 	cancelChunk = 500
 
-	sqlUnsettled = `SELECT id FROM once_due WHERE kind = $1 AND grp = $2 AND id > $3 ORDER BY kind, grp, id LIMIT $4`
-
-	sqlUnsettledStates = `SELECT e.state, count(*) FROM once_due AS d
+	sqlUnsettledStates = `SELECT e.state, count(*) FROM once_due_effects AS d
 JOIN once_effects AS e ON e.kind = d.kind AND e.grp = d.grp AND e.id = d.id WHERE d.kind = $1 AND d.grp = $2 GROUP BY e.state`
 )
 
@@ -141,18 +140,19 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 		if err != nil {
 			return err
 		}
+		unsettled, limit := l.store.unsettled()
 		for last := ""; ; {
 			keys, err := selectAll(ctx, l, func(r scanner, k *rowKey, _ time.Time) error {
 				*k = rowKey{kind: id.kind, group: id.name}
-				return r.Scan(&k.id)
-			}, sqlUnsettled, id.kind, id.name, last, cancelChunk)
+				return r.Scan(&last, &k.id)
+			}, unsettled, id.kind, id.name, last, limit)
 			if err != nil {
 				return err
 			}
 			if len(keys) == 0 {
 				break
 			}
-			last = keys[len(keys)-1].id
+			slices.SortFunc(keys, compareKeys)
 			n, err := l.cancelChunk(ctx, kind, keys)
 			if err != nil {
 				return err

@@ -22,6 +22,13 @@ type store interface {
 	// group in shared: its state does not change meanwhile.
 	update(ctx context.Context, lock groupLock, fn func(q querier, now time.Time) error) error
 
+	// forgetDue deletes rows of once_due that have no effect any more.
+	forgetDue(ctx context.Context) error
+	dialect() portable.Dialect
+	// unsettled is a query of the effects of a group that are in rows of once_due. Its parameters are kind,
+	// group, the cursor of the last row or an empty text, and a limit; its rows are a cursor and an id.
+	unsettled() (sql string, limit int)
+
 	migrate(ctx context.Context) error
 	// fault classifies an error.
 	fault(err error) fault
@@ -129,8 +136,25 @@ type storedRow struct {
 	request []byte // nil: the payload
 	headers string // JSON, or empty
 	origin  string
+	due     int64 // number of its row in once_due in PostgreSQL; 0: none
 
+	read struct { // as the table has it
+		rules.Row
+		status     int
+		lastSentAt time.Time
+	}
 	inserted bool // by insert: the row is new
+}
+
+// remember notes what was read.
+func (r *storedRow) remember() {
+	r.read.Row, r.read.status, r.read.lastSentAt = r.Row, r.status, r.lastSentAt
+	r.Queue = rules.QueueRetry
+}
+
+// changed reports whether the table has something else.
+func (r *storedRow) changed() bool {
+	return stored(r.Row) != r.read.Row || r.status != r.read.status || !r.lastSentAt.Equal(r.read.lastSentAt)
 }
 
 func (r *storedRow) requestToSend() []byte {
@@ -172,6 +196,7 @@ type dueRow struct {
 	lane    int64
 	calling bool
 	at      time.Time // zero: parked
+	effect  *storedRow
 }
 
 type attemptRow struct {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 const (
@@ -65,6 +66,9 @@ func (l *Ledger) Sweep(ctx context.Context) error {
 		if err := l.unparkAll(ctx); err != nil {
 			return err
 		}
+		if err := l.store.forgetDue(ctx); err != nil {
+			return err
+		}
 		return l.fold(ctx)
 	})
 }
@@ -79,7 +83,7 @@ func (l *Ledger) fold(ctx context.Context) error {
 		}
 		full := false
 		if err := l.update(ctx, groupLock{}, func(q querier, now time.Time) error {
-			if _, lite := l.store.(*sqliteStore); lite {
+			if l.store.dialect() == portable.SQLite {
 				for i, sql := range liteFold() {
 					args := []any{now}
 					if i > 0 {
@@ -103,14 +107,22 @@ func (l *Ledger) fold(ctx context.Context) error {
 const (
 	sqlParkedGroups = `SELECT kind, grp FROM once_groups WHERE parked AND state <> 2 AND (kind > $1 OR kind = $1 AND grp > $2) ORDER BY kind, grp LIMIT $3`
 
-	// %s is a locking clause. The first part reads only the index of parked rows, and is executed once: as a subquery it
+	// %[1]s tells the rows of a group apart, and %[2]s is a locking clause. The first part reads only the index of parked rows, and is executed once: as a subquery it
 	// could be executed again for each row, and lock others each time.
-	sqlUnpark = `WITH parked AS MATERIALIZED (SELECT id FROM once_due WHERE kind = $1 AND grp = $2 AND at IS NULL ORDER BY kind, grp, id LIMIT $4%s)
-UPDATE once_due SET at = $3 WHERE kind = $1 AND grp = $2 AND id IN (SELECT id FROM parked)`
+	sqlUnpark = `WITH parked AS MATERIALIZED (SELECT %[1]s FROM once_due WHERE kind = $1 AND grp = $2 AND at IS NULL ORDER BY kind, grp, %[1]s LIMIT $4%[2]s)
+UPDATE once_due SET at = $3 WHERE kind = $1 AND grp = $2 AND %[1]s IN (SELECT %[1]s FROM parked)`
 
 	sqlUnparked = `UPDATE once_groups SET parked = FALSE WHERE kind = $1 AND grp = $2
 	AND NOT EXISTS (SELECT 1 FROM once_due WHERE kind = $1 AND grp = $2 AND at IS NULL)`
 )
+
+func unparkSQL(s store, q querier) string {
+	key := "number"
+	if s.dialect() == portable.SQLite {
+		key = "id"
+	}
+	return fmt.Sprintf(sqlUnpark, key, q.forUpdate(true))
+}
 
 func (l *Ledger) unparkAll(ctx context.Context) error {
 	for last := (groupID{}); ; {
@@ -146,7 +158,7 @@ func (l *Ledger) unpark(ctx context.Context, g groupID) error {
 				more = false
 				return nil
 			}
-			n, err := q.exec(ctx, fmt.Sprintf(sqlUnpark, q.forUpdate(true)), g.kind, g.name, now, unparkChunk)
+			n, err := q.exec(ctx, unparkSQL(l.store, q), g.kind, g.name, now, unparkChunk)
 			if err != nil {
 				return err
 			}

@@ -65,11 +65,12 @@ CREATE INDEX once_groups_parked ON once_groups (kind, grp) WHERE parked AND stat
 
 -- One row per effect. Columns that an effect does not need on its way to success are null, and there is no index but
 -- the key, so the updates of a claim and a settle stay in the page. The CHECKs are the last defence against a wrong transition.
--- last_sent_at: the start of the last send, if lookups followed it.
+-- last_sent_at: the start of the last send, if lookups followed it. due: the number of its row in once_due, null once settled.
 -- state: 1 pending, 2 sending, 3 error, 4 ambiguous, 5 success, 6 failed, 7 unknown, 8 cancelled.
 CREATE TABLE once_effects (
     kind               smallint NOT NULL,
     lane               smallint NOT NULL,
+    due                bigint,
     state              smallint NOT NULL,
     status             smallint,
     epoch              bigint,
@@ -109,20 +110,34 @@ CREATE TABLE once_effects (
     CONSTRAINT once_effects_payload_size CHECK (length(payload) <= 65536 AND length(request) <= 65536)
 ) WITH (fillfactor = 45);
 
--- An effect that is not settled has one row, and a settled one has none. at: when it is to be claimed; while it is called, the
--- end of the lease; null: it is parked, because its group is paused.
+-- A row has the ids of effects of one group that are due at the same time. An effect that is not settled is in one row, whose
+-- number it has in its column due. at: when they are to be claimed; while they are called, the end of their leases; null: they are
+-- parked, because their group is paused. ids: joined by line breaks. Those of a row with calling that have been answered stay in it,
+-- and name another number or none.
+-- number: random.
 CREATE TABLE once_due (
+    number  bigint PRIMARY KEY,
     kind    smallint NOT NULL,
     lane    smallint NOT NULL,
     calling boolean NOT NULL,
     at      timestamptz,
     grp     text COLLATE "C" NOT NULL,
-    id      text COLLATE "C" NOT NULL,
-    PRIMARY KEY (kind, grp, id)
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+    ids     text COLLATE "C" NOT NULL CHECK (ids <> '')
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX once_due_at ON once_due (kind, lane, at);
+CREATE INDEX once_due_group ON once_due (kind, grp, number);
 CREATE INDEX once_due_calling ON once_due (kind, grp) WHERE calling;
-CREATE INDEX once_due_parked ON once_due (kind, grp, id) WHERE at IS NULL;
+CREATE INDEX once_due_leases ON once_due (at) WHERE calling;
+CREATE INDEX once_due_parked ON once_due (kind, grp, number) WHERE at IS NULL;
+
+-- The effects in the rows of once_due, for what reads many.
+CREATE VIEW once_due_effects AS
+SELECT d.kind, d.lane, d.calling, d.at, d.grp, i.id FROM once_due AS d CROSS JOIN unnest(string_to_array(d.ids, chr(10))) AS i(id)
+WHERE NOT d.calling OR EXISTS (SELECT 1 FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id AND e.due = d.number);
+
+-- The same, for what reads one by its key.
+CREATE VIEW once_effect_due AS
+SELECT e.kind, e.grp, e.id, d.calling, d.at FROM once_effects AS e JOIN once_due AS d ON d.number = e.due;
 
 -- One row per ended call, except a first call that ended done: the effect has that one. late: the answer came after
 -- another begin.
@@ -206,6 +221,8 @@ DROP TABLE once_totals;
 DROP TABLE once_deltas;
 DROP TABLE once_problems;
 DROP TABLE once_attempts;
+DROP VIEW once_effect_due;
+DROP VIEW once_due_effects;
 DROP TABLE once_due;
 DROP TABLE once_effects;
 DROP TABLE once_groups;

@@ -67,11 +67,12 @@ CREATE INDEX once_groups_parked ON once_groups (kind, grp) WHERE parked AND stat
 
 -- One row per effect. Columns that an effect does not need on its way to success are null, and there is no index but
 -- the key. The CHECKs are the last defence against a wrong transition.
--- last_sent_at: the start of the last send, if lookups followed it.
+-- last_sent_at: the start of the last send, if lookups followed it. due: null, for PostgreSQL alone.
 -- state: 1 pending, 2 sending, 3 error, 4 ambiguous, 5 success, 6 failed, 7 unknown, 8 cancelled.
 CREATE TABLE once_effects (
     kind               INTEGER NOT NULL,
     lane               INTEGER NOT NULL,
+    due                INTEGER,
     state              INTEGER NOT NULL,
     status             INTEGER,
     epoch              INTEGER,
@@ -125,6 +126,10 @@ CREATE TABLE once_due (
 CREATE INDEX once_due_at ON once_due (kind, lane, at);
 CREATE INDEX once_due_calling ON once_due (kind, grp) WHERE calling;
 CREATE INDEX once_due_parked ON once_due (kind, grp, id) WHERE at IS NULL;
+
+-- In PostgreSQL a row of once_due has many effects.
+CREATE VIEW once_due_effects AS SELECT kind, lane, calling, at, grp, id FROM once_due;
+CREATE VIEW once_effect_due AS SELECT kind, grp, id, calling, at FROM once_due;
 
 -- One row per ended call, except a first call that ended done: the effect has that one. late: the answer came after
 -- another begin.
@@ -208,6 +213,8 @@ DROP TABLE once_totals;
 DROP TABLE once_deltas;
 DROP TABLE once_problems;
 DROP TABLE once_attempts;
+DROP VIEW once_effect_due;
+DROP VIEW once_due_effects;
 DROP TABLE once_due;
 DROP TABLE once_effects;
 DROP TABLE once_groups;

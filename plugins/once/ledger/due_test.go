@@ -1,0 +1,177 @@
+package ledger
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// dueRows returns the number of ids in each row of once_due that meets a condition, the largest first.
+func (l *Ledger) dueRows(t *testing.T, condition string) (sizes []int) {
+	rows, err := l.store.(*postgres).cold.Query(t.Context(), `SELECT cardinality(string_to_array(ids, chr(10))) AS n FROM once_due WHERE `+condition+` ORDER BY n DESC`)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var n int
+		require.NoError(t, rows.Scan(&n))
+		sizes = append(sizes, n)
+	}
+	require.NoError(t, rows.Err())
+	return sizes
+}
+
+// A claim leaves what it does not take in its row. The row of its calls is deleted with the last answer, however many
+// transactions store the answers.
+func TestEffectsThatAreDueTogetherShareARow(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 120)...)
+		require.Equal(t, []int{dueIDs, dueIDs, 20}, l.dueRows(t, "NOT calling"))
+		lane := int(laneOf("acme"))
+		claimed, err := l.Claim(t.Context(), "invoice", lane, 8)
+		require.NoError(t, err)
+		require.Len(t, claimed, 8)
+		require.Contains(t, [][]int{{dueIDs, dueIDs - 8, 20}, {dueIDs, dueIDs, 12}}, l.dueRows(t, "NOT calling"), "one row was shortened")
+		require.Equal(t, []int{8}, l.dueRows(t, "calling"))
+		require.Equal(t, 112, l.countDue(t, "NOT calling"))
+
+		mustSettle(t, l, end(claimed[0], rules.Done), end(claimed[1], rules.Done), end(claimed[2], rules.TryAgain))
+		require.Equal(t, []int{8}, l.dueRows(t, "calling"), "five are called")
+		require.Equal(t, 5, l.countDue(t, "calling"))
+		b, err := l.Backlog(t.Context(), "invoice")
+		require.NoError(t, err)
+		require.EqualValues(t, 5, b.Calling)
+		require.EqualValues(t, 113, b.Waiting)
+		require.EqualValues(t, 5, mustStatus(t, l, acme).Calling)
+		require.EqualValues(t, 5, mustHeld(t, l, key("acme", 0)).Calling)
+		for range 2 {
+			mustSettle(t, l, end(claimed[3], rules.Done), end(claimed[4], rules.Unclear)) // the second time is a repetition
+		}
+		require.Equal(t, []int{8}, l.dueRows(t, "calling"))
+		mustSettle(t, l, end(claimed[5], rules.Done), end(claimed[6], rules.Done), end(claimed[7], rules.Done))
+		require.Empty(t, l.dueRows(t, "calling"))
+		require.Equal(t, 114, l.countDue(t, "NOT calling"))
+	})
+}
+
+// A row of calls whose answers other processes have stored is deleted after its leases, and one with a call never.
+func TestASweepForgetsRowsWithoutACall(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		a, b := h.open(t), h.open(t, as("b"))
+		mustAccept(t, a, records("acme", 3)...)
+		mustAccept(t, a, records("zeta", 2)...)
+		var answers []End
+		for _, c := range claimAll(t, a, "invoice") {
+			if c.Key != key("zeta", 1) {
+				answers = append(answers, end(c, rules.Done))
+			}
+		}
+		mustSettle(t, b, answers...)
+		require.NoError(t, a.Sweep(t.Context()))
+		require.Equal(t, []int{3, 2}, a.dueRows(t, "calling"), "the leases last")
+		h.advance(time.Minute)
+		require.NoError(t, b.Sweep(t.Context()))
+		require.Equal(t, []int{2}, a.dueRows(t, "calling"), "one has a call")
+		again := claimAll(t, b, "invoice")
+		require.Len(t, again, 1)
+		require.Equal(t, key("zeta", 1), again[0].Key)
+		require.Equal(t, []int{1}, a.dueRows(t, "calling"))
+	})
+}
+
+// A claim finds the expired leases of a killed process also among those that were answered, and takes no more than
+// it may.
+func TestAClaimTakesAPartOfExpiredLeases(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		killed, l := h.open(t), h.open(t, as("b"))
+		mustAccept(t, killed, records("acme", 10)...)
+		claimed := claimAll(t, killed, "invoice")
+		mustSettle(t, l, end(claimed[0], rules.Done), end(claimed[4], rules.Rejected), end(claimed[9], rules.Done))
+		h.advance(time.Minute)
+		met := map[Key]bool{}
+		for n := range 3 {
+			again, err := l.Claim(t.Context(), "invoice", int(laneOf("acme")), 3)
+			require.NoError(t, err)
+			require.Len(t, again, []int{3, 3, 1}[n])
+			for _, c := range again {
+				require.EqualValues(t, 2, c.Epoch)
+				met[c.Key] = true
+			}
+		}
+		require.Len(t, met, 7)
+		require.Zero(t, l.countDue(t, "NOT calling"))
+		require.Equal(t, 7, l.countDue(t, "calling"))
+	})
+}
+
+// What a cancellation or an operator settles while it waits leaves its row, and others stay in it.
+func TestASettledEffectLeavesTheRowThatItWaitsIn(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 3)...)
+		for _, c := range claimAll(t, l, "invoice") {
+			o := rules.Unclear
+			if c.ID == "n1" {
+				o = rules.TryAgain
+			}
+			mustSettle(t, l, end(c, o))
+			if c.ID == "n2" { // a failure later: its lookups are used up
+				require.Equal(t, rules.Ambiguous, mustExplain(t, l, c.Key).Row.State)
+			}
+		}
+		h.advance(2 * time.Hour) // the keys are old
+		for _, c := range claimAll(t, l, "invoice") {
+			mustSettle(t, l, end(c, rules.Unrecognized))
+		}
+		// Two rows with one time would be one, so the ids are put together here.
+		s := l.store.(*postgres)
+		_, err := s.cold.Exec(t.Context(), `DELETE FROM once_due`)
+		require.NoError(t, err)
+		_, err = s.cold.Exec(t.Context(), `INSERT INTO once_due (number, kind, lane, calling, at, grp, ids) SELECT 7, kind, lane, FALSE, now(), grp, string_agg(id, chr(10)) FROM once_effects GROUP BY kind, lane, grp`)
+		require.NoError(t, err)
+		_, err = s.cold.Exec(t.Context(), `UPDATE once_effects SET due = 7`)
+		require.NoError(t, err)
+		require.NoError(t, l.Resolve(t.Context(), key("acme", 2), rules.Resolution{Done: true, Receipt: "found", Who: "kim", Why: "their list", Force: true}))
+		require.Equal(t, []int{2}, l.dueRows(t, "TRUE"))
+		require.Equal(t, 2, l.countDue(t, "TRUE"))
+		c, err := l.Cancel(t.Context(), acme, operator)
+		require.NoError(t, err)
+		require.Equal(t, Cancellation{Cancelled: 1, Ambiguous: 1}, c)
+		require.Equal(t, []int{1}, l.dueRows(t, "TRUE"))
+		require.NoError(t, l.Resolve(t.Context(), key("acme", 0), rules.Resolution{Done: true, Receipt: "found", Who: "kim", Why: "their list", Force: true}))
+		require.Empty(t, l.dueRows(t, "TRUE"))
+	})
+}
+
+// An id of 100 bytes and effects with a time of their own make other rows, and no row is large enough to be compressed.
+func TestARowOfDueEffectsIsBounded(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		var all []Record
+		for n := range 60 {
+			r := record("acme", n)
+			r.ID = fmt.Sprintf("%s%02d", strings.Repeat("x", maxKeyBytes-2), n)
+			if n%20 == 0 {
+				r.NotBefore = l.clock(t).Add(time.Duration(n+1) * time.Hour)
+			}
+			all = append(all, r)
+		}
+		mustAccept(t, l, all...)
+		var largest int
+		require.NoError(t, l.store.(*postgres).cold.QueryRow(t.Context(), `SELECT max(length(ids)) FROM once_due`).Scan(&largest))
+		require.LessOrEqual(t, largest, dueBytes+len(idSeparator))
+		require.Equal(t, []int{1, 1, 1}, l.dueRows(t, "at > now()"))
+		require.Len(t, claimAll(t, l, "invoice"), 57)
+		require.Equal(t, []int{57}, l.dueRows(t, "calling"))
+	})
+}

@@ -1,0 +1,298 @@
+package ledger
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// In PostgreSQL a row of once_due has many effects: docs/decisions/0036-rows-of-due-effects.md. This file decides
+// which, and the rest of the package writes one dueRow per effect.
+
+const (
+	// dueIDs and dueBytes bound a row of once_due that waits. A claim that takes a part of it writes the rest
+	// again, and a text of more than 2,000 bytes would be compressed.
+	dueIDs, dueBytes = 50, 1800
+
+	// idSeparator is in no id, because an id has no control characters.
+	idSeparator = "\n"
+)
+
+// newDueNumber returns the number of a row of once_due. It is random, so nobody has to be asked for it.
+func newDueNumber() int64 { return 1 + rand.Int64N(math.MaxInt64) }
+
+// dueGroup is what the effects of one row of once_due have in common.
+type dueGroup struct {
+	groupID
+	lane    int64
+	calling bool
+	at      int64 // Unix microseconds; 0: parked
+}
+
+// newDue is a row of once_due to insert.
+type newDue struct {
+	dueGroup
+	number int64
+	at     time.Time
+	ids    []string
+	bytes  int
+}
+
+// dueInserts collects rows of once_due.
+type dueInserts struct {
+	rows []*newDue
+	open map[dueGroup]*newDue // that may get further ids
+}
+
+// add gives an effect a new row of once_due.
+func (c *dueInserts) add(r *storedRow, calling bool, at time.Time) {
+	g := dueGroup{groupID: r.of(), lane: r.lane, calling: calling}
+	if !at.IsZero() {
+		g.at = at.UnixMicro()
+	}
+	row := c.open[g]
+	// The effects of a claim stay together, because the answer of the last one deletes their row.
+	if row == nil || !calling && (len(row.ids) == dueIDs || row.bytes+len(r.id) > dueBytes) {
+		row = &newDue{dueGroup: g, number: newDueNumber(), at: at}
+		if c.open == nil {
+			c.open = map[dueGroup]*newDue{}
+		}
+		c.open[g] = row
+		c.rows = append(c.rows, row)
+	}
+	row.ids, row.bytes = append(row.ids, r.id), row.bytes+len(r.id)+len(idSeparator)
+	r.due = row.number
+}
+
+// number gives rows to accept their numbers. acceptSQL makes the rows of once_due of what is new.
+func number(rows []*storedRow) {
+	var c dueInserts
+	for _, r := range rows {
+		if r.due = 0; r.State.Settled() {
+			continue
+		}
+		at := r.AcceptedAt
+		if r.NextAttemptAt.After(at) {
+			at = r.NextAttemptAt
+		}
+		c.add(r, false, at)
+	}
+}
+
+// lockedDue is a row of once_due that a claim has locked.
+type lockedDue struct {
+	number int64
+	ids    []string        // without those that were answered
+	left   map[string]bool // ids that this transaction moves or settles
+	parked bool
+}
+
+func (d *lockedDue) rest() []string {
+	return slices.DeleteFunc(slices.Clone(d.ids), func(id string) bool { return d.left[id] })
+}
+
+// dueChanges is what a transaction writes to once_due.
+type dueChanges struct {
+	dueInserts
+	changed []*storedRow       // effects to update
+	deleted []int64            // numbers
+	ended   map[int64]int      // calls of other rows whose end is stored, by number
+	removed map[int64][]string // ids to take from other rows that wait
+}
+
+// planDue turns what changes for effects into what changes for rows of once_due. An effect that gets another row is
+// updated, too, because it has the number.
+func (tx *pgTransaction) planDue(w *writeSet) *dueChanges {
+	c := &dueChanges{changed: w.rows, ended: map[int64]int{}, removed: map[int64][]string{}}
+	updated := make(map[*storedRow]bool, len(w.rows))
+	for _, r := range w.rows {
+		updated[r] = true
+	}
+	for _, d := range w.settled {
+		tx.leave(c, d.effect)
+		d.effect.due = 0
+	}
+	for _, d := range w.due {
+		if locked := tx.locked[d.effect.due]; locked != nil && d.at.IsZero() {
+			locked.parked = true // with all of its effects, which are of the same group
+			continue
+		}
+		tx.leave(c, d.effect)
+		c.add(d.effect, d.calling, d.at)
+		if !updated[d.effect] {
+			c.changed = append(c.changed, d.effect)
+		}
+	}
+	slices.SortFunc(c.changed, func(a, b *storedRow) int { return compareKeys(a.rowKey, b.rowKey) })
+	for _, number := range slices.Sorted(maps.Keys(tx.locked)) {
+		if len(tx.locked[number].rest()) == 0 {
+			c.deleted = append(c.deleted, number)
+		}
+	}
+	if len(tx.locked) == 0 { // a claim waits for no row of once_due
+		c.deleted = append(c.deleted, tx.s.batches.complete(c.ended)...)
+	}
+	return c
+}
+
+// leave notes that an effect is in its row of once_due no more.
+func (tx *pgTransaction) leave(c *dueChanges, r *storedRow) {
+	switch locked := tx.locked[r.due]; {
+	case r.due == 0:
+	case locked != nil:
+		locked.left[r.id] = true
+	case r.read.LeaseUntil.IsZero():
+		c.removed[r.due] = append(c.removed[r.due], r.id)
+	default:
+		c.ended[r.due]++
+	}
+}
+
+// queue adds the statements. Rows of once_due are written after the effects: see the package comment.
+func (c *dueChanges) queue(b *pgx.Batch, tx *pgTransaction) {
+	if len(c.rows) > 0 {
+		var numbers, kinds, lanes []int64
+		var calling []bool
+		var at []pgtype.Timestamptz
+		var groups, ids []string
+		for _, r := range c.rows {
+			numbers, kinds, lanes, calling = append(numbers, r.number), append(kinds, r.kind), append(lanes, r.lane), append(calling, r.calling)
+			at, groups, ids = append(at, stamp(r.at)), append(groups, r.name), append(ids, strings.Join(r.ids, idSeparator))
+		}
+		if len(c.rows) == 1 {
+			b.Queue(pgAddDue, numbers[0], kinds[0], lanes[0], calling[0], at[0], groups[0], ids[0])
+		} else {
+			b.Queue(pgAddAllDue, numbers, kinds, lanes, calling, at, groups, ids)
+		}
+	}
+	for _, number := range slices.Sorted(maps.Keys(tx.locked)) {
+		locked := tx.locked[number]
+		rest := locked.rest()
+		switch ids := strings.Join(rest, idSeparator); {
+		case len(rest) == 0:
+		case locked.parked:
+			b.Queue(pgParkDue, number, ids)
+		case len(locked.left) > 0:
+			b.Queue(pgShortenDue, number, ids)
+		}
+	}
+	for _, number := range slices.Sorted(maps.Keys(c.removed)) {
+		b.Queue(pgRemoveDue, number, c.removed[number])
+		b.Queue(pgDeleteRemovedDue, number, c.removed[number])
+	}
+	if len(c.deleted) > 0 {
+		slices.Sort(c.deleted)
+		b.Queue(pgDeleteDue, c.deleted)
+	}
+}
+
+// dueBatches counts the answers of the calls of this instance by row of once_due. Nothing is decided by it: the
+// transaction that stores the last answer deletes the row, and a row without a call is deleted once its leases have ended,
+// by a claim or a sweep.
+type dueBatches struct {
+	mu    sync.Mutex
+	calls map[int64]*dueBatch
+	spent []int64 // completed by transactions that ended at the same time
+}
+
+type dueBatch struct {
+	left  int // calls whose end is not committed
+	until time.Time
+}
+
+// complete returns the rows that are without a call when the ended calls are committed, and those that were before.
+// Only what is committed counts, since a row must not be deleted while an effect may still have its number.
+func (s *dueBatches) complete(ended map[int64]int) (numbers []int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	numbers, s.spent = s.spent, nil
+	for number, n := range ended {
+		if b := s.calls[number]; b != nil && b.left == n {
+			numbers = append(numbers, number)
+		}
+	}
+	return numbers
+}
+
+// committed notes what a transaction has committed.
+func (s *dueBatches) committed(c *dueChanges, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for number, n := range c.ended {
+		b := s.calls[number]
+		if b == nil {
+			continue
+		}
+		if b.left -= n; b.left == 0 {
+			delete(s.calls, number)
+			if !slices.Contains(c.deleted, number) {
+				s.spent = append(s.spent, number)
+			}
+		}
+	}
+	added := false
+	for _, row := range c.rows {
+		if row.calling && !row.at.IsZero() {
+			if s.calls == nil {
+				s.calls = map[int64]*dueBatch{}
+			}
+			s.calls[row.number], added = &dueBatch{left: len(row.ids), until: row.at}, true
+		}
+	}
+	if added && len(s.calls) > 100 { // what others have answered is found by its time
+		maps.DeleteFunc(s.calls, func(_ int64, b *dueBatch) bool { return b.until.Before(now) })
+	}
+}
+
+// lockDue locks rows of once_due that are due, the oldest first, until they have enough effects. How many rows that
+// takes is known after the first claims.
+func (tx *pgTransaction) lockDue(b *pgx.Batch, d *dueRequest, read *readResult, rows int, got, total *int) {
+	known := make([]int64, 0, len(tx.locked))
+	for number := range tx.locked {
+		known = append(known, number)
+	}
+	b.Queue(pgLockDue, d.kind, d.lane, rows, tx.s.skewMicros(), known).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			locked, group, ids := &lockedDue{left: map[string]bool{}}, "", ""
+			if err := rows.Scan(&locked.number, &group, &ids); err != nil {
+				return err
+			}
+			*got++
+			tx.locked[locked.number] = locked
+			if ids == "" {
+				continue
+			}
+			locked.ids = strings.Split(ids, idSeparator)
+			*total += len(locked.ids)
+			for _, id := range locked.ids {
+				if len(read.due) < d.limit {
+					key := rowKey{d.kind, group, id}
+					read.due, tx.dueOf[key] = append(read.due, key), locked.number
+				}
+			}
+		}
+		return rows.Err()
+	})
+}
+
+// rowsFor estimates how many rows of once_due have so many effects.
+func (s *postgres) rowsFor(effects int) int {
+	per := s.effectsPerRow.Load()
+	return max(1, min(effects, int(math.Ceil(float64(effects)*16/float64(max(per, 16))))))
+}
+
+// learnRows keeps a moving average of the effects per row, in sixteenths.
+func (s *postgres) learnRows(rows, effects int) {
+	if rows > 0 {
+		per := s.effectsPerRow.Load()
+		s.effectsPerRow.Store(cmp.Or(per, 16) + (int64(effects*16/rows)-cmp.Or(per, 16))/4)
+	}
+}
