@@ -6,9 +6,13 @@
 //
 // # Non-obvious
 //
-//   - An effect that is not settled has exactly one row in once_due, and a settled one has none. Both
+//   - An effect that is not settled is in exactly one row of once_due, and a settled one is in none. Both
 //     are written in one transaction, so no effect is ever without a time at which it is looked at. While
 //     an effect is called that time is the end of its lease.
+//   - In PostgreSQL effects of a group that are due together share a row, and each has its number. Calls
+//     that were answered stay in the row of their claim until all of them are, and name it no more:
+//     docs/decisions/0036-rows-of-due-effects.md. The views once_due_effects and once_effect_due are the
+//     same in both databases.
 //   - A claim that meets an effect of a paused group parks its row: the time becomes null, and the group
 //     is marked. A paused group is therefore met once and costs nothing afterwards. Sweep unparks the
 //     marked groups that are not paused, and only removes the mark when nothing is parked.
@@ -27,7 +31,8 @@
 //   - A claim takes due rows that are free, then the locks of their groups in shared mode, then effects
 //     that are free, then rows of groups. It never waits for a due row or an effect.
 //   - A settle, a cancellation and an operator's action wait for effects, in the order of their keys, and
-//     write their due rows afterwards. A claim that holds such a due row does not wait for the effect.
+//     write their due rows afterwards. A claim that holds such a due row does not wait for the effect,
+//     and it writes only due rows that it has locked or made.
 //     An operator's action takes the lock of the group after the effect, because a claim that waits for
 //     the group may hold the due row that a settle of the same effect waits for.
 //   - A pause, a resume and the first part of a cancellation take the lock of one group exclusively and

@@ -86,6 +86,26 @@ func TestASweepForgetsRowsWithoutACall(t *testing.T) {
 	})
 }
 
+// An answer that was committed and is lost by a failover leaves its call in its row, where the next claim finds it.
+func TestALostAnswerStrandsNoEffect(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 2)...)
+		claimed := claimAll(t, l, "invoice")
+		s := l.store.(*postgres)
+		_, err := s.cold.Exec(t.Context(), `CREATE TABLE backup AS SELECT * FROM once_effects`)
+		require.NoError(t, err)
+		mustSettle(t, l, end(claimed[0], rules.Done))
+		_, err = s.cold.Exec(t.Context(), `UPDATE once_effects AS e SET state = b.state, settled_at = NULL, lease_until = b.lease_until, due = b.due FROM backup AS b WHERE b.id = e.id AND e.id = 'n0'`)
+		require.NoError(t, err)
+		mustSettle(t, l, end(claimed[1], rules.Done))
+		require.Equal(t, 1, l.countDue(t, "calling"))
+		h.advance(time.Minute)
+		require.Len(t, claimAll(t, l, "invoice"), 1)
+	})
+}
+
 // A claim finds the expired leases of a killed process also among those that were answered, and takes no more than
 // it may.
 func TestAClaimTakesAPartOfExpiredLeases(t *testing.T) {

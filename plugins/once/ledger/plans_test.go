@@ -61,6 +61,7 @@ func hotStatements() []planned {
 		{name: "shorten due", sql: pgShortenDue, args: []string{"100", "'x'"}, via: due, rows: 1},
 		{name: "park due", sql: pgParkDue, args: []string{"100", "'x'"}, via: due, rows: 1},
 		{name: "delete due", sql: pgDeleteDue, args: []string{"ARRAY[100, 200]"}, via: due, rows: 2},
+		{name: "delete ended due", sql: pgDeleteEndedDue, args: []string{"ARRAY[1000100, 1000200]"}, via: both, rows: 2},
 		{name: "remove due", sql: pgRemoveDue, args: []string{"100", "ARRAY['n400']"}, via: due, rows: 1},
 		{name: "delete removed due", sql: pgDeleteRemovedDue, args: []string{"100", "ARRAY['n400']"}, via: due, rows: 1},
 		{name: "begin effects", sql: pgBeginEffects, args: append(append(keys[:3:3], repeated("100")), "2", "1", "1", "now()", "now()", "now()", "now()", "'a'"), via: effects, rows: 8},

@@ -102,10 +102,11 @@ func (d *lockedDue) rest() []string {
 // dueChanges is what a transaction writes to once_due.
 type dueChanges struct {
 	dueInserts
-	changed []*storedRow       // effects to update
-	deleted []int64            // numbers
-	ended   map[int64]int      // calls of other rows whose end is stored, by number
-	removed map[int64][]string // ids to take from other rows that wait
+	changed  []*storedRow       // effects to update
+	deleted  []int64            // numbers of rows that it has locked and that are empty
+	complete []int64            // numbers of rows whose last answer this transaction may have
+	ended    map[int64]int      // calls of other rows whose end is stored, by number
+	removed  map[int64][]string // ids to take from other rows that wait
 }
 
 // planDue turns what changes for effects into what changes for rows of once_due. An effect that gets another row is
@@ -138,7 +139,7 @@ func (tx *pgTransaction) planDue(w *writeSet) *dueChanges {
 		}
 	}
 	if len(tx.locked) == 0 { // a claim waits for no row of once_due
-		c.deleted = append(c.deleted, tx.s.batches.complete(c.ended)...)
+		c.complete = tx.s.batches.complete(c.ended)
 	}
 	return c
 }
@@ -189,14 +190,17 @@ func (c *dueChanges) queue(b *pgx.Batch, tx *pgTransaction) {
 		b.Queue(pgDeleteRemovedDue, number, c.removed[number])
 	}
 	if len(c.deleted) > 0 {
-		slices.Sort(c.deleted)
 		b.Queue(pgDeleteDue, c.deleted)
+	}
+	if len(c.complete) > 0 {
+		slices.Sort(c.complete)
+		b.Queue(pgDeleteEndedDue, c.complete)
 	}
 }
 
-// dueBatches counts the answers of the calls of this instance by row of once_due. Nothing is decided by it: the
-// transaction that stores the last answer deletes the row, and a row without a call is deleted once its leases have ended,
-// by a claim or a sweep.
+// dueBatches counts the answers of the calls of this instance by row of once_due, so that the transaction that stores
+// the last answer looks whether it can delete the row. Nothing else depends on the counts, which a killed process or the
+// answer of another one makes wrong: a row without a call is also deleted when its leases have ended, by a claim or a sweep.
 type dueBatches struct {
 	mu    sync.Mutex
 	calls map[int64]*dueBatch
@@ -209,7 +213,6 @@ type dueBatch struct {
 }
 
 // complete returns the rows that are without a call when the ended calls are committed, and those that were before.
-// Only what is committed counts, since a row must not be deleted while an effect may still have its number.
 func (s *dueBatches) complete(ended map[int64]int) (numbers []int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +236,7 @@ func (s *dueBatches) committed(c *dueChanges, now time.Time) {
 		}
 		if b.left -= n; b.left == 0 {
 			delete(s.calls, number)
-			if !slices.Contains(c.deleted, number) {
+			if !slices.Contains(c.complete, number) {
 				s.spent = append(s.spent, number)
 			}
 		}

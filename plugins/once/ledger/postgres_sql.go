@@ -56,6 +56,12 @@ SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::bool[], $
 	// A condition of the only index on the number has no other plan, also in a table that was empty when it was planned.
 	pgDeleteDue = `DELETE FROM once_due WHERE number = ANY ($1::bigint[])`
 
+	// A failover may have lost an answer that was committed. Then an effect still has the number.
+	pgDeleteEndedDue = `DELETE FROM once_due AS d WHERE d.number = ANY ($1::bigint[]) AND NOT EXISTS (` + pgCallsOfDue + `)`
+
+	pgCallsOfDue = `SELECT 1 FROM unnest(string_to_array(d.ids, chr(10))) AS i(id)
+	JOIN LATERAL (SELECT e.due FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id OFFSET 0) AS e ON e.due = d.number`
+
 	// Effects that are settled while they wait: by a cancellation, or by an operator. A row keeps at least one id.
 	// Its ids are those after a wait for a claim.
 	pgRemoveDue = `UPDATE once_due AS d SET ids = array_to_string(ARRAY(SELECT i.id FROM unnest(string_to_array(d.ids, chr(10))) AS i(id) WHERE i.id <> ALL ($2::text[])), chr(10))
@@ -69,9 +75,7 @@ WHERE d.number = $1 AND NOT string_to_array(d.ids, chr(10)) <@ $2::text[]`
 	// Rows of calls that all were answered, when their leases have ended. No effect gets the number of a row later on.
 	pgAnyEndedDue = `SELECT 1 FROM once_due WHERE calling AND at <= $1 LIMIT 1`
 
-	pgForgetDue = `WITH ended AS MATERIALIZED (SELECT d.number FROM once_due AS d WHERE d.calling AND d.at <= $1 AND NOT EXISTS (
-	SELECT 1 FROM unnest(string_to_array(d.ids, chr(10))) AS i(id)
-	JOIN LATERAL (SELECT e.due FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id OFFSET 0) AS e ON e.due = d.number)
+	pgForgetDue = `WITH ended AS MATERIALIZED (SELECT d.number FROM once_due AS d WHERE d.calling AND d.at <= $1 AND NOT EXISTS (` + pgCallsOfDue + `)
 	LIMIT $2 FOR UPDATE SKIP LOCKED)
 DELETE FROM once_due WHERE number IN (SELECT number FROM ended)`
 
