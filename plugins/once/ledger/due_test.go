@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -193,5 +194,47 @@ func TestARowOfDueEffectsIsBounded(t *testing.T) {
 		require.Equal(t, []int{1, 1, 1}, l.dueRows(t, "at > now()"))
 		require.Len(t, claimAll(t, l, "invoice"), 57)
 		require.Equal(t, []int{57}, l.dueRows(t, "calling"))
+	})
+}
+
+// The fence is the row of an effect: an answer waits for whoever has it and then compares the epoch, and a claim leaves it.
+func TestTheRowOfAnEffectIsTheFence(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 2)...)
+		claimed := claimAll(t, l, "invoice")
+		other := h.begin(t)
+		var pid int
+		require.NoError(t, other.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid))
+		_, err := other.Exec(t.Context(), `UPDATE once_effects SET epoch = 2 WHERE id = 'n0'`)
+		require.NoError(t, err)
+		settled := make(chan []SettledResult, 1)
+		go func() {
+			results, _ := l.Settle(context.WithoutCancel(t.Context()), []End{end(claimed[0], rules.Done)})
+			settled <- results
+		}()
+		require.Eventually(t, func() bool {
+			var n int
+			return other.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))`, pid).Scan(&n) == nil && n > 0
+		}, 2*time.Minute, time.Millisecond, "the answer waits")
+		require.NoError(t, other.Commit(t.Context()))
+		results := <-settled
+		if results[0].Err == nil { // on a busy machine the wait may have been too long for it
+			require.True(t, results[0].Stale)
+		}
+		require.Equal(t, rules.Sending, mustExplain(t, l, key("acme", 0)).Row.State)
+
+		h.advance(time.Minute)
+		other = h.begin(t)
+		_, err = other.Exec(t.Context(), `SELECT 1 FROM once_effects WHERE id = 'n0' FOR UPDATE`)
+		require.NoError(t, err)
+		again := claimAll(t, l, "invoice")
+		require.Len(t, again, 1)
+		require.Equal(t, key("acme", 1), again[0].Key)
+		require.NoError(t, other.Rollback(t.Context()))
+		again = claimAll(t, l, "invoice")
+		require.Len(t, again, 1)
+		require.Equal(t, key("acme", 0), again[0].Key)
 	})
 }

@@ -1,0 +1,123 @@
+package ledger
+
+import (
+	"errors"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+func (m *model) steer(l *Ledger) {
+	k, ok := m.known()
+	if !ok {
+		return
+	}
+	g, ctx := k.of(), m.t.Context()
+	cancelled := m.state(g) == rules.GroupCancelled
+	switch choice := m.rnd.IntN(8); {
+	case choice < 4:
+		if err := l.Pause(ctx, g, operator); cancelled {
+			require.ErrorIs(m.t, err, ErrCancelled)
+		} else {
+			require.NoError(m.t, err)
+			m.groups[g] = rules.GroupPaused
+		}
+	case choice < 7:
+		if err := l.Resume(ctx, g, operator); cancelled {
+			require.ErrorIs(m.t, err, ErrCancelled)
+		} else {
+			require.NoError(m.t, err)
+			m.groups[g] = rules.GroupRunning
+		}
+	default:
+		c, err := l.Cancel(ctx, g, operator)
+		require.NoError(m.t, err)
+		m.groups[g] = rules.GroupCancelled
+		want := Cancellation{}
+		for k, row := range m.rows {
+			if k.of() != g || row.State.Settled() {
+				continue
+			}
+			m.apply(l, k, row, rules.Event{Kind: rules.EventCancel}, true)
+			switch m.rows[k].State {
+			case rules.Cancelled:
+				want.Cancelled++
+			case rules.Sending:
+				want.Calling++
+			case rules.Ambiguous:
+				want.Ambiguous++
+			}
+		}
+		require.Equal(m.t, want, c, m)
+	}
+}
+
+func (m *model) sweep(l *Ledger) {
+	require.NoError(m.t, l.Sweep(m.t.Context()))
+	due, after := m.readDue(l), l.clock(m.t)
+	for k, at := range m.due {
+		if at.IsZero() && m.state(k.of()) != rules.GroupPaused {
+			now := due[k]
+			require.False(m.t, now.IsZero() || now.Before(m.began) || now.After(after), "%s is due again\n%s", k.text(), m)
+			m.due[k] = now
+		}
+	}
+	n := 0
+	require.NoError(m.t, l.store.read(m.t.Context(), func(q querier, _ time.Time) error {
+		return q.query(m.t.Context(), func(r scanner) error { return r.Scan(&n) }, `SELECT count(*) FROM once_deltas`)
+	}))
+	require.Zero(m.t, n, "all counts are in the totals")
+	require.Zero(m.t, m.endedRows(l, m.began), "rows of ended leases whose calls were all answered\n%s", m)
+}
+
+// operate replays or resolves an effect, as an operator does.
+func (m *model) operate(l *Ledger) {
+	k, ok := m.known()
+	if !ok {
+		return
+	}
+	late := false
+	for c, o := range m.late {
+		late = late || c.key == k && o == rules.Done
+	}
+	row := m.rows[k]
+	ev := rules.Event{Kind: rules.EventReplay, Group: m.state(k.of())}
+	var err error
+	if m.rnd.IntN(2) == 0 {
+		err = l.Replay(m.t.Context(), k, operator)
+		if late && !row.MaybeDone {
+			row.MaybeDone, row.FirstSentAt = true, row.AcceptedAt
+		}
+		if _, _, d := policyOf(k.Kind).Apply(row, withNow(ev, l.clock(m.t))); d.Refused != 0 {
+			row = m.rows[k]
+		}
+	} else {
+		r := rules.Resolution{Who: "kim", Why: "their book", Force: m.rnd.IntN(2) == 0}
+		if r.Done = m.rnd.IntN(2) == 0; r.Done {
+			r.Receipt = "found"
+		}
+		err = l.Resolve(m.t.Context(), k, r)
+		if late && !r.Done && !r.Force {
+			var refused *RefusedError
+			require.ErrorAs(m.t, err, &refused)
+			require.True(m.t, refused.Late)
+			return
+		}
+		ev.Kind, ev.Resolution = rules.EventResolve, r
+	}
+	d := m.apply(l, k, row, ev, true)
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		require.Equal(m.t, d.Refused, refused.Refusal, m)
+		return
+	}
+	require.NoError(m.t, err)
+	require.Zero(m.t, d.Refused, m)
+}
+
+func withNow(ev rules.Event, now time.Time) rules.Event {
+	ev.Now = now
+	return ev
+}
