@@ -238,3 +238,40 @@ func TestTheRowOfAnEffectIsTheFence(t *testing.T) {
 		require.Equal(t, key("acme", 0), again[0].Key)
 	})
 }
+
+// The statement of a first answer sets few columns, and an answer that changes others takes the general one.
+func TestAnEffectThatIsDoneHasNoTroubleAnyMore(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 2)...)
+		claimed := claimAll(t, l, "invoice")
+		mustSettle(t, l, end(claimed[0], rules.TryAgain), end(claimed[1], rules.Done))
+		require.Equal(t, "c", mustExplain(t, l, key("acme", 0)).Row.LastClass)
+		h.advance(time.Minute)
+		again := claimAll(t, l, "invoice")
+		require.Len(t, again, 1)
+		require.Equal(t, 2, again[0].Number)
+		mustSettle(t, l, end(again[0], rules.Done))
+		for _, id := range []int{0, 1} {
+			row := mustExplain(t, l, key("acme", id)).Row
+			require.Equal(t, []any{rules.Success, "", "", int64(2 - id)}, []any{row.State, row.LastClass, row.LastError, row.Epoch})
+		}
+	})
+}
+
+// An id in a row of once_due means nothing when its effect names another row.
+func TestAnIDInAnotherRowMeansNothing(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, records("acme", 2)...)
+		claimed := claimAll(t, l, "invoice")
+		_, err := l.store.(*postgres).cold.Exec(t.Context(), `INSERT INTO once_due SELECT 99, kind, lane, FALSE, now() - interval '1 hour', grp, ids FROM once_due`)
+		require.NoError(t, err)
+		require.Empty(t, claimAll(t, l, "invoice"))
+		require.Equal(t, []int{2}, l.dueRows(t, "TRUE"), "the claim has deleted the other one")
+		mustSettle(t, l, end(claimed[0], rules.Done), end(claimed[1], rules.Done))
+		require.Empty(t, l.dueRows(t, "TRUE"))
+	})
+}
