@@ -2,12 +2,12 @@ package promotion
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
@@ -16,20 +16,31 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // Commands implements app.Commander.
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
-	return cli.Commands(h, cli.Env{
-		Kafka: p.kafka, DeadLetters: p.dead, Plugin: payout.OutboxName, DeadLetterID: payout.DeadLetterID,
-		Settings: p.commandSettings, Connections: p.connections, Resources: commandResources{p},
-	})
+	return cli.Commands(h, cli.Env{Env: p.campaigns(), Kafka: p.kafka, Connections: p.connections, MoneyURL: p.moneyURL})
 }
 
-func (p *Plugin) commandSettings() cli.Settings {
+// campaigns is what commands and pages use.
+func (p *Plugin) campaigns() campaign.Env {
+	return campaign.Env{
+		DeadLetters: p.dead, Plugin: payout.OutboxName, DeadLetterID: payout.DeadLetterID,
+		Settings: p.commandSettings, Resources: commandResources{p},
+	}
+}
+
+// Operations implements operate.Operated.
+func (p *Plugin) Operations() operate.Operations {
+	return operate.Operations{Actions: p.campaigns().Actions()}
+}
+
+func (p *Plugin) commandSettings() campaign.Settings {
 	c := &p.config
-	return cli.Settings{CallTimeout: c.MoneyAPI.CallTimeout, Lease: c.MoneyAPI.lease(), IdempotencyTTL: c.Ledger.IdempotencyTTL,
+	return campaign.Settings{CallTimeout: c.MoneyAPI.CallTimeout, Lease: c.MoneyAPI.lease(), IdempotencyTTL: c.Ledger.IdempotencyTTL,
 		FeederInterval: c.Feeder.Interval, FeederGrace: c.Feeder.GracePeriod, AcceptUnannounced: c.AcceptUnannounced}
 }
 
@@ -57,7 +68,7 @@ func (p *Plugin) SendAudit(topic string) *app.SendAudit {
 		}
 		return &app.SendAudit{
 			Register: func(r *pipeline.Registry) error {
-				return commandResources{p}.Register(r, cli.Services{Ledger: true})
+				return commandResources{p}.Register(r, campaign.Services{Ledger: true})
 			},
 			Record: func(ctx context.Context, payload []byte, by app.By) error {
 				payout, err := t.Decode(payload)
@@ -83,9 +94,17 @@ func (p *Plugin) Tail(name string, oldest bool) pipeline.Source {
 
 type commandResources struct{ p *Plugin }
 
-func (c commandResources) Register(r *pipeline.Registry, s cli.Services) error {
+// Register names the services otherwise than those of a process that pays, because a command that is made of an
+// action knows the routes, too.
+func (c commandResources) Register(r *pipeline.Registry, s campaign.Services) error {
 	c.p.run.use(r.Env(), r.Env().Logger)
-	if s.Streams {
+	if s.MoneyAPI != campaign.Unused {
+		r.Service("promotion.command.money", c.p.run.commandMoney(s.MoneyAPI == campaign.Optional))
+	}
+	if s.Ledger {
+		r.Service("promotion.command.ledger", c.p.run.ledgerService(false))
+	}
+	if s.Streams { // last, because it may use up what is left of the wait
 		own := c.p.config.Stream.Redis
 		if own == nil { // the service with the shared client does not run
 			shared := c.p.redis.Config().ClientConfig
@@ -93,34 +112,39 @@ func (c commandResources) Register(r *pipeline.Registry, s cli.Services) error {
 		}
 		server := c.p.redis.Server(own, streamKeys()...)
 		server.Log = r.Env().Logger
-		r.Service("promotion.redis", server)
+		r.Service("promotion.command.redis", c.p.run.mayBeAway(server))
 		c.p.managers = c.p.newManagers(server, r.Env(), r.Env().Logger, nil)
-	}
-	if s.MoneyAPI != cli.Unused {
-		r.Service("promotion.money", c.p.run.commandMoney(s.MoneyAPI == cli.Optional))
-	}
-	if s.Ledger {
-		r.Service("promotion.ledger", c.p.run.ledgerService(false))
 	}
 	return nil
 }
 
-func (c commandResources) Ledger() *ledger.Ledger { return c.p.run.ledger }
+func (c commandResources) Ledger() *ledger.Ledger { return c.p.run.opened.Load() }
 
-func (c commandResources) Log() *slog.Logger { return c.p.run.log }
+func (c commandResources) API() money.API {
+	if client := c.p.run.client.Load(); client != nil {
+		return client
+	}
+	return nil
+}
 
-func (c commandResources) API() money.API { return c.p.run.api }
+func (c commandResources) Redis() error {
+	if err := c.p.run.redisAway.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
-func (c commandResources) MoneyURL() string {
-	if s := c.p.run.simulator; s != nil {
+func (p *Plugin) moneyURL() string {
+	if s := p.run.simulator; s != nil {
 		return s.URL()
 	}
-	return c.p.config.MoneyAPI.URL
+	return p.config.MoneyAPI.URL
 }
 
 func (c commandResources) Streams(t payouts.Type) *streams.Manager { return c.p.managers[string(t)] }
 
 var (
-	_ app.Commander = (*Plugin)(nil)
-	_ app.Tailer    = (*Plugin)(nil)
+	_ app.Commander    = (*Plugin)(nil)
+	_ app.Tailer       = (*Plugin)(nil)
+	_ operate.Operated = (*Plugin)(nil)
 )

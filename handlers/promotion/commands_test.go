@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
@@ -126,7 +126,7 @@ func TestExplain(t *testing.T) {
 		require.Contains(t, said, "requires TYPE PROMOTION TARGET, as in POINT 12345 777 or POINT:12345:777; got 1 argument")
 		require.Contains(t, sys.says(app.ExitBad, "campaign", "status", "VOUCHER", "1"), "is it another type (POINT, VOUCHER")
 
-		var e cli.Explained
+		var e campaign.Explained
 		sys.json(&e, "campaign", "explain", "POINT", "1", "7", "--query-api")
 		require.Equal(t, rules.Ambiguous, e.State)
 		require.Equal(t, "POINT:1:7", e.Key)
@@ -147,7 +147,7 @@ func TestASentRecordIsAudited(t *testing.T) {
 		require.Contains(t, sys.says(app.ExitUsage, "send", retry, record), "--why REASON required", "accept_unannounced may pay it")
 		require.Contains(t, sys.says(app.ExitOK, "send", topic, record, "no JSON", "--why", "ticket 8"), "2 records sent to "+topic)
 		sys.end(7, rules.Done)
-		var e cli.Explained
+		var e campaign.Explained
 		sys.json(&e, "campaign", "explain", "POINT", "1", "7")
 		require.Len(t, e.Audit, 1)
 		require.Equal(t, []string{"send", "ticket 8", "to " + topic}, []string{e.Audit[0].Action, e.Audit[0].Why, e.Audit[0].Detail})
@@ -275,7 +275,7 @@ func TestCampaignList(t *testing.T) {
 		require.Equal(t, "No promotion is unfinished or paused.\n", sys.says(app.ExitOK, "campaign", "status"))
 		sys.says(app.ExitOK, "campaign", "pause", "VOUCHER:2", "--why", "test", "--future")
 		var list struct {
-			Promotions []cli.Listed
+			Promotions []campaign.Listed
 			More       bool
 		}
 		sys.json(&list, "campaign", "list")
@@ -365,7 +365,7 @@ func TestReconcileThreeSources(t *testing.T) {
 
 		sys.unknown(6)
 		text := sys.says(app.ExitBad, "campaign", "reconcile", "POINT", "1")
-		for _, part := range []string{"6 targets in all sources", "unknown", "not_offered", "The books DON'T balance.", "10 records, 5 of this promotion"} {
+		for _, part := range []string{"6 targets in all sources", "unknown", "not_offered", "The books DON'T balance; target 6, unknown: find out", "10 records, 5 of this promotion"} {
 			require.Contains(t, text, part)
 		}
 		sys.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--all")

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
@@ -18,7 +18,7 @@ import (
 // A call leaves its row only with its outcome. A missing row must not be read as a missing call.
 func TestExplainNamesACallWithoutAStoredOutcome(t *testing.T) {
 	const mayBe = "its outcome is not stored: it may have been charged"
-	explain := func(sys *system) (text string, e cli.Explained) {
+	explain := func(sys *system) (text string, e campaign.Explained) {
 		sys.json(&e, "campaign", "explain", "POINT", "1", "7")
 		return sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "7"), e
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -28,7 +28,7 @@ func TestAForgottenGroupDoesNotStallACampaign(t *testing.T) {
 		require.EqualValues(t, 100, sys.settle("POINT", 100).Paid)
 		require.NoError(t, stop()) // the commands use the same plugins
 		require.Contains(t, sys.says(0, "campaign", "status", "POINT", "1"), "debug has delayed trimming and deletion")
-		var all struct{ Promotions []cli.Status }
+		var all struct{ Promotions []campaign.Status }
 		sys.json(&all, "campaign", "status", "POINT", "1", "--json")
 		require.Equal(t, "debug", all.Promotions[0].DelayingGroups[0].Group)
 	})

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
@@ -49,7 +49,7 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 		_, said, code := sys.command("unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "no trace of it", "--who", "kim")
 		require.Equal(t, app.ExitBad, code)
 		require.Contains(t, said, "a late answer says it was charged, transaction key TX-7")
-		var e cli.Explained
+		var e campaign.Explained
 		sys.json(&e, "campaign", "explain", "POINT", "1", "1")
 		require.Contains(t, e.Next, "unknown resolve POINT 1 1 --paid TX-7")
 		sys.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--force", "--why", "they have taken it back", "--who", "kim")

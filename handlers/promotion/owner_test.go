@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -29,7 +29,7 @@ func TestAStreamThatAnotherDeploymentOwns(t *testing.T) {
 		require.Zero(t, sys.redis.XLen(t.Context(), stream).Val())
 		require.NoError(t, stop()) // the commands use the same plugins
 		require.Contains(t, sys.says(0, "campaign", "status", "POINT", "1"), "belongs to the deployment with the ledger id production")
-		var all struct{ Promotions []cli.Status }
+		var all struct{ Promotions []campaign.Status }
 		sys.json(&all, "campaign", "status", "POINT", "1", "--json")
 		require.Equal(t, "production", all.Promotions[0].ForeignOwner)
 

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
@@ -76,9 +76,9 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 			_, err := one.Admit(t.Context(), payouts.Promotion{Type: "POINT", ID: int64(id)})
 			require.NoError(t, err)
 		}
-		var all struct{ Promotions []cli.Status }
+		var all struct{ Promotions []campaign.Status }
 		sys.json(&all, "campaign", "status")
-		waits := func(s cli.Status) bool { return s.WaitsForPlace > 0 }
+		waits := func(s campaign.Status) bool { return s.WaitsForPlace > 0 }
 		require.Len(t, slices.DeleteFunc(slices.Clone(all.Promotions), waits), 1, "7 has the place")
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "3"), "max_active_promotions")
 		require.NotContains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "7"), "max_active_promotions")

@@ -2,6 +2,7 @@ package promotion
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -47,6 +48,7 @@ type Plugin struct {
 
 	run      *resources
 	managers map[string]*streams.Manager // by type; filled by Register
+	measured func() feeder.Measurement   // nil before Register
 }
 
 // New returns the plugin with default settings, on the given transports.
@@ -82,7 +84,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	log := r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
 	p.run.use(r.Env(), log)
 	r.ErrorClasses(errorClasses()...)
-	r.Offer(p) // it is an operate.Examined and an operate.Auditor
+	r.Offer(p) // it is an operate.Examined, Auditor and Operated, and a console.Contributor
 	for _, schema := range p.Schemas(r.Env()) {
 		r.Offer(schema) // it is an operate.Examined
 	}
@@ -113,6 +115,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	feeds := feeder.New(feeder.Options{Ledger: p.ledger, Streams: p.managers, Config: p.config.Feeder,
 		AcceptUnannounced: p.config.AcceptUnannounced, Waiting: &p.run.waiting, Metrics: feederMetrics, Log: log})
 	r.Service("promotion.feeder", feeds)
+	p.measured = feeds.Measured
 
 	for _, t := range promotiontype.All() {
 		p.routes(r, t, payoutMetrics, log)
@@ -168,6 +171,7 @@ func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
 		Owner:         func() string { return p.run.ledgerID },
 		Gate:          p.run.ready,
 		Ahead:         p.config.MoneyAPI.ahead(),
+		Note:          func(id string) json.RawMessage { return p.run.note(payouts.Type(t.Name), id) },
 		ReaderMetrics: p.redis.ReaderMetrics(),
 	}
 }
@@ -176,7 +180,7 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 	stream := func() bool { return p.config.Stream.Enabled }
 	proc := &payout.Processor{Type: t, Ledger: p.ledger, MoneyAPI: func() money.API { return p.run.api }, Streams: p.managers[t.Name],
 		Begins: func() *slots.Slots { return p.run.begins }, CallTimeout: p.config.MoneyAPI.CallTimeout,
-		PayAtOnce: func() bool { return !stream() }, Metrics: m, Progress: &p.run.progress, Log: log}
+		PayAtOnce: func() bool { return !stream() }, Metrics: m, Progress: &p.run.progress, Recent: &p.run.recent, Log: log}
 	policy := func(retry pipeline.Retry) pipeline.Policy {
 		retry.To, retry.Backoff, retry.Payload = p.kafka.Sink(t.RetryTopic()), p.config.Ledger.Retry, promotiontype.WithRetryCount
 		return pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(t.DeadTopic()), Retry: retry}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
@@ -40,6 +40,10 @@ type resources struct {
 	begins    *slots.Slots      // see payout.Processor
 	simulator *simulator.Server // nil: the Money API is another process
 	progress  payout.Progress
+	recent    payout.Recent
+	opened    atomic.Pointer[ledger.Ledger] // ledger, for pages, which may be asked for before
+	redisAway atomic.Pointer[error]         // why a command has no Redis
+	gauges    clientGauges
 	// the last round of the feeder found promotions that wait for a place on the active set
 	waiting atomic.Bool
 }
@@ -177,19 +181,19 @@ func (r *resources) moneyService() *service {
 
 // commandMoney is moneyService for a command. A simulator that a command starts has no charges: a
 // command can read only a journal file, after the service that wrote it has ended. Without one the
-// start fails with cli.ErrSimulatorInside. With optional it succeeds, and there is no Money API.
+// start fails with campaign.ErrSimulatorInside. With optional it succeeds, and there is no Money API.
 func (r *resources) commandMoney(optional bool) pipeline.Service {
 	money := r.moneyService()
 	return &service{
 		start: func(ctx context.Context) error {
-			err := cli.ErrSimulatorInside
+			err := campaign.ErrSimulatorInside
 			if sim := r.config.MoneyAPI.Simulator; !sim.Enabled || sim.Journal != "" {
 				err = money.Start(ctx)
 			}
 			if errors.Is(err, simulator.ErrJournalInUse) {
-				err = cli.ErrSimulatorInside
+				err = campaign.ErrSimulatorInside
 			}
-			if optional && errors.Is(err, cli.ErrSimulatorInside) {
+			if optional && errors.Is(err, campaign.ErrSimulatorInside) {
 				return nil
 			}
 			return err
@@ -216,6 +220,7 @@ func (r *resources) ledgerService(toPay bool) pipeline.Service {
 				}
 			}
 			r.ledger = l
+			r.opened.Store(l)
 			return nil
 		},
 		stop: func(ctx context.Context) error { return r.ledger.CloseContext(ctx) },

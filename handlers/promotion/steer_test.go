@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
@@ -31,7 +31,7 @@ func TestSteeringByCommand(t *testing.T) {
 		sys.says(app.ExitOK, "campaign", "cancel", "VOUCHER", "5", "--future", "--why", "never published", "--who", "ann")
 		sys.says(app.ExitOK, "campaign", "pause", "VOUCHER", "6", "--future", "--why", "not before Monday", "--who", "ann")
 
-		var status struct{ Promotions []cli.Status }
+		var status struct{ Promotions []campaign.Status }
 		sys.json(&status, "campaign", "status")
 		all := status.Promotions
 		require.Len(t, all, 2, "the paused ones")

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
@@ -44,7 +44,7 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 		}
 		sys.end(3, rules.Done)
 
-		var list struct{ Unknown []cli.UnknownPayout }
+		var list struct{ Unknown []campaign.UnknownPayout }
 		sys.json(&list, "unknown", "list")
 		require.Len(t, list.Unknown, 2)
 		for _, u := range list.Unknown {
@@ -63,7 +63,7 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 		require.Contains(t, resolve(app.ExitBad, "3", "--paid", "tx", "--force"), "POINT:1:3 is SUCCESS, not UNKNOWN")
 		text := resolve(app.ExitBad, "1", "--paid", "tx")
 		require.Contains(t, text, "nothing was changed: POINT:1:1 is AMBIGUOUS and is looked up again")
-		require.Contains(t, resolve(app.ExitOK, "1", "--paid", "tx", "--force", "--dry-run"), "POINT:1:1 would be SUCCESS, according to kim; nothing was changed.")
+		require.Contains(t, resolve(app.ExitOK, "1", "--paid", "tx", "--force", "--dry-run"), "POINT:1:1 would be SUCCESS, according to you; nothing was changed.")
 		answers.Store(true)
 		for _, says := range [][]string{{"--unpaid"}, {"--paid", "tx"}} {
 			require.Contains(t, resolve(app.ExitBad, "1", append(says, "--force")...), "nothing was changed: the Money API says it is charged, transaction key tx-api")
@@ -74,7 +74,7 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 
 		require.Contains(t, resolve(app.ExitOK, "1", "--paid", "tx", "--force"), "POINT:1:1 is SUCCESS now, according to kim.")
 		require.Contains(t, resolve(app.ExitOK, "2", "--unpaid", "--force"), "POINT:1:2 is FAILED now, according to kim.")
-		var e cli.Explained
+		var e campaign.Explained
 		sys.json(&e, "campaign", "explain", "POINT", "1", "2")
 		require.Contains(t, e.Audit[0].Why, "ticket 4711 (the Money API says: no answer (unrecognized")
 		require.Equal(t, rules.ClassResolved, e.DeadLetters[0].Class)
@@ -98,7 +98,7 @@ func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 		tx := sys.charge(pointRecord(1), pointRecord(1).Payload)
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "UNKNOWN payouts, perhaps charged: 3 (millrace unknown list)")
 		var list struct {
-			Unknown []cli.UnknownPayout
+			Unknown []campaign.UnknownPayout
 			More    bool
 		}
 		sys.json(&list, "unknown", "list")
@@ -132,13 +132,13 @@ func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 		text = resolve(app.ExitOK, "2", "--unpaid", "--force", "--why", "ticket 4711", "--who", "kim")
 		require.Contains(t, text, "The Money API says: no charge with this key, which is no proof.")
 		require.Contains(t, text, "POINT:1:2 is FAILED now, according to kim.")
-		var after cli.Explained
+		var after campaign.Explained
 		sys.json(&after, "unknown", "resolve", "POINT", "1", "3", "--paid", "elsewhere", "--why", "bank statement", "--who", "kim", "--force")
 		require.Equal(t, rules.Success, after.State)
 		require.Contains(t, after.Next, "Its dead letter is not in the store yet: discard it when millrace deadletter list shows it.")
 		require.Contains(t, resolve(app.ExitBad, "2", "--unpaid", "--why", "again"), "FAILED, not UNKNOWN")
 
-		var e cli.Explained
+		var e campaign.Explained
 		sys.json(&e, "campaign", "explain", "POINT", "1", "2")
 		require.Len(t, e.Audit, 1)
 		require.Equal(t, "kim", e.Audit[0].Who)
@@ -175,7 +175,7 @@ func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 		}, 2*time.Minute, 20*time.Millisecond)
 		require.NoError(t, stop())
 
-		explain := func(target string, flags ...string) (e cli.Explained) {
+		explain := func(target string, flags ...string) (e campaign.Explained) {
 			sys.json(&e, append([]string{"campaign", "explain", "POINT", "1", target}, flags...)...)
 			return e
 		}

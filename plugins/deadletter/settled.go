@@ -78,6 +78,19 @@ func (p *Plugin) About(ctx context.Context, plugin, subject string) (list []stor
 	return list, err
 }
 
+// Waiting returns the dead letters of a plugin's ledger that wait for a person, newest first and at most limit of them, and
+// their number: those about a subject, and about the subjects that begin with it and a colon. It is false without a store. The plugin need not be started. Waiting is safe
+// for concurrent use. The error wraps pipeline.ErrUnavailable when the database is unreachable.
+func (p *Plugin) Waiting(ctx context.Context, plugin, subject string, limit int) (list []store.DeadLetter, n int64, stored bool, err error) {
+	s, closeStore, err := p.storeOf(ctx, plugin, subject)
+	if s == nil || err != nil {
+		return nil, 0, false, err
+	}
+	defer func() { err = errors.Join(err, closeStore()) }()
+	list, n, err = s.List(ctx, store.Filter{Plugin: plugin, Under: subject, States: store.Waiting()}, limit)
+	return list, n, true, err
+}
+
 // storeOf returns the store, if one is configured, and what closes it: that of this process, which
 // stays open, or one that it opens.
 func (p *Plugin) storeOf(ctx context.Context, plugin, subject string) (s *store.Store, closeStore func() error, err error) {

@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"sync"
 	"time"
@@ -72,6 +73,9 @@ type Options struct {
 	// Owner returns this deployment's id, and is called at every use. Streams of another deployment
 	// are not used. Nil or empty: owners are neither written nor checked.
 	Owner func() string
+	// Note returns what this instance says about a stream that it reads, as JSON in a canonical form, or nil. It
+	// is written with the status of the instance, also when it alone has changed, and must not block. Nil: nothing.
+	Note func(id string) json.RawMessage
 	// Logger may be nil: nothing is logged.
 	Logger *slog.Logger
 	// Metrics are shared by all kinds. Nil: metrics that are not registered.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
@@ -42,16 +43,19 @@ type InstanceStatus struct {
 	Since       time.Time `json:"since"`        // when its reader was started
 	LastMessage time.Time `json:"last_message"` // the last began or ended; zero: none
 	InFlight    int       `json:"in_flight"`
+	// Note is what Options.Note returned; nil: nothing, or the instance is of another version.
+	Note json.RawMessage `json:"note,omitempty"`
 }
 
 // wireStatus is the JSON of an instance's field in meta.
 type wireStatus struct {
-	Slots    int   `json:"slots"`
-	Paused   bool  `json:"paused,omitempty"`
-	Since    int64 `json:"since"` // Unix milliseconds
-	Last     int64 `json:"last,omitempty"`
-	InFlight int   `json:"in_flight"`
-	Next     int64 `json:"next,omitempty"` // milliseconds until the next status, at most
+	Slots    int             `json:"slots"`
+	Paused   bool            `json:"paused,omitempty"`
+	Since    int64           `json:"since"` // Unix milliseconds
+	Last     int64           `json:"last,omitempty"`
+	InFlight int             `json:"in_flight"`
+	Next     int64           `json:"next,omitempty"` // milliseconds until the next status, at most
+	Note     json.RawMessage `json:"note,omitempty"`
 }
 
 // missedVisits is after how many of its own visits that did not come an instance's status is stale.
@@ -65,6 +69,15 @@ func (m *Manager) Inspect(ctx context.Context, id string) (State, error) {
 	return st, err
 }
 
+// Look returns both Statuses and Inspect, of one moment.
+func (m *Manager) Look(ctx context.Context, id string) ([]InstanceStatus, State, error) {
+	st, at, meta, err := m.inspect(ctx, id)
+	if err != nil {
+		return nil, State{}, err
+	}
+	return m.statuses(id, at, meta), st, nil
+}
+
 // Statuses returns what every instance that reads the stream of id says about it, by name. An
 // instance that has not written for five rounds, and no less than 10 s, longer than it announced is
 // left out.
@@ -73,6 +86,10 @@ func (m *Manager) Statuses(ctx context.Context, id string) ([]InstanceStatus, er
 	if err != nil {
 		return nil, err
 	}
+	return m.statuses(id, at, meta), nil
+}
+
+func (m *Manager) statuses(id string, at time.Time, meta map[string]string) []InstanceStatus {
 	stale := max(missedVisits*m.o.Config().ReconcileInterval, 10*time.Second)
 	var out []InstanceStatus
 	for field, value := range meta {
@@ -91,7 +108,7 @@ func (m *Manager) Statuses(ctx context.Context, id string) ([]InstanceStatus, er
 		}
 		st := InstanceStatus{
 			Instance: instance, Stream: m.o.Kind.Stream(id), Group: m.o.Kind.Group(id),
-			Slots: w.Slots, Paused: w.Paused, Since: time.UnixMilli(w.Since), InFlight: w.InFlight,
+			Slots: w.Slots, Paused: w.Paused, Since: time.UnixMilli(w.Since), InFlight: w.InFlight, Note: w.Note,
 		}
 		if w.Last > 0 {
 			st.LastMessage = time.UnixMilli(w.Last)
@@ -99,7 +116,7 @@ func (m *Manager) Statuses(ctx context.Context, id string) ([]InstanceStatus, er
 		out = append(out, st)
 	}
 	slices.SortFunc(out, func(a, b InstanceStatus) int { return strings.Compare(a.Instance, b.Instance) })
-	return out, nil
+	return out
 }
 
 // inspect runs inspect.lua: the state, the server's time, the fields of meta.
@@ -108,7 +125,11 @@ func (m *Manager) inspect(ctx context.Context, id string) (State, time.Time, map
 	fail := func(err error) (State, time.Time, map[string]string, error) {
 		return State{}, time.Time{}, nil, fmt.Errorf("streams: inspect %s: %w", stream, err)
 	}
-	reply, err := m.scripts.inspect.Run(ctx, m.o.Client(), m.keys(id), m.o.Config().groupArgs(m.o.Kind.Group(id))...).Slice()
+	client := m.o.Client()
+	if client == nil {
+		return fail(fmt.Errorf("%w: the client was not started", pipeline.ErrUnavailable))
+	}
+	reply, err := m.scripts.inspect.Run(ctx, client, m.keys(id), m.o.Config().groupArgs(m.o.Kind.Group(id))...).Slice()
 	if err != nil {
 		return fail(m.refusal(id, err))
 	}

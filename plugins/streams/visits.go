@@ -28,6 +28,7 @@ type activitySeen struct {
 	state    state
 	inFlight int
 	last     time.Time
+	note     string
 }
 
 // dueVisits returns the streams to visit in this round.
@@ -39,6 +40,9 @@ func (s *subscription) dueVisits(all []*running, wanted map[string]Activation) (
 		entries, pending := r.reader.Activity()
 		seen := activitySeen{entries: entries, state: r.state}
 		seen.inFlight, seen.last = r.inFlight.count()
+		if s.m.o.Note != nil {
+			seen.note = string(s.m.o.Note(r.id))
+		}
 		r.changed = seen != r.seen || seen.inFlight+pending > 0
 		r.seen = seen
 		_, active := wanted[r.id]
@@ -81,6 +85,9 @@ func (s *subscription) status(r *running, c Config) string {
 	if !r.seen.last.IsZero() {
 		st.Last = r.seen.last.UnixMilli()
 	}
-	text, _ := json.Marshal(st) // numbers and a bool: can't fail
+	if r.seen.note != "" {
+		st.Note = json.RawMessage(r.seen.note)
+	}
+	text, _ := json.Marshal(st) // numbers, a bool and what is JSON: can't fail
 	return string(text)
 }

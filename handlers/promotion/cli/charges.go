@@ -22,7 +22,7 @@ func (c commands) charges(ctx context.Context, t promotiontype.Type, promotion i
 	client := &http.Client{Timeout: time.Minute}
 	query := simulator.Query{Type: t.Name, PromotionID: promotion, Limit: chargesPage}
 	return func(yield func(reconcile.Charge, error) bool) {
-		for entry, err := range simulator.ReadJournal(ctx, client, c.Resources.MoneyURL(), query) {
+		for entry, err := range simulator.ReadJournal(ctx, client, c.MoneyURL(), query) {
 			if errors.Is(err, simulator.ErrNotSimulator) {
 				err = fmt.Errorf("%w (%w)", errNoCharges, err)
 			}

@@ -128,7 +128,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 			show := demoOutput{commands: c, cmd: cmd, flags: f, running: running}
 			report, err := c.runCampaign(ctx, show, source)
 			if err != nil {
-				return withExitCode(err)
+				return exitCode(err)
 			}
 			if err := show.result(report); err != nil {
 				return err
@@ -164,7 +164,7 @@ type DemoReport struct {
 }
 
 func (c commands) runCampaign(ctx context.Context, show demoOutput, source targetSource) (DemoReport, error) {
-	promotion := campaign{promotion: time.Now().UnixMilli(), summary: 1}
+	promotion := publication{promotion: time.Now().UnixMilli(), summary: 1}
 	var types []promotiontype.Type
 	for _, t := range promotiontype.All() {
 		n, found := source.counts[t.Name]
@@ -208,7 +208,7 @@ func (c commands) runCampaign(ctx context.Context, show demoOutput, source targe
 
 const demoPoll = 100 * time.Millisecond
 
-func (c commands) awaitSettled(ctx context.Context, promotion campaign, types []promotiontype.Type, distinct int64, publishing <-chan error, bar *app.Progress) error {
+func (c commands) awaitSettled(ctx context.Context, promotion publication, types []promotiontype.Type, distinct int64, publishing <-chan error, bar *app.Progress) error {
 	tick := time.NewTicker(demoPoll)
 	defer tick.Stop()
 	for published := false; ; {
@@ -248,7 +248,7 @@ type demoOutput struct {
 
 func (d demoOutput) line(format string, args ...any) { fmt.Fprintf(d.h.Err(), format+"\n", args...) }
 
-func (d demoOutput) start(c campaign, source targetSource, types []promotiontype.Type) {
+func (d demoOutput) start(c publication, source targetSource, types []promotiontype.Type) {
 	var parts []string
 	for _, t := range types {
 		parts = append(parts, app.Thousands(source.counts[t.Name])+" "+t.Name)
@@ -297,7 +297,7 @@ func (c commands) showAddresses(show demoOutput, r DemoReport) error {
 	w := app.Table(c.h.Err())
 	fmt.Fprintf(w, "\nStill running; Ctrl-C ends it.\n\n")
 	fmt.Fprintf(w, "  Kafka\t%s\n  Redis\t%s\n  Money API\t%s\n", strings.Join(connections.KafkaBrokers, ","),
-		strings.Join(connections.RedisAddrs, ","), c.Resources.MoneyURL())
+		strings.Join(connections.RedisAddrs, ","), c.MoneyURL())
 	for _, p := range show.running.Plugins {
 		if a, ok := p.(app.Announcer); ok {
 			addresses := a.Announce()

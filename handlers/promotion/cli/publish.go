@@ -14,13 +14,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 type publishFlags struct {
-	campaign  campaign
+	campaign  publication
 	csv       string
 	targets   int
 	typeName  string
@@ -43,7 +44,7 @@ func (c commands) publish() *cobra.Command {
 				return err
 			}
 			defer remove()
-			return c.with(cmd, Services{Kafka: true}, func(ctx context.Context) error { return c.runPublish(ctx, cmd, f, source) })
+			return c.with(cmd, campaign.Services{Kafka: true}, func(ctx context.Context) error { return c.runPublish(ctx, cmd, f, source) })
 		},
 	})
 	flags := cmd.Flags()
@@ -68,7 +69,7 @@ func (c commands) schema() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			text := promotiontype.StartedSchema()
 			if !strings.EqualFold(args[0], "STARTED") {
-				t, err := typeNamed("TYPE", args[0])
+				t, err := campaign.TypeNamed("TYPE", args[0])
 				if err != nil {
 					return err
 				}
@@ -93,7 +94,7 @@ func (f publishFlags) source(cmd *cobra.Command) (s targetSource, remove func(),
 	}
 	types := promotiontype.All()
 	if f.typeName != "" {
-		t, err := typeNamed("--type", f.typeName)
+		t, err := campaign.TypeNamed("--type", f.typeName)
 		if err != nil {
 			return s, remove, err
 		}
@@ -150,13 +151,13 @@ type topics interface {
 	Sink(topic string) pipeline.Sink
 }
 
-// campaign is a promotion to publish: the same id and summary for each type.
-type campaign struct {
+// publication is a promotion to publish: the same id and summary for each type.
+type publication struct {
 	promotion, summary int64
 }
 
 // announce publishes the started event of a type. totalCount sizes the streams.
-func (c campaign) announce(ctx context.Context, to topics, typeName string, totalCount int64) error {
+func (c publication) announce(ctx context.Context, to topics, typeName string, totalCount int64) error {
 	payload, err := json.Marshal(promotiontype.Started{PromotionID: c.promotion, PromotionType: typeName, TotalCount: totalCount})
 	if err != nil {
 		return err
@@ -171,7 +172,7 @@ func (c campaign) announce(ctx context.Context, to topics, typeName string, tota
 
 // publish publishes the records of the targets. After each batch it calls published with the number
 // of durable records. It returns that number, also with an error.
-func (c campaign) publish(ctx context.Context, to topics, targets iter.Seq2[target, error], published func(int64)) (int64, error) {
+func (c publication) publish(ctx context.Context, to topics, targets iter.Seq2[target, error], published func(int64)) (int64, error) {
 	var total int64
 	batches := map[string][]*message.Message{} // by topic
 	flush := func(topic string) error {
@@ -208,7 +209,7 @@ func (c campaign) publish(ctx context.Context, to topics, targets iter.Seq2[targ
 	return total, nil
 }
 
-func (c campaign) record(t target) (*message.Message, error) {
+func (c publication) record(t target) (*message.Message, error) {
 	payload, err := t.of.Encode(c.promotion, c.summary, t.id, t.value)
 	if err != nil {
 		return nil, fmt.Errorf("target %d: %w", t.id, err)

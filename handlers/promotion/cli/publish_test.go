@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -61,9 +62,9 @@ func (campaigns) Register(*pipeline.Registry) error       { return nil }
 func (p campaigns) Commands(h *app.Host) []*cobra.Command { return Commands(h, p.Env) }
 
 // noResources are those of a command that opens nothing but topics.
-type noResources struct{ Resources }
+type noResources struct{ campaign.Resources }
 
-func (noResources) Register(*pipeline.Registry, Services) error { return nil }
+func (noResources) Register(*pipeline.Registry, campaign.Services) error { return nil }
 
 // publish runs `campaign publish --promotion 12` with further arguments.
 func publish(t *testing.T, b *broker, args ...string) (code int, stdout, stderr string) {
@@ -71,7 +72,7 @@ func publish(t *testing.T, b *broker, args ...string) (code int, stdout, stderr 
 	b.calls, b.msgs = map[string][]int{}, map[string][]*message.Message{}
 	var out, errs bytes.Buffer
 	code = app.Main(t.Context(), app.Options{
-		Name: "millrace", Plugins: []pipeline.Plugin{b, campaigns{Env{Kafka: b, Resources: noResources{}}}},
+		Name: "millrace", Plugins: []pipeline.Plugin{b, campaigns{Env{Env: campaign.Env{Resources: noResources{}}, Kafka: b}}},
 		Args: append([]string{"campaign", "publish", "--promotion", "12"}, args...), Environ: []string{}, Stdout: &out, Stderr: &errs,
 	})
 	return code, out.String(), errs.String()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
@@ -41,7 +42,7 @@ Kafka with the ledger alone: --no-money. Memory does not depend on the number of
   millrace campaign reconcile POINT 12345 --no-money`,
 		Args: promotionArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := promotionID(args)
+			id, err := campaign.PromotionOf(args)
 			if err != nil {
 				return err
 			}
@@ -53,7 +54,7 @@ Kafka with the ledger alone: --no-money. Memory does not depend on the number of
 			case f.noKafka && f.noAPI:
 				return app.Usage("--no-kafka and --no-money leave nothing to compare the ledger with")
 			}
-			return c.with(cmd, Services{Ledger: true, Kafka: !f.noKafka, MoneyAPI: required(!f.noAPI)}, func(ctx context.Context) error { return c.runReconcile(ctx, cmd, id, f) })
+			return c.with(cmd, campaign.Services{Ledger: true, Kafka: !f.noKafka, MoneyAPI: required(!f.noAPI)}, func(ctx context.Context) error { return c.runReconcile(ctx, cmd, id, f) })
 		},
 	})
 	cmd.Flags().StringVar(&f.csv, "csv", "", "write one line per target that differs to this `file`")

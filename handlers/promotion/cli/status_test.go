@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 func TestWatchRepeatsUntilCtrlC(t *testing.T) {
@@ -44,38 +42,4 @@ func TestWatchEndsWithAnErrorOfTheLedger(t *testing.T) {
 		ctrlC()
 		return ctx.Err()
 	}), "Ctrl-C during the read of the ledger is no error")
-}
-
-// The command that lists dead letters refuses a subject that has none, so it is named only for one
-// that has.
-func TestStatusNamesTheCommandForDeadLetters(t *testing.T) {
-	t.Parallel()
-	for dead, want := range map[int64]string{
-		0: "  dead letters  0 written, conflicts 0\n",
-		3: "  dead letters  3 written, conflicts 1; those that wait: millrace deadletter list --subject POINT:77\n",
-	} {
-		var out strings.Builder
-		s := Status{Type: "POINT", Promotion: 77}
-		s.Dead, s.Conflict = dead, dead/3
-		require.NoError(t, s.write(&out))
-		require.Contains(t, out.String(), want)
-	}
-}
-
-// Without an answer of Redis nothing is known about the readers of a stream, which is not the same
-// as no reader.
-func TestStatusSeparatesNoReadersFromNoAnswer(t *testing.T) {
-	t.Parallel()
-	for want, instances := range map[string][]streams.InstanceStatus{
-		"the instances that read its stream are not known": nil,
-		"no instance reads its stream":                     {},
-		"INSTANCE":                                         {{Instance: "a"}},
-	} {
-		var out strings.Builder
-		require.NoError(t, Status{Instances: instances}.write(&out))
-		require.Contains(t, out.String(), want)
-		if instances == nil {
-			require.NotContains(t, out.String(), "no instance")
-		}
-	}
 }

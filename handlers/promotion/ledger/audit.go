@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -13,7 +14,7 @@ type Audit struct {
 	At  time.Time `json:"at"`
 	Who string    `json:"who"`
 	Why string    `json:"why"`
-	// Action is replay, announce, send, resolve, rebuild, pause, resume or cancel.
+	// Action is replay, announce, send, resolve, reveal, rebuild, pause, resume or cancel.
 	Action string `json:"action"`
 	Detail string `json:"detail"`
 	// DBUser is the role of the database session (session_user), written by the server. Empty:
@@ -31,6 +32,25 @@ func writeAudit(ctx context.Context, q querier, now time.Time, k payouts.Key, a 
 func (l *Ledger) AuditSend(ctx context.Context, k payouts.Key, who, why, topic string) error {
 	return l.update(ctx, "audit", nil, func(q querier, now time.Time) error {
 		return writeAudit(ctx, q, now, k, Audit{Who: who, Why: why, Action: "send", Detail: "to " + topic})
+	})
+}
+
+// RecordReveal records that an operator sees what is masked of a payout. A payout that is not in the ledger returns
+// ErrNotFound.
+func (l *Ledger) RecordReveal(ctx context.Context, k payouts.Key, who, why string) error {
+	if who, why = clean(who), clean(why); who == "" || why == "" {
+		return rules.Invalid("payout %s: a reveal needs who and why", k)
+	}
+	return l.update(ctx, "audit", nil, func(q querier, now time.Time) error {
+		found := false
+		if err := q.query(ctx, func(scanner) error { found = true; return nil },
+			`SELECT 1 FROM payouts WHERE type = $1 AND promotion_id = $2 AND target_id = $3`, string(k.Type), k.Promotion, k.Target); err != nil {
+			return err
+		}
+		if !found {
+			return notFound(k)
+		}
+		return writeAudit(ctx, q, now, k, Audit{Who: who, Why: why, Action: "reveal", Detail: "the record and the request"})
 	})
 }
 

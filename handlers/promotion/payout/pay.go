@@ -90,7 +90,9 @@ func (p *Processor) attempt(ctx context.Context, rec payouts.Record) (a attempt,
 		return a, nil
 	}
 	defer end()
+	ended := p.Recent.begin(rec.OfPromotion())
 	a.answer = p.call(ctx, rec.Key, a)
+	ended(a.answer)
 	failpoint.Hit(failpoint.AfterCall)
 	return a, nil
 }
@@ -162,6 +164,7 @@ func (p *Processor) settle(ctx context.Context, rec payouts.Record, a attempt) e
 		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, a.answer.Class, err)
 	}
 	p.Progress.settled()
+	p.Recent.settled(rec.OfPromotion(), settled)
 	p.Metrics.attempted(p.Type.Name, settled)
 	p.debug(ctx, "settle", rec.Key, slog.String("answer", a.answer.Class.String()),
 		slog.String("state", string(settled.State)), slog.Bool("stale", settled.Stale))

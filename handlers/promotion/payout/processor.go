@@ -35,6 +35,7 @@ type Processor struct {
 	PayAtOnce   func() bool // true: Accept pays a record and does not enqueue it
 	Metrics     *Metrics
 	Progress    *Progress
+	Recent      *Recent
 	Log         *slog.Logger
 	// SettleTries is the maximum number of tries to store an answer. 0: until settleTimeout.
 	SettleTries int

@@ -40,13 +40,13 @@ func TestKafkaIsCompared(t *testing.T) {
 	s.charges = s.charges[:4]
 	r, _ = s.compare(t, time.Time{})
 	require.False(t, r.Balanced)
-	require.Contains(t, shown(t, r), "\n\nPayouts are in the ledger that no record of campaign-promotion-point-publish announced: 1. The books DON'T balance.\n")
+	require.Contains(t, shown(t, r), "\n\nPayouts are in the ledger that no record of campaign-promotion-point-publish announced: 1. The books DON'T balance; target 2, not_offered: find who announced it: ")
 	s.removed = true
 	r, _ = s.compare(t, time.Time{})
 	require.True(t, r.Balanced, "ledger and Money API balance")
 	require.NotContains(t, shown(t, r), "nothing lost")
 	require.ErrorContains(t, r.Problem(), "targets in Kafka are not in the ledger: 2")
-	require.Contains(t, shown(t, r), "\n\nLedger and Money API balance, but targets in Kafka are not in the ledger: 2.\n")
+	require.Contains(t, shown(t, r), "\n\nLedger and Money API balance, but targets in Kafka are not in the ledger: 2; targets 5 9, offered_not_accepted: ")
 	require.Contains(t, shown(t, r), "2 records of that topic can't be decoded. They may belong to any promotion and should be dead letters (millrace deadletter list).")
 	s.records = slices.DeleteFunc(s.records, func(o string) bool { return o == recordOf(1, 5, 500) || o == recordOf(1, 9, 500) })
 	r, _ = s.compare(t, time.Time{})
@@ -106,7 +106,7 @@ func TestAYoungRecordIsNotLost(t *testing.T) {
 	s.records = []string{recordOf(1, 2, 500), recordOf(1, 4, 500)}
 	s.young = 1
 	r, _ := s.compare(t, asOf)
-	require.EqualError(t, r.Problem(), "payouts are not settled, or UNKNOWN: 1")
+	require.EqualError(t, r.Problem(), "payouts are not settled, or UNKNOWN: 1; target 4, pending: millrace campaign status POINT 1 says how fast it is paid and what holds it up")
 	require.Equal(t, "3@7", (&Entry{place: placeOf(3, 7, true)}).Place())
 }
 
@@ -130,7 +130,7 @@ func TestWithoutTheMoneyAPI(t *testing.T) {
 	require.ErrorContains(t, r.Problem(), "not settled, or UNKNOWN: 1")
 	s.rows = s.rows[:1]
 	r, _ = s.compare(t, time.Time{})
-	require.EqualError(t, r.Problem(), "targets in Kafka are not in the ledger: 1")
+	require.EqualError(t, r.Problem(), "targets in Kafka are not in the ledger: 1; target 2, offered_not_accepted: millrace routes says whether its record still waits; otherwise look in millrace deadletter list")
 }
 
 // shown returns the text of a report.
@@ -272,4 +272,27 @@ func TestAnErrorLeavesNoFile(t *testing.T) {
 	left, err := os.ReadDir(os.Getenv("TMPDIR"))
 	require.NoError(t, err)
 	require.Empty(t, left, fmt.Sprint(left))
+}
+
+// The last line names the targets that break the books, and what to do about each kind.
+func TestTheLastLineNamesTheTargets(t *testing.T) {
+	t.Parallel()
+	r := Report{
+		Type: "POINT", Promotion: 77, MoneyAPI: true, Totals: Totals{Unknown: 1, Pending: 7},
+		Buckets:  map[Bucket]int64{Matched: 90, Unknown: 1, NotSettled: 7, ChargedTwice: 1, Failed: 3, Conflict: 1, NotAnnounced: 2},
+		Examples: map[Bucket][]int64{Unknown: {6}, NotSettled: {1, 2, 3, 4, 5}, ChargedTwice: {9}, Failed: {10}},
+	}
+	var out strings.Builder
+	require.NoError(t, r.Write(&out))
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	last := lines[len(lines)-1]
+	require.Equal(t, "The books DON'T balance; targets 1 2 3 4 5 … (7 in all), pending: millrace campaign status POINT 77 says how fast it is paid and what holds it up; "+
+		"target 6, unknown: find out whether it was charged, then millrace unknown resolve POINT 77 6; "+
+		"target 9, charged_twice: tell who runs the Money API: it did not honour its idempotency key.", last)
+	require.NotContains(t, last, "10", "a payout that failed and was not charged breaks nothing")
+
+	r.Kafka = &Topic{Topic: "t", Complete: true}
+	require.ErrorContains(t, r.Problem(), "The books DON'T balance; targets")
+	require.ErrorContains(t, r.Problem(), "(2 in all), not_offered: find who announced it")
+	require.NoError(t, (&Report{MoneyAPI: true, Balanced: true, Buckets: map[Bucket]int64{Matched: 1, Failed: 1}}).Problem())
 }

@@ -130,9 +130,49 @@ func (r *Report) notAnnounced() int64 {
 	return r.Buckets[NotAnnounced]
 }
 
-// Problem returns what is left to do, or nil: all records are accepted, all payouts are settled,
-// and the sources that were read agree.
+// Problem returns what is left to do, with the targets that it is about, or nil: all records are accepted, all payouts
+// are settled, and the sources that were read agree.
 func (r *Report) Problem() error {
+	problem := r.problem()
+	if problem == nil {
+		return nil
+	}
+	if causes := r.causes(); causes != "" {
+		problem = fmt.Errorf("%w; %s", problem, causes)
+	}
+	return problem
+}
+
+// causes names the targets in the buckets that break the books or are left to do, and what to do about them.
+func (r *Report) causes() string {
+	var all []string
+	for _, b := range AllBuckets() {
+		n := r.Buckets[b.Bucket]
+		if b.Bucket == NotAnnounced {
+			n = r.notAnnounced()
+		}
+		if n == 0 || b.Remedy == "" {
+			continue
+		}
+		targets, example := "target", "TARGET"
+		if n > 1 {
+			targets += "s"
+		}
+		if examples := r.Examples[b.Bucket]; len(examples) > 0 {
+			example = strconv.FormatInt(examples[0], 10)
+		}
+		named := strings.TrimSpace(targets + " " + list(r.Examples[b.Bucket], n))
+		if int64(len(r.Examples[b.Bucket])) < n {
+			named += fmt.Sprintf(" (%s in all)", app.Thousands(n))
+		}
+		remedy := strings.NewReplacer("TYPE", string(r.Type), "PROMOTION", strconv.FormatInt(r.Promotion, 10), "TARGET", example).Replace(b.Remedy)
+		all = append(all, fmt.Sprintf("%s, %s: %s", named, b.Bucket, remedy))
+	}
+	return strings.Join(all, "; ")
+}
+
+// problem is Problem without the targets.
+func (r *Report) problem() error {
 	lost, open := r.Buckets[NotAccepted], r.Buckets[NotSettled]+r.Unknown
 	switch {
 	case r.notAnnounced() > 0:

@@ -137,24 +137,37 @@ const (
 type Description struct {
 	Bucket
 	Text string
+	// Remedy is what to do about a target in a bucket that breaks the books, or that is left to do. It has TYPE and
+	// PROMOTION in place of the promotion. Empty: the bucket is in order.
+	Remedy string
 }
 
 // AllBuckets returns the buckets in the order of the report.
 func AllBuckets() []Description {
 	return []Description{
-		{Matched, "all sources agree"},
-		{NotSettled, "not settled yet, or published just now"},
-		{Failed, "failed and not charged; replay the dead letter"},
-		{Unknown, "perhaps charged; millrace unknown resolve"},
-		{PaidNotCharged, "paid in the ledger, no charge in the Money API"},
-		{ChargedNotAccepted, "charged, and not in the ledger"},
-		{ChargedButDenied, "charged, but FAILED or CANCELLED in the ledger"},
-		{ChargedNotSettled, "charged, but not settled in the ledger"},
-		{AmountDiffers, "charged with another value than accepted"},
-		{ChargedTwice, "charged more than once"},
-		{NotAnnounced, "in the ledger, but not in Kafka"},
-		{AnnouncedByReplay, "accepted by the replay of a dead letter, without a record"},
-		{NotAccepted, "in Kafka, but not in the ledger"},
-		{Conflict, "Kafka has another request too; the first one is paid"},
+		{Matched, "all sources agree", ""},
+		{NotSettled, "not settled yet, or published just now",
+			"millrace campaign status TYPE PROMOTION says how fast it is paid and what holds it up"},
+		{Failed, "failed and not charged; replay the dead letter", ""},
+		{Unknown, "perhaps charged; millrace unknown resolve",
+			"find out whether it was charged, then millrace unknown resolve TYPE PROMOTION TARGET"},
+		{PaidNotCharged, "paid in the ledger, no charge in the Money API",
+			"millrace campaign explain TYPE PROMOTION TARGET has the transaction key: ask who runs the Money API for it"},
+		{ChargedNotAccepted, "charged, and not in the ledger",
+			"find who charged it without this ledger, such as another deployment, or a ledger from before a restore"},
+		{ChargedButDenied, "charged, but FAILED or CANCELLED in the ledger",
+			"millrace campaign explain TYPE PROMOTION TARGET --query-api has both sides: do not replay it, and correct it with who runs the Money API"},
+		{ChargedNotSettled, "charged, but not settled in the ledger",
+			"compare again after a minute; if it stays, millrace unknown resolve TYPE PROMOTION TARGET --paid records the charge"},
+		{AmountDiffers, "charged with another value than accepted",
+			"millrace campaign explain TYPE PROMOTION TARGET has the request: compare it with the charge, and correct the charge"},
+		{ChargedTwice, "charged more than once",
+			"tell who runs the Money API: it did not honour its idempotency key"},
+		{NotAnnounced, "in the ledger, but not in Kafka",
+			"find who announced it: configs/RUNBOOK.md, MillraceUnannounced"},
+		{AnnouncedByReplay, "accepted by the replay of a dead letter, without a record", ""},
+		{NotAccepted, "in Kafka, but not in the ledger",
+			"millrace routes says whether its record still waits; otherwise look in millrace deadletter list"},
+		{Conflict, "Kafka has another request too; the first one is paid", ""},
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package campaign
 
 import (
 	"net/http"
@@ -32,11 +32,11 @@ func TestUnpaidNeedsProof(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := tt.said.contradicts(resolveFlags{unpaid: true})
+			err := tt.said.contradicts(resolution{unpaid: true})
 			require.Equal(t, tt.allowed, err == nil, "%v", err)
 		})
 	}
-	require.NoError(t, (&lookup{Answer: "not_asked"}).contradicts(resolveFlags{paid: "tx"}), "a person has seen the charge elsewhere")
+	require.NoError(t, (&lookup{Answer: "not_asked"}).contradicts(resolution{paid: "tx"}), "a person has seen the charge elsewhere")
 }
 
 func TestTheLastSendIsNoLookup(t *testing.T) {

@@ -1,4 +1,4 @@
-package cli
+package campaign
 
 import (
 	"context"
@@ -29,13 +29,13 @@ type lookup struct {
 	JustSent bool `json:"just_sent,omitempty"`
 }
 
-func (c commands) lookUp(ctx context.Context, x ledger.Explanation) *lookup {
-	api := c.Resources.API()
+func (e Env) lookUp(ctx context.Context, x ledger.Explanation) *lookup {
+	api := e.Resources.API()
 	if api == nil {
 		return &lookup{Answer: "not_asked", Text: ErrSimulatorInside.Error()}
 	}
 	t, _ := promotiontype.ByName(string(x.Type))
-	sent, settings := lastSend(x), c.Settings()
+	sent, settings := lastSend(x), e.Settings()
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	a := api.Lookup(ctx, t.IdempotencyKey(x.Promotion, x.Target))
@@ -80,14 +80,14 @@ func (l *lookup) inFlight() bool {
 
 // source names the source of what the flags claim. The Money API can only prove a charge. That
 // there is none is the operator's claim.
-func (l *lookup) source(f resolveFlags) string {
+func (l *lookup) source(f resolution) string {
 	if l.paid() && f.paid == l.TransactionKey {
 		return "according to the Money API"
 	}
-	return "according to " + f.Who
+	return "according to " + f.who
 }
 
-func (l *lookup) contradicts(f resolveFlags) error {
+func (l *lookup) contradicts(f resolution) error {
 	switch {
 	case l.paid() && f.unpaid:
 		return fmt.Errorf("the Money API says it is charged, transaction key %s; --paid %s records that, --force overrides it", l.TransactionKey, l.TransactionKey)

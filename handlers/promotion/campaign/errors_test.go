@@ -1,4 +1,4 @@
-package cli
+package campaign
 
 import (
 	"errors"
@@ -14,14 +14,14 @@ import (
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, withExitCode(nil))
+	require.NoError(t, WithExitCode(nil))
 	own := &app.ExitError{Code: app.ExitUsage, Err: ledger.ErrNotFound}
-	require.Equal(t, error(own), withExitCode(own), "it has its exit code")
+	require.Equal(t, error(own), WithExitCode(own), "it has its exit code")
 	for _, err := range []error{ledger.ErrNotFound, ledger.ErrCancelled, ledger.ErrRefused} {
 		var exit *app.ExitError
-		require.ErrorAs(t, withExitCode(fmt.Errorf("pause: %w", err)), &exit)
+		require.ErrorAs(t, WithExitCode(fmt.Errorf("pause: %w", err)), &exit)
 		require.Equal(t, app.ExitBad, exit.Code)
 	}
-	require.ErrorIs(t, withExitCode(fmt.Errorf("read: %w", ledger.ErrUnavailable)), pipeline.ErrUnavailable)
-	require.NotErrorIs(t, withExitCode(errors.New("a bug")), pipeline.ErrUnavailable)
+	require.ErrorIs(t, WithExitCode(fmt.Errorf("read: %w", ledger.ErrUnavailable)), pipeline.ErrUnavailable)
+	require.NotErrorIs(t, WithExitCode(errors.New("a bug")), pipeline.ErrUnavailable)
 }

@@ -1,11 +1,8 @@
-package cli
+package campaign
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
@@ -13,32 +10,42 @@ import (
 )
 
 // ids splits arguments in the form in which commands print them: POINT:12345:777 is POINT 12345
-// 777.
+// 777, also in one argument.
 func ids(args []string) []string {
 	if len(args) == 0 {
 		return nil
 	}
-	return strings.Split(strings.Join(args, ":"), ":")
+	return strings.FieldsFunc(strings.Join(args, ":"), func(c rune) bool { return c == ':' || c == ' ' })
 }
 
-func promotionArgs(_ *cobra.Command, args []string) error {
+// CheckPromotion reports arguments that are not those of a promotion.
+func CheckPromotion(args []string) error {
 	return requireIDs(2, args, "TYPE PROMOTION", "POINT 12345")
 }
 
-func payoutArgs(_ *cobra.Command, args []string) error {
+// CheckPayout reports arguments that are not those of a payout.
+func CheckPayout(args []string) error {
 	return requireIDs(3, args, "TYPE PROMOTION TARGET", "POINT 12345 777")
 }
 
 func requireIDs(n int, args []string, names, example string) error {
 	if got := len(ids(args)); got != n {
-		return fmt.Errorf("requires %s, as in %s or %s; got %s", names, example, strings.ReplaceAll(example, " ", ":"), app.Plural(int64(got), "argument"))
+		return app.Usage("requires %s, as in %s or %s; got %s", names, example, strings.ReplaceAll(example, " ", ":"), app.Plural(int64(got), "argument"))
 	}
 	return nil
 }
 
-func promotionID(args []string) (payouts.Promotion, error) {
+// PromotionOf returns the promotion of arguments, such as POINT 12345 or POINT:12345.
+func PromotionOf(args []string) (payouts.Promotion, error) {
+	if err := CheckPromotion(args); err != nil {
+		return payouts.Promotion{}, err
+	}
+	return promotionOf(args)
+}
+
+func promotionOf(args []string) (payouts.Promotion, error) {
 	args = ids(args)
-	t, err := typeNamed("TYPE", args[0])
+	t, err := TypeNamed("TYPE", args[0])
 	if err != nil {
 		return payouts.Promotion{}, err
 	}
@@ -46,8 +53,12 @@ func promotionID(args []string) (payouts.Promotion, error) {
 	return payouts.Promotion{Type: payouts.Type(t.Name), ID: id}, err
 }
 
-func payoutKey(args []string) (payouts.Key, error) {
-	p, err := promotionID(args)
+// PayoutOf returns the key of a payout of arguments, such as POINT 12345 777 or POINT:12345:777.
+func PayoutOf(args []string) (payouts.Key, error) {
+	if err := CheckPayout(args); err != nil {
+		return payouts.Key{}, err
+	}
+	p, err := promotionOf(args)
 	if err != nil {
 		return payouts.Key{}, err
 	}
@@ -55,8 +66,8 @@ func payoutKey(args []string) (payouts.Key, error) {
 	return payouts.Key{Type: p.Type, Promotion: p.ID, Target: target}, err
 }
 
-// typeNamed returns the promotion type of an argument or flag, whose name is what.
-func typeNamed(what, name string) (promotiontype.Type, error) {
+// TypeNamed returns the promotion type of an argument or flag, whose name is what.
+func TypeNamed(what, name string) (promotiontype.Type, error) {
 	t, known := promotiontype.ByName(strings.ToUpper(name))
 	if !known {
 		return t, app.Usage("%s must be one of %s, got %q", what, strings.Join(promotiontype.Names(), ", "), name)
@@ -64,12 +75,12 @@ func typeNamed(what, name string) (promotiontype.Type, error) {
 	return t, nil
 }
 
-// typeFilter returns the type of a flag --type; empty: all types.
-func typeFilter(name string) (payouts.Type, error) {
+// TypeFilter returns the type of a flag --type; empty: all types.
+func TypeFilter(name string) (payouts.Type, error) {
 	if name == "" {
 		return "", nil
 	}
-	t, err := typeNamed("--type", name)
+	t, err := TypeNamed("--type", name)
 	return payouts.Type(t.Name), err
 }
 

@@ -1,4 +1,4 @@
-package cli
+package campaign
 
 import (
 	"strings"
@@ -23,7 +23,7 @@ func TestExplainShowsNoControlCharacters(t *testing.T) {
 		Audit:       []ledger.Audit{{Who: nasty, Why: nasty, Action: "resolve", Detail: nasty}},
 		MoneyAPI:    &lookup{Answer: "paid", TransactionKey: nasty}}
 	var out strings.Builder
-	require.NoError(t, e.write(&out))
+	require.NoError(t, e.Write(&out))
 	require.Contains(t, out.String(), "gnp")
 	for _, r := range out.String() {
 		require.False(t, r != '\n' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r), "%q in %q", r, out.String())

@@ -1,4 +1,4 @@
-package cli
+package campaign
 
 import (
 	"errors"
@@ -17,10 +17,8 @@ import (
 // has its journal.
 var ErrSimulatorInside = errors.New("the simulated Money API runs inside the service: run `millrace money-simulator` and set plugins.promotion.money_api.url")
 
-var errNoCharges = errors.New("the Money API has no call that lists charges: write handlers/promotion/cli/charges.go for yours, or --no-money compares Kafka with the ledger alone")
-
-// withExitCode gives an error of the ledger, or of a server that is unavailable, its exit code.
-func withExitCode(err error) error {
+// WithExitCode gives an error of the ledger, or of a server that is unavailable, its exit code.
+func WithExitCode(err error) error {
 	var (
 		exit    *app.ExitError
 		network net.Error
@@ -30,7 +28,7 @@ func withExitCode(err error) error {
 	case errors.Is(err, ledger.ErrNotFound):
 		return app.Bad("%w: the service of these settings has accepted nothing of it; is it another type (%s), or another number? millrace campaign list shows all promotions",
 			err, strings.Join(promotiontype.Names(), ", "))
-	case errors.Is(err, errNoCharges), errors.Is(err, ErrSimulatorInside):
+	case errors.Is(err, ErrSimulatorInside):
 		return &app.ExitError{Code: app.ExitUsage, Err: err}
 	case errors.Is(err, ledger.ErrCancelled), errors.Is(err, ledger.ErrRefused):
 		return &app.ExitError{Code: app.ExitBad, Err: err}

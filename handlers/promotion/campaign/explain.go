@@ -1,0 +1,284 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/handlers/promotion/payout"
+	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// Explained is the history of one payout, as `campaign explain --json` writes it.
+type Explained struct {
+	Type           payouts.Type     `json:"type"`
+	Promotion      int64            `json:"promotion"`
+	Target         int64            `json:"target"`
+	Key            string           `json:"idempotency_key"`
+	State          rules.State      `json:"state"`
+	PromotionState rules.GroupState `json:"promotion_state"`
+	// all accepted payouts of the promotion are settled
+	PromotionFinished bool      `json:"promotion_finished"`
+	Origin            string    `json:"origin"` // source of the accepted record or entry
+	Record            string    `json:"record"` // unchanged
+	Request           string    `json:"request"`
+	AcceptedAt        time.Time `json:"accepted_at"`
+	SettledAt         time.Time `json:"settled_at,omitzero"`
+	TransactionKey    string    `json:"transaction_key,omitempty"`
+	// a request may have charged, one whose outcome is not stored included
+	MaybeCharged bool `json:"maybe_charged"`
+	// of the oldest request that may have charged
+	FirstSentAt time.Time `json:"first_sent_at,omitzero"`
+	// since it was accepted, or replayed
+	Attempts int `json:"attempts"`
+	Lookups  int `json:"asks"`
+	// calls that spent no attempt and count towards max_released
+	Released int `json:"released"`
+	// when the idempotency key may have reached the Money API first
+	KeyFirstUsedAt time.Time           `json:"key_first_used_at,omitzero"`
+	Queue          rules.QueueLocation `json:"hint"`
+	QueueDue       time.Time           `json:"hint_due"`
+	// a call without a stored outcome is the last one and has neither ended_at nor outcome
+	Calls       []payouts.Attempt     `json:"calls"`
+	DeadLetters []ExplainedDeadLetter `json:"dead_letters"`
+	Audit       []ledger.Audit        `json:"audit"`
+	MoneyAPI    *lookup               `json:"money_api,omitempty"`
+	Next        string                `json:"next"`
+}
+
+// explained adds the state of the dead letters, and the Money API's answer if it was queried, to an
+// explanation of the ledger.
+func (e Env) explained(ctx context.Context, x ledger.Explanation, answer *lookup) (Explained, error) {
+	known, err := e.DeadLetters.About(ctx, e.Plugin, x.Key.String())
+	if err != nil {
+		return Explained{}, err
+	}
+	counts, err := e.Resources.Ledger().Status(ctx, x.OfPromotion())
+	if err != nil {
+		return Explained{}, err
+	}
+	out := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState, PromotionFinished: counts.Finished(),
+		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
+		TransactionKey: x.Receipt, MaybeCharged: x.PerhapsDone(), FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
+		Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []payouts.Attempt{},
+		DeadLetters: e.explainDeadLetters(x.DeadLetters, known), Audit: []ledger.Audit{}, MoneyAPI: answer}
+	out.Calls, out.Audit = append(out.Calls, x.Calls...), append(out.Audit, x.Audit...)
+	out.Next = nextStep(x, e.Settings(), out.DeadLetters, answer)
+	return out, nil
+}
+
+// Explain returns the history of a payout and its next step. With queryAPI it asks the Money API for the charge, too.
+// For a payout that is not in the ledger the error names the places to look next.
+func (e Env) Explain(ctx context.Context, k payouts.Key, queryAPI bool) (Explained, error) {
+	x, err := e.explanation(ctx, k)
+	if err != nil {
+		return Explained{}, err
+	}
+	var answer *lookup
+	if queryAPI {
+		answer = e.lookUp(ctx, x)
+	}
+	return e.explained(ctx, x, answer)
+}
+
+// IsNotFound reports whether an error of Explain says that the payout is not in the ledger.
+func IsNotFound(err error) bool { return errors.Is(err, errNoPayout) }
+
+// errNoPayout is in the error about a payout that is not in the ledger.
+var errNoPayout = errors.New("is not in the ledger")
+
+// explanation reads the ledger. For a payout that is not in the ledger the error names the places
+// to look next.
+func (e Env) explanation(ctx context.Context, k payouts.Key) (ledger.Explanation, error) {
+	l, err := e.ledger()
+	if err != nil {
+		return ledger.Explanation{}, err
+	}
+	x, err := l.Explain(ctx, k)
+	if errors.Is(err, ledger.ErrNotFound) {
+		err = app.Bad("%s %w. If its record was published, it may still wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace deadletter list); "+
+			"a ledger that was restored from a backup may have had the payout before",
+			k, errNoPayout, k.Type, k.Promotion)
+	}
+	return x, err
+}
+
+// Write writes the history as text, with the next step last.
+func (e Explained) Write(out io.Writer) error {
+	w := app.Table(out)
+	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
+	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n  accepted\t%s\n  record\t%s\n", promotionState(e.PromotionState, e.PromotionFinished), app.Printable(e.Origin), stamp(e.AcceptedAt), app.Printable(e.Record))
+	if e.Request != e.Record {
+		fmt.Fprintf(w, "  request\t%s\n", app.Printable(e.Request))
+	}
+	if e.MaybeCharged && e.State != rules.Success {
+		fmt.Fprintf(w, "  perhaps charged\tby a request sent %s\n", stamp(e.FirstSentAt))
+	}
+	if !e.KeyFirstUsedAt.IsZero() {
+		fmt.Fprintf(w, "  key first used\t%s\n", stamp(e.KeyFirstUsedAt))
+	}
+	if e.Released > 0 {
+		fmt.Fprintf(w, "  released calls\t%d, while calls for other payouts were answered\n", e.Released)
+	}
+	if !e.SettledAt.IsZero() {
+		fmt.Fprintf(w, "  settled\t%s\n", stamp(e.SettledAt))
+	}
+	if e.TransactionKey != "" {
+		fmt.Fprintf(w, "  transaction key\t%s\n", app.Printable(e.TransactionKey))
+	}
+	writeCalls(w, e.Calls, e.Audit)
+	writeOpenCall(w, e)
+	writeDeadLetters(w, e.DeadLetters)
+	if len(e.Audit) > 0 {
+		fmt.Fprintf(w, "\nOPERATOR ACTION\tBY\tACTION\tREASON\n")
+	}
+	for _, a := range e.Audit {
+		fmt.Fprintf(w, "%s\t%s\t%s: %s\t%s\n", stamp(a.At), person(a), a.Action, app.Printable(a.Detail), app.Printable(a.Why))
+	}
+	if e.MoneyAPI != nil {
+		fmt.Fprintf(w, "\nThe Money API says: %s.\n", app.Printable(e.MoneyAPI.String()))
+	}
+	fmt.Fprintf(w, "\nNext: %s\n", app.Printable(e.Next))
+	return w.Flush()
+}
+
+// writeCalls marks the calls after a replay, because their numbers start at 1 again. A call that
+// spent no attempt has the number of the next one.
+func writeCalls(w io.Writer, calls []payouts.Attempt, audit []ledger.Audit) {
+	if len(calls) == 0 {
+		fmt.Fprintf(w, "\nNo call of the Money API has begun, according to the ledger.\n")
+		return
+	}
+	fmt.Fprintf(w, "\nCALL\tSTARTED\tTOOK\tINSTANCE\tOUTCOME\tSTATUS\tCLASS\tANSWER\n")
+	replay := slices.IndexFunc(audit, func(a ledger.Audit) bool { return a.Action == "replay" })
+	for _, c := range calls {
+		what, took := fmt.Sprint(c.Kind, " ", c.Number), "-"
+		switch {
+		case c.Late:
+			what = "late answer"
+		case replay >= 0 && !c.StartedAt.Before(audit[replay].At):
+			what += ", replayed"
+		}
+		if !c.StartedAt.IsZero() && !c.Open() {
+			took = c.EndedAt.Sub(c.StartedAt).Round(time.Millisecond).String()
+		}
+		began := c.StartedAt
+		if began.IsZero() {
+			began = c.EndedAt
+		}
+		outcome, answer := string(c.Outcome), c.Answer
+		if c.Open() {
+			outcome = "not stored"
+		} else if c.Class == rules.ClassLeaseExpired {
+			outcome, answer = "not stored", "its lease ended without an answer"
+			if c.Kind == payouts.CallSend {
+				answer += "; it may have been charged"
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, stamp(began), took, app.Printable(c.Instance), outcome, c.Status, app.Printable(c.Class), app.Printable(answer))
+	}
+}
+
+// writeOpenCall says what is known of a call whose outcome is not stored. The table has only the
+// fact, and an operator must not read a missing outcome as a missing call.
+func writeOpenCall(w io.Writer, e Explained) {
+	if len(e.Calls) == 0 || !e.Calls[len(e.Calls)-1].Open() {
+		return
+	}
+	c := e.Calls[len(e.Calls)-1]
+	if c.Kind == payouts.CallSend {
+		fmt.Fprintf(w, "\nA call began at %s, by instance %s, and its outcome is not stored: it may have been charged.\n", stamp(c.StartedAt), app.Printable(c.Instance))
+		return
+	}
+	fmt.Fprintf(w, "\nA lookup began at %s, by instance %s, and its outcome is not stored. A lookup charges nothing.\n", stamp(c.StartedAt), app.Printable(c.Instance))
+}
+
+// ExplainedDeadLetter is a dead letter of a payout, with its state in the dead letter store.
+type ExplainedDeadLetter struct {
+	ledger.DeadLetter
+	// its id in the store; empty: no store, or not there yet
+	Name  string      `json:"letter,omitempty"`
+	State store.State `json:"letter_state,omitempty"` // empty as Name
+}
+
+// Waits reports whether an operator must still decide.
+func (l ExplainedDeadLetter) Waits() bool { return slices.Contains(store.Waiting(), l.State) }
+
+// explainDeadLetters joins the dead letters that the ledger wrote about a payout with the store.
+// The payout itself has one in the store, which is updated each time a replay fails. Each message
+// that is not the stored record has its own.
+func (e Env) explainDeadLetters(written []ledger.DeadLetter, known []store.DeadLetter) []ExplainedDeadLetter {
+	byID, own := map[string]store.DeadLetter{}, store.DeadLetter{}
+	for _, l := range known {
+		byID[l.ID] = l
+		if !payout.Offered(l.Class) {
+			own = l
+		}
+	}
+	all := []ExplainedDeadLetter{}
+	for _, w := range written {
+		l := own
+		if payout.Offered(w.Class) {
+			l = byID[e.DeadLetterID(ledger.OutboxMessage{ID: w.ID, CreatedAt: w.CreatedAt})]
+		}
+		all = append(all, ExplainedDeadLetter{w, l.ID, l.State})
+	}
+	return all
+}
+
+// deadLettersOf returns the payout's own dead letter, as it was written last, or the zero value.
+// others are those of other messages that wait for an operator.
+func deadLettersOf(all []ExplainedDeadLetter) (own ExplainedDeadLetter, others []ExplainedDeadLetter) {
+	for _, l := range all {
+		switch {
+		case !payout.Offered(l.Class):
+			own = l
+		case l.Waits():
+			others = append(others, l)
+		}
+	}
+	return own, others
+}
+
+// onItsWay reports whether the dead letter was written and is not in the store yet.
+func (l ExplainedDeadLetter) onItsWay() bool {
+	return l.Class != "" && l.PublishedAt.IsZero() && !l.Waits() && l.State != store.Discarded
+}
+
+func (l ExplainedDeadLetter) replay() string {
+	const fixed = "when the cause is fixed, replay its dead letter: "
+	switch {
+	case l.State == store.Parked:
+		return fmt.Sprintf("%smillrace deadletter replay %s --parked, with --why.", fixed, l.Name)
+	case l.Waits():
+		return fmt.Sprintf("%smillrace deadletter replay %s, with --why.", fixed, l.Name)
+	case l.onItsWay():
+		return "its dead letter is not in the store yet; it can be replayed when millrace deadletter list shows it."
+	case l.State == store.Discarded:
+		return "its dead letter was discarded and can't be replayed."
+	case l.State == store.Replayed:
+		return "its dead letter was replayed before."
+	}
+	return "its dead letter is not in the store and can't be replayed."
+}
+
+func writeDeadLetters(w io.Writer, all []ExplainedDeadLetter) {
+	if len(all) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nDEAD LETTER\tSTATE\tWRITTEN\tCLASS\tATTEMPTS\tERROR\n")
+	for _, l := range all {
+		text := l.Error
+		if l.Offered != "" {
+			text += ": offered " + l.Offered
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", orDash(l.Name), orDash(string(l.State)), stamp(l.CreatedAt), app.Printable(l.Class), l.Attempts, app.Printable(text))
+	}
+}

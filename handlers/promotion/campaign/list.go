@@ -1,0 +1,75 @@
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// Listed is one promotion of `campaign list --json`.
+type Listed struct {
+	Type      payouts.Type     `json:"type"`
+	Promotion int64            `json:"promotion"`
+	State     rules.GroupState `json:"state"`
+	Finished  bool             `json:"finished"` // all accepted payouts are settled
+	CreatedAt time.Time        `json:"created_at,omitzero"`
+	ledger.PayoutCounts
+}
+
+// Listing is the value of `campaign list --json`.
+type Listing struct {
+	Promotions []Listed `json:"promotions"`
+	More       bool     `json:"more"`
+}
+
+// List returns the promotions of a type, the highest numbers first, at most limit of them. An empty type means all.
+func (e Env) List(ctx context.Context, of payouts.Type, limit int) (Listing, error) {
+	l, err := e.ledger()
+	if err != nil {
+		return Listing{}, err
+	}
+	all, err := l.List(ctx, of, limit+1)
+	if err != nil {
+		return Listing{}, err
+	}
+	return listOf(all, limit), nil
+}
+
+func listOf(all []ledger.ListedPromotion, limit int) Listing {
+	list := Listing{Promotions: []Listed{}, More: len(all) > limit}
+	for _, p := range all[:min(len(all), limit)] {
+		list.Promotions = append(list.Promotions, Listed{p.Type, p.ID, p.State, p.Finished(), p.CreatedAt, p.PayoutCounts})
+	}
+	return list
+}
+
+// Write writes the table.
+func (list Listing) Write(out io.Writer) error {
+	if len(list.Promotions) == 0 {
+		fmt.Fprintln(out, "The ledger has no promotions.")
+		return nil
+	}
+	w := app.Table(out)
+	fmt.Fprintln(w, "PROMOTION\tSTATE\tCREATED\tACCEPTED\tPAID\tFAILED\tUNKNOWN\tCANCELLED\tPENDING")
+	for _, p := range list.Promotions {
+		created := "-"
+		if !p.CreatedAt.IsZero() {
+			created = p.CreatedAt.UTC().Format(time.DateTime)
+		}
+		fmt.Fprintf(w, "%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Type, p.Promotion, promotionState(p.State, p.Finished), created, app.Thousands(p.Accepted), app.Thousands(p.Paid),
+			app.Thousands(p.Failed), app.Thousands(p.Unknown), app.Thousands(p.Cancelled), app.Thousands(p.Pending))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if list.More {
+		fmt.Fprintf(out, "There are more than %s; --limit shows them.\n", app.Plural(int64(len(list.Promotions)), "promotion"))
+	}
+	return nil
+}

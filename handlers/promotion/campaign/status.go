@@ -1,0 +1,395 @@
+package campaign
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// Status is one promotion of `campaign status --json`.
+type Status struct {
+	Type      payouts.Type `json:"type"`
+	Promotion int64        `json:"promotion"`
+	Finished  bool         `json:"finished"` // all accepted payouts are settled
+	ledger.Counts
+	// OldestUnpaid is the age of the oldest unsettled payout; 0 without one.
+	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
+	// WaitsForPlace is how long the promotion has waited for a place among max_active_promotions; 0
+	// if it does not wait.
+	WaitsForPlace float64 `json:"waits_for_place_seconds"`
+	// DeadWaiting are the dead letters that wait for a person. Null: not known, because there is no store
+	// of dead letters, or it did not answer.
+	DeadWaiting *int64 `json:"dead_waiting"`
+	// Rate is what all instances did within the last minute. Null: not known.
+	Rate *Rate `json:"rate"`
+	// ExpectedEnd is when the last payout is settled at this rate. Zero: not known, or nothing is pending.
+	ExpectedEnd time.Time `json:"expected_end,omitzero"`
+	// Audit is what operators did to the promotion, oldest first.
+	Audit []ledger.Audit `json:"audit"`
+	// Instances are the instances that read the promotion's stream, and may be empty. Null: not known,
+	// because Redis did not answer, or this version does not have the type.
+	Instances []Instance `json:"instances"`
+	// NotKnown says which parts are missing, and why.
+	NotKnown []string `json:"not_known,omitempty"`
+	// DelayingGroups are foreign consumer groups that delay the trimming and the deletion of the
+	// promotion's stream.
+	DelayingGroups []streams.DelayingGroup `json:"delaying_groups,omitempty"`
+	// ForeignOwner is the id of the deployment that owns the promotion's stream, if it is another
+	// one.
+	ForeignOwner string `json:"foreign_owner,omitempty"`
+
+	away error // why a server did not answer
+}
+
+// Statuses is the value of `campaign status --json`.
+type Statuses struct {
+	Promotions []Status `json:"promotions"`
+	all        bool     // of all that are unfinished or paused
+	done       []ledger.Totals
+}
+
+// Status returns what is known about promotions; none named means all that are unfinished or paused. The answer of the
+// ledger is complete without Redis: then the error wraps pipeline.ErrUnavailable, and the statuses say what is missing.
+func (e Env) Status(ctx context.Context, only ...payouts.Promotion) (Statuses, error) {
+	l, err := e.ledger()
+	if err != nil {
+		return Statuses{}, err
+	}
+	all := Statuses{Promotions: []Status{}, all: len(only) == 0}
+	if all.all {
+		if only, err = unfinished(ctx, l); err != nil {
+			return Statuses{}, err
+		}
+		if len(only) == 0 {
+			all.done, err = l.Totals(ctx)
+			return all, err
+		}
+	}
+	var away error
+	for _, id := range only {
+		s, err := e.statusOf(ctx, l, id)
+		if err != nil {
+			return Statuses{}, err
+		}
+		away = cmp.Or(away, s.away)
+		all.Promotions = append(all.Promotions, s)
+	}
+	return all, away
+}
+
+func unfinished(ctx context.Context, l *ledger.Ledger) ([]payouts.Promotion, error) {
+	all := []payouts.Promotion{}
+	work, err := l.Unfinished(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range work {
+		all = append(all, w.Promotion)
+	}
+	paused, err := l.Paused(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range paused {
+		all = append(all, p.Promotion)
+	}
+	return all, nil
+}
+
+func (e Env) statusOf(ctx context.Context, l *ledger.Ledger, id payouts.Promotion) (Status, error) {
+	counts, err := l.Status(ctx, id)
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{Type: id.Type, Promotion: id.ID, Finished: counts.Finished(), Counts: counts, OldestUnpaid: counts.OldestUnpaid.Seconds(), WaitsForPlace: counts.WaitsForPlace.Seconds()}
+	if s.Audit, err = l.Audit(ctx, id); err != nil {
+		return Status{}, err
+	}
+	if s.Dead > 0 {
+		_, n, stored, err := e.DeadLetters.Waiting(ctx, e.Plugin, id.String(), 1)
+		switch {
+		case err != nil:
+			s.miss("dead letters: their store does not answer", err)
+		case stored:
+			s.DeadWaiting = &n
+		}
+	} else {
+		s.DeadWaiting = new(int64)
+	}
+	e.readInstances(ctx, &s, id)
+	s.ExpectedEnd = ExpectedEnd(time.Now(), s.Counts.State, s.Pending, s.Rate)
+	return s, nil
+}
+
+// miss notes what is not known.
+func (s *Status) miss(what string, err error) {
+	s.NotKnown = append(s.NotKnown, what+": "+logs.OneLine(err.Error()))
+	if !errors.Is(err, pipeline.ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
+	}
+	s.away = cmp.Or(s.away, fmt.Errorf("%s: %w", what, err))
+}
+
+// noRedis is what the text says of the instances without Redis.
+const noRedis = "instances: redis does not answer"
+
+// Rate returns what all instances did for a promotion within the last minute, and nil when they don't say. The error says that
+// Redis does not answer.
+func (e Env) Rate(ctx context.Context, id payouts.Promotion) (*Rate, error) {
+	of := e.Resources.Streams(id.Type)
+	if of == nil {
+		return nil, nil //nolint:nilnil // not known, and nothing is wrong
+	}
+	all, _, err := of.Look(ctx, id.StreamID())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", noRedis, err)
+	}
+	return rateOf(instancesOf(all)), nil
+}
+
+func (e Env) readInstances(ctx context.Context, s *Status, id payouts.Promotion) {
+	of := e.Resources.Streams(id.Type)
+	if of == nil {
+		s.NotKnown = append(s.NotKnown, fmt.Sprintf("instances: this version does not have the type %s", id.Type))
+		return
+	}
+	if err := e.Resources.Redis(); err != nil {
+		s.miss(noRedis, err)
+		return
+	}
+	all, st, err := of.Look(ctx, id.StreamID())
+	if err != nil {
+		s.miss(noRedis, err)
+		return
+	}
+	s.Instances = instancesOf(all)
+	s.Rate = rateOf(s.Instances)
+	s.DelayingGroups = st.Delaying
+	if st.Foreign {
+		s.ForeignOwner = st.Owner
+	}
+}
+
+// ExpectedEnd returns when all pending payouts are settled at a rate. It is zero when it is not known, such as without a rate.
+func ExpectedEnd(now time.Time, state rules.GroupState, pending int64, r *Rate) time.Time {
+	if r == nil || r.PerSecond <= 0 || pending == 0 || state == rules.GroupPaused {
+		return time.Time{}
+	}
+	left := float64(pending) / r.PerSecond
+	if left > (10 * 365 * 24 * time.Hour).Seconds() {
+		return time.Time{}
+	}
+	return now.Add(time.Duration(left * float64(time.Second))).UTC().Truncate(time.Second)
+}
+
+// StateText is the state with what else holds the promotion back.
+func (s Status) StateText() string {
+	state := promotionState(s.State, s.Finished)
+	if s.Counts.WaitsForPlace > 0 {
+		state += ", waits for a place"
+	}
+	return state
+}
+
+// RateText is the rate, or a dash.
+func (s Status) RateText() string {
+	if s.Rate == nil {
+		return "-"
+	}
+	return s.Rate.PerSecondText()
+}
+
+// EndText is the expected end, or why there is none.
+func (s Status) EndText(now time.Time) string {
+	switch {
+	case s.Pending == 0:
+		return "-"
+	case s.State == rules.GroupPaused:
+		return "paused"
+	case s.ExpectedEnd.IsZero():
+		return "not known"
+	}
+	return when(s.ExpectedEnd, now)
+}
+
+// Write writes each promotion, or a table of all that are unfinished or paused.
+func (all Statuses) Write(out io.Writer) error {
+	if all.all {
+		return all.writeTable(out)
+	}
+	for _, s := range all.Promotions {
+		if err := s.Write(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (all Statuses) writeTable(out io.Writer) error {
+	if len(all.Promotions) == 0 {
+		return all.writeNothingUnfinished(out)
+	}
+	w := app.Table(out)
+	fmt.Fprintln(w, "PROMOTION\tSTATE\tACCEPTED\tPAID\tFAILED\tUNKNOWN\tPENDING\tLEASED\tOLDEST UNPAID\tPER SECOND\tENDS")
+	missing := ""
+	for _, s := range all.Promotions {
+		end := s.EndText(time.Now())
+		if !s.ExpectedEnd.IsZero() {
+			end = "in " + max(0, time.Until(s.ExpectedEnd)).Round(time.Second).String()
+		}
+		fmt.Fprintf(w, "%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Type, s.Promotion, s.StateText(), app.Thousands(s.Accepted), app.Thousands(s.Paid), app.Thousands(s.Failed),
+			app.Thousands(s.Unknown), app.Thousands(s.Pending), app.Thousands(s.InFlight), age(s.Counts.OldestUnpaid), s.RateText(), end)
+		for _, m := range s.NotKnown {
+			missing = cmp.Or(missing, m)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if missing != "" {
+		fmt.Fprintln(out, app.Printable(missing))
+	}
+	return nil
+}
+
+func (all Statuses) writeNothingUnfinished(out io.Writer) error {
+	var unknown, failed int64
+	for _, t := range all.done {
+		unknown, failed = unknown+t.Unknown, failed+t.Failed
+	}
+	fmt.Fprintln(out, "No promotion is unfinished or paused.")
+	if unknown > 0 {
+		fmt.Fprintf(out, "UNKNOWN payouts, perhaps charged: %s (millrace unknown list)\n", app.Thousands(unknown))
+	}
+	if failed > 0 {
+		fmt.Fprintf(out, "FAILED payouts, not charged and not retried: %s (millrace deadletter list)\n", app.Thousands(failed))
+	}
+	return nil
+}
+
+// PendingText says where the unsettled payouts are.
+func (s Status) PendingText() string {
+	if s.Pending == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s in the stream, %s in the retry topic or with a worker, %s for the feeder to enqueue",
+		app.Thousands(s.InStream), app.Thousands(s.InRetry), app.Thousands(s.InNoQueue))
+}
+
+// DeadText separates the dead letters that were written from those that wait for a person.
+func (s Status) DeadText() string {
+	text := app.Thousands(s.Dead) + " written so far"
+	switch {
+	case s.DeadWaiting != nil:
+		text += fmt.Sprintf(", %s of them wait for a person", app.Thousands(*s.DeadWaiting))
+	case s.Dead > 0:
+		text += ", how many of them wait is not known"
+	}
+	text += fmt.Sprintf("; %s about a second request for a target", app.Thousands(s.Conflict))
+	if s.Dead > 0 {
+		text += fmt.Sprintf("; millrace deadletter list --subject %s:%d", s.Type, s.Promotion)
+	}
+	return text
+}
+
+// Write writes the status as text.
+func (s Status) Write(out io.Writer) error {
+	now := time.Now()
+	w := app.Table(out)
+	fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, promotionState(s.State, s.Finished))
+	for _, a := range s.Audit {
+		why := ""
+		if a.Why != "" {
+			why = ": " + app.Printable(a.Why)
+		}
+		fmt.Fprintf(w, "  %s\t%s by %s%s\n", stamp(a.At), a.Action, person(a), why)
+	}
+	row := func(name, format string, args ...any) { fmt.Fprintf(w, "  "+name+"\t"+format+"\n", args...) }
+	row("accepted", "%s", app.Thousands(s.Accepted))
+	row("paid", "%s", app.Thousands(s.Paid))
+	row("failed", "%s", app.Thousands(s.Failed))
+	row("unknown", "%s", app.Thousands(s.Unknown))
+	row("cancelled", "%s", app.Thousands(s.Cancelled))
+	row("pending", "%s", app.Thousands(s.Pending))
+	if where := s.PendingText(); where != "" {
+		row("  of them", "%s", where)
+		row("  leased", "%s by workers, which call the Money API or wait for a call slot", app.Thousands(s.InFlight))
+	}
+	row("dead letters", "%s", s.DeadText())
+	if s.Rate != nil {
+		row("rate", "%s payouts a second in the last minute", s.Rate.PerSecondText())
+		row("expected end", "%s", s.EndText(now))
+		row("answers", "%s, in the last minute", s.Rate.AnswersText())
+		row("latency", "%s", s.Rate.LatencyText())
+		row("breaker", "%s", app.Printable(s.Rate.BreakerText()))
+		row("calls now", "%d; the clients of these instances make at most %d at once, for all promotions", s.Rate.Calling, s.Rate.Limit)
+	} else {
+		row("rate", "not known: no instance reports one")
+	}
+	if s.Counts.OldestUnpaid > 0 {
+		row("oldest unpaid", "%s", age(s.Counts.OldestUnpaid))
+	}
+	if s.ForeignOwner != "" {
+		row("foreign stream", "the stream belongs to the deployment with the ledger id %s; payouts wait here", app.Printable(s.ForeignOwner))
+	}
+	for _, g := range s.DelayingGroups {
+		state := "for at most plugins.promotion.stream.foreign_group_grace"
+		if g.Ignored {
+			state = "ignored since the grace period ended"
+		}
+		row("foreign group", "%s has delayed trimming and deletion of the stream for %s, %s", app.Printable(g.Group), age(g.For), state)
+	}
+	if s.Counts.WaitsForPlace > 0 {
+		row("waits for a place", "for %s, until fewer than plugins.promotion.stream.max_active_promotions are active", age(s.Counts.WaitsForPlace))
+	}
+	for _, m := range s.NotKnown {
+		fmt.Fprintf(w, "  %s\n", app.Printable(m))
+	}
+	if s.Instances == nil {
+		return w.Flush()
+	}
+	if len(s.Instances) == 0 {
+		fmt.Fprintln(w, "  no instance reads its stream")
+		return w.Flush()
+	}
+	fmt.Fprintf(w, "  stream\t%s, group %s\n", s.Instances[0].Stream, s.Instances[0].Group)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	w = app.Table(out)
+	fmt.Fprintln(w, "  INSTANCE\tCALLS NOW\tCALLS AT MOST\tENTRIES HELD\tSINCE\tLAST MESSAGE")
+	for _, x := range s.Instances {
+		last := "none yet"
+		if !x.LastMessage.IsZero() {
+			last = x.LastMessage.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%d\t%d\t%s\t%s\n", app.Printable(x.Instance), x.CallsText(), x.Slots, x.InFlight, x.Since.UTC().Format(time.RFC3339), last)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(out, "  Entries held are read from the stream: they are called, wait for a call slot, or wait for their turn.")
+	return err
+}
+
+// CallsText is the number of calls that run now, or a dash when the instance does not say.
+func (x Instance) CallsText() string {
+	if x.Note == nil {
+		return "-"
+	}
+	if x.Note.Recent == nil {
+		return "0"
+	}
+	return fmt.Sprint(x.Note.Recent.Calling)
+}

@@ -1,0 +1,185 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// The fields of actions that say what they are about. An address of the console has them, too.
+const (
+	FieldPromotion = "promotion"
+	FieldPayout    = "payout"
+)
+
+// Actions are what an operator can change about promotions and payouts: commands, and forms in the console.
+func (e Env) Actions() []operate.Action {
+	return []operate.Action{
+		e.steering("pause", "Stop paying a promotion; nothing is lost, and resume continues", `campaign pause POINT 12345 --why "ticket 4711"`,
+			operate.Safe, changed("pause", (*ledger.Ledger).Pause)),
+		e.steering("resume", "Continue to pay a paused promotion", `campaign resume POINT 12345 --why "ticket 4711"`,
+			operate.Safe, changed("resume", (*ledger.Ledger).Resume)),
+		e.steering("cancel", "Cancel all payouts that were not sent yet; irreversible", `campaign cancel POINT 12345 --why "wrong amounts, ticket 4711"`,
+			operate.Irreversible, cancel),
+		e.rebuild(),
+		e.resolve(),
+	}
+}
+
+// changed returns what changes the state of a promotion. Its effect can be reversed.
+func changed(verb string, change func(*ledger.Ledger, context.Context, payouts.Promotion, ledger.Steering) error) steer {
+	return func(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, by ledger.Steering) (operate.Answer, error) {
+		if err := change(l, ctx, id, by); err != nil {
+			return operate.Answer{}, err
+		}
+		return operate.Answer{
+			Value: map[string]any{"type": id.Type, "promotion": id.ID, "done": verb},
+			Lines: []string{fmt.Sprintf("%s: %sd. All instances apply it within 2 s.", id, verb)},
+		}, nil
+	}
+}
+
+func cancel(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, by ledger.Steering) (operate.Answer, error) {
+	done, err := l.Cancel(ctx, id, by)
+	if err != nil {
+		return operate.Answer{}, err
+	}
+	lines := []string{fmt.Sprintf("%s: %s cancelled.", id, app.Plural(done.Cancelled, "payout"))}
+	if done.InFlight+done.Ambiguous > 0 {
+		lines = append(lines, fmt.Sprintf("In flight: %s. Perhaps charged by an earlier call: %s. The service looks these up and sends nothing again.",
+			app.Thousands(done.InFlight), app.Thousands(done.Ambiguous)))
+	}
+	return operate.Answer{Value: map[string]any{
+		"type": id.Type, "promotion": id.ID, "cancelled": done.Cancelled, "in_flight": done.InFlight, "ambiguous": done.Ambiguous,
+	}, Lines: lines}, nil
+}
+
+type steer func(context.Context, *ledger.Ledger, payouts.Promotion, ledger.Steering) (operate.Answer, error)
+
+// steering returns an action on a promotion with an audit.
+func (e Env) steering(verb, short, example string, danger operate.Danger, do steer) operate.Action {
+	const future = "future"
+	a := e.onPromotion(verb, short, example, danger)
+	a.Fields = append(a.Fields, operate.Field{
+		Name: future, Type: operate.Switch,
+		Help: "apply it to records that are still to come, although the promotion has none so far or is paid completely",
+	})
+	a.Preview = func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+		return e.previewPromotion(ctx, in, in.Switch(future))
+	}
+	a.Do = func(ctx context.Context, _ *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+		return e.withPromotion(in, func(l *ledger.Ledger, id payouts.Promotion) (operate.Answer, error) {
+			answer, err := do(ctx, l, id, ledger.Steering{Who: use.Who, Why: use.Why, Future: in.Switch(future)})
+			if errors.Is(err, ledger.ErrNotFound) {
+				err = fmt.Errorf("%w (--future applies it before the first record)", err)
+			}
+			if errors.Is(err, ledger.ErrFinished) {
+				err = notCancelled(ctx, l, id, err)
+			}
+			return answer, err
+		})
+	}
+	return a
+}
+
+// onPromotion returns an action without its functions.
+func (e Env) onPromotion(verb, short, example string, danger operate.Danger) operate.Action {
+	return operate.Action{
+		About: operate.About{
+			Name: "campaign " + verb, Short: short, Examples: []string{example},
+			Fields: []operate.Field{{
+				Name: FieldPromotion, Type: operate.List, Required: true, Arguments: true, Shape: "TYPE PROMOTION",
+				Help: "the promotion, such as POINT:12345",
+			}},
+			Validate: func(in operate.Input) error {
+				_, err := PromotionOf(in.List(FieldPromotion))
+				return asInput(err, FieldPromotion)
+			},
+			Register: func(r *pipeline.Registry) error { return e.Resources.Register(r, Services{Ledger: true}) },
+		},
+		Danger: danger, Role: operate.Operator, Audited: true,
+	}
+}
+
+// asInput names the field that an error of arguments is about.
+func asInput(err error, field string) error {
+	if err == nil {
+		return nil
+	}
+	return &operate.InputError{Problem: err.Error(), Field: field}
+}
+
+// withPromotion calls do for the promotion of an input, and gives its error an exit code.
+func (e Env) withPromotion(in operate.Input, do func(*ledger.Ledger, payouts.Promotion) (operate.Answer, error)) (operate.Answer, error) {
+	id, err := PromotionOf(in.List(FieldPromotion))
+	if err != nil {
+		return operate.Answer{}, err
+	}
+	l, err := e.ledger()
+	if err != nil {
+		return operate.Answer{}, err
+	}
+	a, err := do(l, id)
+	return a, WithExitCode(err)
+}
+
+// previewPromotion says what state a promotion is in, and what an action would find.
+func (e Env) previewPromotion(ctx context.Context, in operate.Input, future bool) (operate.Answer, error) {
+	return e.withPromotion(in, func(l *ledger.Ledger, id payouts.Promotion) (operate.Answer, error) {
+		c, err := l.Status(ctx, id)
+		if errors.Is(err, ledger.ErrNotFound) && future {
+			text := id.String() + " has no record so far. Nothing was changed."
+			return operate.Answer{Value: map[string]any{"type": id.Type, "promotion": id.ID}, Lines: []string{text}}, nil
+		} else if err != nil {
+			return operate.Answer{}, err
+		}
+		text := fmt.Sprintf("%s is %s: %s accepted, of them %s pending, and %s of those leased by a worker. Nothing was changed.",
+			id, promotionState(c.State, c.Finished()), app.Plural(c.Accepted, "payout"), app.Thousands(c.Pending), app.Thousands(c.InFlight))
+		return operate.Answer{Value: map[string]any{
+			"type": id.Type, "promotion": id.ID, "state": c.State, "accepted": c.Accepted, "pending": c.Pending, "in_flight": c.InFlight,
+		}, Lines: []string{text}}, nil
+	})
+}
+
+// notCancelled says in which state a promotion stays that has nothing to cancel: it may be paused.
+func notCancelled(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, err error) error {
+	const future = "--future cancels records that are still to come"
+	s, failed := l.Status(ctx, id)
+	if failed != nil {
+		return fmt.Errorf("%w; its state is unchanged (%s)", err, future)
+	}
+	return fmt.Errorf("%w; it stays %s (%s)", err, promotionState(s.State, s.Finished()), future)
+}
+
+func (e Env) rebuild() operate.Action {
+	a := e.onPromotion("rebuild", "Enqueue the payouts of a promotion's stream again", `campaign rebuild POINT 12345 --why "entries deleted by hand"`, operate.Safe)
+	a.Long = strings.TrimSpace(`
+Enqueue all payouts again whose queue location is the promotion's stream.
+
+The feeder detects a lost stream by itself. This command is for a stream that was damaged in another way. It is safe at any
+time: the stream may contain an entry twice, and the ledger ignores the second one.`)
+	a.Preview = func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+		return e.previewPromotion(ctx, in, false)
+	}
+	a.Do = func(ctx context.Context, _ *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+		return e.withPromotion(in, func(l *ledger.Ledger, id payouts.Promotion) (operate.Answer, error) {
+			n, err := l.Rebuild(ctx, id, use.Who, use.Why)
+			if err != nil {
+				return operate.Answer{}, err
+			}
+			return operate.Answer{
+				Value: map[string]any{"type": id.Type, "promotion": id.ID, "enqueued_again": n},
+				Lines: []string{fmt.Sprintf("%s: the feeder of a running instance enqueues %s again within %s, or after a resume if the promotion is paused.",
+					id, app.Plural(n, "payout"), e.Settings().FeederInterval)},
+			}, nil
+		})
+	}
+	return a
+}

@@ -1,0 +1,543 @@
+package promotion
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// Addresses of the pages. Those of a promotion and of a payout have its id as the commands print it.
+const (
+	campaignsPage = "campaigns"
+	campaignPage  = "campaigns/campaign"
+	payoutPage    = "campaigns/payout"
+	letterPage    = "dead-letters/letter" // of the plugin deadletter
+)
+
+const (
+	// shownPromotions is the number of promotions on a page. How fast each runs is read from Redis.
+	shownPromotions = 50
+	// shownProblems is the number of problems on a page.
+	shownProblems = 200
+)
+
+// Console implements console.Contributor: the promotions, one of them, and one payout with its history.
+func (p *Plugin) Console() []console.Page {
+	find := console.Panel{Name: "find", Title: "Find a payout, such as POINT:12345:777", Load: findPayout}
+	return []console.Page{
+		{Path: campaignsPage, Title: "Campaigns", Order: 4, Panels: []console.Panel{
+			{Name: "unfinished", Title: "Unfinished", Load: p.showUnfinished},
+			{Name: "campaigns", Title: "Campaigns, highest number first", Load: p.showCampaigns},
+			find,
+			{Name: "open", Title: "Find a campaign, such as POINT:12345", Load: findCampaign},
+		}},
+		{Path: campaignPage, Title: "Campaign", Hidden: true, Panels: []console.Panel{
+			{Name: "campaign", Title: "Totals", Load: p.showCampaign, Actions: []string{"campaign pause", "campaign resume", "campaign cancel", "campaign rebuild"}},
+			{Name: "summaries", Title: "Summaries", Load: p.showSummaries},
+			{Name: "problems", Title: "Perhaps charged, an operator decides", Load: p.showUnknown},
+			{Name: "letters", Title: "Dead letters that wait for a person", Load: p.showLetters},
+			find,
+		}},
+		{Path: payoutPage, Title: "Payout", Hidden: true, Panels: []console.Panel{
+			{Name: "payout", Title: "What is known", Load: p.showPayout, Reveal: p.reveal, Actions: []string{"unknown resolve"}},
+			{Name: "money-api", Title: "What the Money API says", Asked: true, Load: p.askMoneyAPI},
+			find,
+		}},
+	}
+}
+
+func findPayout(_ context.Context, q console.Query) (console.Block, error) {
+	given := q.Text(campaign.FieldPayout)
+	if promotion := q.Text(campaign.FieldPromotion); given == "" && promotion != "" {
+		given = promotion + ":"
+	}
+	return console.Find{Page: payoutPage, Fields: []operate.Field{{Name: campaign.FieldPayout, Default: given, Required: true}}}, nil
+}
+
+func findCampaign(context.Context, console.Query) (console.Block, error) {
+	return console.Find{Page: campaignPage, Fields: []operate.Field{{Name: campaign.FieldPromotion, Required: true}}}, nil
+}
+
+// showUnfinished reads the last measurement alone, so it shows what is known while the database is frozen.
+func (p *Plugin) showUnfinished(context.Context, console.Query) (console.Block, error) {
+	m := p.measured()
+	if m.At.IsZero() {
+		return nil, cmp.Or(m.Err, errors.New("the ledger has not been measured yet"))
+	}
+	t := console.Table{
+		Columns: console.Columns("Campaign", "State", "Oldest unpaid", "Overdue for"),
+		Empty:   "No campaign that runs has payouts that are not settled.",
+		Note:    "Measured " + console.Moment(m.At).Text + ". A paused campaign is in the list below only.",
+	}
+	for i, w := range m.Waiting {
+		if i == shownProblems {
+			t.Note = fmt.Sprintf("Only %d of %d are shown. ", shownProblems, len(m.Waiting)) + t.Note
+			break
+		}
+		state := stateOf(w.State, false)
+		if w.WaitsForPlace {
+			state = console.Word(state.Text + ", waits for a place").In(operate.Warn)
+		}
+		t.Rows = append(t.Rows, []console.Cell{linked(w.Promotion), state, span(w.OldestUnpaid), span(w.Overdue)})
+	}
+	if m.Err == nil {
+		return t, nil
+	}
+	return console.Blocks{console.Checks{{Name: "ledger", Level: operate.Fail, Text: m.Err.Error()}}, t}, nil
+}
+
+func (p *Plugin) showCampaigns(ctx context.Context, _ console.Query) (console.Block, error) {
+	env := p.campaigns()
+	list, err := env.List(ctx, "", shownPromotions)
+	if err != nil {
+		return nil, err
+	}
+	t := console.Table{
+		Columns: console.Columns("Campaign", "State", "Accepted", "Paid", "Failed", "Unknown", "Cancelled", "Waiting", "Per second", "Expected end"),
+		Empty:   "The ledger has no campaigns.",
+		Note:    "Waiting are the payouts that are not settled. Per second are those that all instances settled within the last minute.",
+	}
+	now, away := time.Now(), error(nil)
+	for _, c := range list.Promotions {
+		id := payouts.Promotion{Type: c.Type, ID: c.Promotion}
+		perSecond, end := console.Cell{Text: "–", Right: true}, console.Cell{Text: "–"}
+		if c.Pending > 0 {
+			var rate *campaign.Rate
+			if away == nil { // a server that is away is asked once
+				rate, away = env.Rate(ctx, id)
+			}
+			perSecond, end = rateCell(rate), endCell(campaign.ExpectedEnd(now, c.State, c.Pending, rate), c.State)
+		}
+		t.Rows = append(t.Rows, []console.Cell{
+			linked(id), stateOf(c.State, c.Finished), console.Count(c.Accepted), console.Count(c.Paid), problem(c.Failed, operate.Warn),
+			problem(c.Unknown, operate.Fail), console.Count(c.Cancelled), console.Count(c.Pending), perSecond, end,
+		})
+	}
+	if away != nil {
+		t.Note = "How fast they are paid is not known: " + away.Error() + ". " + t.Note
+	}
+	if list.More {
+		t.Note = fmt.Sprintf("Only the %d with the highest numbers are shown; campaign list has --type and --limit. ", shownPromotions) + t.Note
+	}
+	return t, nil
+}
+
+func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Block, error) {
+	id, instead := promotionIn(q)
+	if instead != "" {
+		return instead, nil
+	}
+	all, away := p.campaigns().Status(ctx, id)
+	if errors.Is(away, ledger.ErrNotFound) {
+		return console.Text(id.String() + " is not in the ledger: no record of it was accepted. Its records may still wait in Kafka."), nil
+	} else if len(all.Promotions) == 0 {
+		return nil, away
+	}
+	s := all.Promotions[0]
+	state := stateOf(s.State, s.Finished)
+	if s.Counts.WaitsForPlace > 0 {
+		state = console.Word(state.Text + ", waits for a place").In(operate.Warn)
+	}
+	dead := console.Number(s.DeadWaiting)
+	if s.DeadWaiting != nil {
+		dead = problem(*s.DeadWaiting, operate.Warn)
+	}
+	blocks := console.Blocks{
+		console.Stats{
+			{Name: "Campaign", Cell: console.Word(id.String())},
+			{Name: "State", Cell: state},
+			{Name: "Announced", Cell: announced(s.TotalCount)},
+			{Name: "Oldest unpaid", Cell: span(s.Counts.OldestUnpaid)},
+		},
+		console.Stats{
+			{Name: "Accepted", Cell: console.Count(s.Accepted)},
+			{Name: "Paid", Cell: console.Count(s.Paid)},
+			{Name: "Failed", Cell: problem(s.Failed, operate.Warn)},
+			{Name: "Unknown", Cell: problem(s.Unknown, operate.Fail)},
+			{Name: "Cancelled", Cell: console.Count(s.Cancelled)},
+			{Name: "Waiting", Cell: console.Count(s.Pending)},
+		},
+		console.Stats{
+			{Name: "In the stream", Cell: console.Count(s.InStream)},
+			{Name: "In a retry", Cell: console.Count(s.InRetry)},
+			{Name: "For the feeder", Cell: console.Count(s.InNoQueue)},
+			{Name: "Leased by workers", Cell: console.Count(s.InFlight)},
+			{Name: "Perhaps charged", Cell: problem(s.Ambiguous, operate.Warn)},
+			{Name: "Dead letters that wait", Cell: dead},
+			{Name: "Dead letters so far", Cell: console.Count(s.Dead)},
+		},
+		speedOf(s), checksOf(s), instancesOf(s), auditOf(s.Audit),
+	}
+	return blocks, nil
+}
+
+func speedOf(s campaign.Status) console.Block {
+	if s.Rate == nil {
+		return console.Stats{{Name: "Per second", Cell: console.Number(nil)}, {Name: "Expected end", Cell: console.Word(console.Unknown)}}
+	}
+	breaker := console.Word(s.Rate.BreakerText())
+	if len(s.Rate.NotTaking) > 0 {
+		breaker = breaker.In(operate.Warn)
+	}
+	return console.Stats{
+		{Name: "Per second", Cell: rateCell(s.Rate)},
+		{Name: "Expected end", Cell: endCell(s.ExpectedEnd, s.State)},
+		{Name: "Latency", Cell: console.Word(s.Rate.LatencyText())},
+		{Name: "Answers in the last minute", Cell: console.Word(s.Rate.AnswersText())},
+		{Name: "Breaker", Cell: breaker},
+		{Name: "Calls now", Cell: console.Count(s.Rate.Calling)},
+		{Name: "Calls at most, of all campaigns", Cell: console.Count(s.Rate.Limit)},
+	}
+}
+
+// checksOf says whether what was accepted has ended or is open, and what is not known.
+func checksOf(s campaign.Status) console.Checks {
+	ended := s.Paid + s.Failed + s.Unknown + s.Cancelled
+	check := operate.Check{Name: "balance", Level: operate.OK, Text: fmt.Sprintf("accepted %d = ended %d + waiting %d", s.Accepted, ended, s.Pending)}
+	where := s.InStream + s.InRetry + s.InNoQueue
+	if s.Accepted != ended+s.Pending || s.Pending != where {
+		check = operate.Check{Name: "balance", Level: operate.Fail,
+			Text:   fmt.Sprintf("accepted %d, ended %d, waiting %d, of which %d are in a queue: the totals of the ledger are wrong", s.Accepted, ended, s.Pending, where),
+			Remedy: fmt.Sprintf("campaign reconcile %s %d names the targets", s.Type, s.Promotion)}
+	}
+	checks := console.Checks{check}
+	for _, m := range s.NotKnown {
+		checks = append(checks, operate.Check{Name: "not known", Level: operate.Fail, Text: m})
+	}
+	if s.ForeignOwner != "" {
+		checks = append(checks, operate.Check{Name: "stream", Level: operate.Fail, Text: "it belongs to the deployment with the ledger id " + s.ForeignOwner + ", so payouts wait here"})
+	}
+	for _, g := range s.DelayingGroups {
+		checks = append(checks, operate.Check{Name: "stream", Level: operate.Warn, Text: fmt.Sprintf("the group %s of another program has delayed its trimming for %s", g.Group, console.Short(g.For))})
+	}
+	return checks
+}
+
+func instancesOf(s campaign.Status) console.Table {
+	t := console.Table{
+		Columns: console.Columns("Instance", "Calls now", "Calls at most", "Entries held", "Breaker", "Since", "Last message"),
+		Empty:   "No instance reads its stream.",
+	}
+	if s.Instances == nil {
+		t.Empty = "The instances that read its stream are not known."
+		return t
+	}
+	t.Note = "Entries held are read from the stream: they are called, wait for a call slot, or wait for their turn."
+	for _, x := range s.Instances {
+		calls, breaker := console.Number(nil), console.Word(console.Unknown)
+		if x.Note != nil {
+			calls, breaker = console.Count(0), console.Word(x.Note.Client.Breaker)
+			if x.Note.Recent != nil {
+				calls = console.Count(x.Note.Recent.Calling)
+			}
+		}
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Word(x.Instance), calls, console.Count(x.Slots), console.Count(x.InFlight), breaker, console.Moment(x.Since), console.Moment(x.LastMessage),
+		})
+	}
+	return t
+}
+
+func (p *Plugin) showSummaries(ctx context.Context, q console.Query) (console.Block, error) {
+	id, instead := promotionIn(q)
+	l := p.run.opened.Load()
+	if instead != "" || l == nil {
+		return nil, console.ErrNothing
+	}
+	all, err := l.Summaries(ctx, id, shownProblems)
+	if err != nil {
+		return nil, err
+	}
+	t := console.Table{
+		Columns: console.Columns("Summary", "Paid", "Failed", "Unknown", "Cancelled"), Empty: "No payout is settled yet.",
+		Note: "What waits is counted for the campaign only.",
+	}
+	for _, s := range all {
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Word(fmt.Sprint(s.ID)), console.Count(s.Paid), problem(s.Failed, operate.Warn), problem(s.Unknown, operate.Fail), console.Count(s.Cancelled),
+		})
+	}
+	return t, nil
+}
+
+func (p *Plugin) showUnknown(ctx context.Context, q console.Query) (console.Block, error) {
+	id, instead := promotionIn(q)
+	if instead != "" {
+		return nil, console.ErrNothing
+	}
+	list, err := p.campaigns().Unknown(ctx, campaign.UnknownFilter{Type: id.Type, Promotion: id.ID, Limit: shownProblems})
+	if err != nil {
+		return nil, err
+	}
+	t := console.Table{
+		Columns: console.Columns("Payout", "State", "Since", "Sends", "Lookups", "Class", "Last answer"),
+		Empty:   "No payout of it is unknown.",
+	}
+	for _, u := range list.Unknown {
+		k := payouts.Key{Type: u.Type, Promotion: u.Promotion, Target: u.Target}
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Word(k.String()).At(linkTo(payoutPage, campaign.FieldPayout, k.String())), payoutState(u.State), console.Moment(u.Since),
+			console.Count(u.Attempts), console.Count(u.Lookups), console.Word(u.Class), console.Word(u.Answer),
+		})
+	}
+	if list.More {
+		t.Note = fmt.Sprintf("Only the first %d are shown. The command unknown list has --limit.", shownProblems)
+	}
+	return t, nil
+}
+
+func (p *Plugin) showLetters(ctx context.Context, q console.Query) (console.Block, error) {
+	id, instead := promotionIn(q)
+	if instead != "" {
+		return nil, console.ErrNothing
+	}
+	env := p.campaigns()
+	list, n, stored, err := env.DeadLetters.Waiting(ctx, env.Plugin, id.String(), shownProblems)
+	if err != nil {
+		return nil, err
+	} else if !stored {
+		return console.Text("Dead letters are in their topics alone, because there is no store of them."), nil
+	}
+	t := console.Table{
+		Columns: console.Columns("Dead letter", "Payout", "Failed", "Class", "Attempts", "Error"),
+		Empty:   "No dead letter of it waits.",
+	}
+	for _, d := range list {
+		about := console.Word(d.Subject)
+		if _, err := campaign.PayoutOf([]string{d.Subject}); err == nil {
+			about = about.At(linkTo(payoutPage, campaign.FieldPayout, d.Subject))
+		}
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Word(d.ID).At(linkTo(letterPage, "id", d.ID)), about, console.Moment(d.Failed), console.Word(d.Class), console.Count(d.Attempts), console.Word(d.Error),
+		})
+	}
+	if more := n - int64(len(list)); more > 0 {
+		t.Note = fmt.Sprintf("… and %d more. The command deadletter list shows them with --subject %s.", more, id)
+	}
+	return t, nil
+}
+
+func (p *Plugin) showPayout(ctx context.Context, q console.Query) (console.Block, error) {
+	k, instead := payoutIn(q)
+	if instead != "" {
+		return instead, nil
+	}
+	e, err := p.campaigns().Explain(ctx, k, false)
+	if campaign.IsNotFound(err) {
+		return console.Text(err.Error() + "."), nil
+	} else if err != nil {
+		return nil, err
+	}
+	id := payouts.Promotion{Type: k.Type, ID: k.Promotion}
+	perhaps := console.Cell{Text: "no", Data: e.MaybeCharged}
+	if e.MaybeCharged && e.State != rules.Success {
+		perhaps = console.Cell{Text: "by a request sent " + console.Moment(e.FirstSentAt).Text, Data: true}.In(operate.Warn)
+	}
+	record := console.Record{
+		Fields: console.Stats{
+			{Name: "State", Cell: payoutState(e.State)},
+			{Name: "Next", Cell: console.Word(e.Next)},
+			{Name: "Campaign", Cell: linked(id)},
+			{Name: "State of the campaign", Cell: stateOf(e.PromotionState, e.PromotionFinished)},
+			{Name: "Payout", Cell: console.Word(e.Key)},
+			{Name: "From", Cell: console.Word(e.Origin)},
+			{Name: "Accepted", Cell: console.Moment(e.AcceptedAt)},
+			{Name: "Settled", Cell: console.Moment(e.SettledAt)},
+			{Name: "Transaction", Cell: console.Word(e.TransactionKey)},
+			{Name: "Perhaps charged", Cell: perhaps},
+			{Name: "Sends", Cell: console.Count(e.Attempts)},
+			{Name: "Lookups", Cell: console.Count(e.Lookups)},
+			{Name: "Calls that did not count", Cell: console.Count(e.Released)},
+			{Name: "First sent", Cell: console.Moment(e.KeyFirstUsedAt)},
+		},
+		Folds: []console.Fold{{Title: "Record", Payload: []byte(e.Record)}, {Title: "Request", Payload: []byte(e.Request)}},
+	}
+	return console.Blocks{record, callsOf(e.Calls), lettersOf(e.DeadLetters), auditOf(e.Audit)}, nil
+}
+
+func (p *Plugin) askMoneyAPI(ctx context.Context, q console.Query) (console.Block, error) {
+	k, instead := payoutIn(q)
+	if instead != "" {
+		return nil, console.ErrNothing
+	}
+	e, err := p.campaigns().Explain(ctx, k, true)
+	if campaign.IsNotFound(err) {
+		return nil, console.ErrNothing
+	} else if err != nil {
+		return nil, err
+	}
+	return console.Text(fmt.Sprintf("The Money API says: %s. Next: %s", e.MoneyAPI, e.Next)), nil
+}
+
+func callsOf(calls []payouts.Attempt) console.Table {
+	t := console.Table{
+		Columns: console.Columns("Call", "Started", "Took", "Instance", "Outcome", "Status", "Class", "Answer"),
+		Empty:   "No call of the Money API has begun, according to the ledger.",
+	}
+	for _, c := range calls {
+		name, outcome, took := fmt.Sprintf("%s %d", c.Kind, c.Number), console.Word(string(c.Outcome)), console.Cell{}
+		switch {
+		case c.Late:
+			name = "late answer"
+		case c.Open():
+			outcome = console.Word("not stored").In(operate.Warn)
+		case !c.StartedAt.IsZero():
+			d := c.EndedAt.Sub(c.StartedAt)
+			took = console.Cell{Text: d.Round(time.Millisecond).String(), Data: d.Seconds(), Right: true}
+		}
+		status := console.Cell{}
+		if c.Status != 0 {
+			status = console.Cell{Text: fmt.Sprint(c.Status), Data: c.Status}
+		}
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Word(name), console.Moment(c.StartedAt), took, console.Word(c.Instance), outcome, status, console.Word(c.Class), console.Word(c.Answer),
+		})
+	}
+	return t
+}
+
+func lettersOf(all []campaign.ExplainedDeadLetter) console.Table {
+	t := console.Table{Columns: console.Columns("Dead letter", "State", "Written", "Class", "Attempts", "Error"), Empty: "It has no dead letter."}
+	for _, d := range all {
+		name := console.Word(cmp.Or(d.Name, "not in the store"))
+		if d.Name != "" {
+			name = name.At(linkTo(letterPage, "id", d.Name))
+		}
+		t.Rows = append(t.Rows, []console.Cell{
+			name, console.Word(string(d.State)), console.Moment(d.CreatedAt), console.Word(d.Class), console.Count(d.Attempts), console.Word(d.Error),
+		})
+	}
+	return t
+}
+
+func auditOf(audit []ledger.Audit) console.Table {
+	t := console.Table{Columns: console.Columns("When", "Action", "Who", "Why", "Detail"), Empty: "No operator has changed it."}
+	for _, a := range audit {
+		t.Rows = append(t.Rows, []console.Cell{console.Moment(a.At), console.Word(a.Action), console.Word(a.Who), console.Word(a.Why), console.Word(a.Detail)})
+	}
+	return t
+}
+
+// reveal records that a person sees what is masked of a payout.
+func (p *Plugin) reveal(ctx context.Context, q console.Query, use operate.Use) error {
+	k, instead := payoutIn(q)
+	if instead != "" {
+		return console.ErrNothing
+	}
+	l := p.run.opened.Load()
+	if l == nil {
+		return campaign.ErrNotOpen
+	}
+	err := l.RecordReveal(ctx, k, use.Who, use.Why)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return console.ErrNothing
+	}
+	return err
+}
+
+// promotionIn returns the promotion of an address, or what is said instead.
+func promotionIn(q console.Query) (payouts.Promotion, console.Text) {
+	if q.Text(campaign.FieldPromotion) == "" {
+		return payouts.Promotion{}, "Give a campaign, such as POINT:12345."
+	}
+	id, err := campaign.PromotionOf(q.List(campaign.FieldPromotion))
+	if err != nil {
+		return id, console.Text("The campaign " + err.Error() + ".")
+	}
+	return id, ""
+}
+
+// payoutIn returns the payout of an address, or what is said instead.
+func payoutIn(q console.Query) (payouts.Key, console.Text) {
+	if q.Text(campaign.FieldPayout) == "" {
+		return payouts.Key{}, "Give a payout, such as POINT:12345:777."
+	}
+	k, err := campaign.PayoutOf(q.List(campaign.FieldPayout))
+	if err != nil {
+		return k, console.Text("The payout " + err.Error() + ".")
+	}
+	return k, ""
+}
+
+func linkTo(page, name, value string) string { return page + "?" + url.Values{name: {value}}.Encode() }
+
+func linked(id payouts.Promotion) console.Cell {
+	return console.Word(id.String()).At(linkTo(campaignPage, campaign.FieldPromotion, id.String()))
+}
+
+func stateOf(s rules.GroupState, finished bool) console.Cell {
+	if finished && s == rules.GroupRunning {
+		return console.Word("finished").In(operate.OK)
+	}
+	cell := console.Word(strings.ToLower(string(s)))
+	if s == rules.GroupRunning {
+		return cell
+	}
+	return cell.In(operate.Warn)
+}
+
+func payoutState(s rules.State) console.Cell {
+	cell := console.Word(strings.ToLower(string(s)))
+	switch s {
+	case rules.Success:
+		return cell.In(operate.OK)
+	case rules.Failed, rules.Ambiguous, rules.Errored, rules.Cancelled:
+		return cell.In(operate.Warn)
+	case rules.Unknown:
+		return cell.In(operate.Fail)
+	case rules.Pending, rules.Sending:
+	}
+	return cell
+}
+
+// problem returns a number that is in order only if it is 0.
+func problem(n int64, level operate.Level) console.Cell {
+	if n == 0 {
+		return console.Count(n)
+	}
+	return console.Count(n).In(level)
+}
+
+func span(d time.Duration) console.Cell {
+	if d <= 0 {
+		return console.Cell{Text: "–", Data: 0, Right: true}
+	}
+	return console.Cell{Text: console.Short(d), Data: d.Seconds(), Right: true}
+}
+
+func announced(n int64) console.Cell {
+	if n == 0 {
+		return console.Number(nil)
+	}
+	return console.Count(n)
+}
+
+func rateCell(r *campaign.Rate) console.Cell {
+	if r == nil {
+		return console.Number(nil)
+	}
+	return console.Cell{Text: r.PerSecondText(), Data: r.PerSecond, Right: true}
+}
+
+func endCell(at time.Time, state rules.GroupState) console.Cell {
+	switch {
+	case state == rules.GroupPaused:
+		return console.Cell{Text: "paused"}
+	case at.IsZero():
+		return console.Cell{Text: console.Unknown}
+	}
+	return console.Until(at)
+}
+
+var _ console.Contributor = (*Plugin)(nil)

@@ -1,0 +1,172 @@
+package promotion_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// panel loads a panel of a page as the console does, and returns what programs get of it.
+func (sys *system) panel(page, name string, in operate.Input) string {
+	sys.t.Helper()
+	b, err := sys.load(page, name, in)
+	require.NoError(sys.t, err)
+	text, err := json.Marshal(b.JSON())
+	require.NoError(sys.t, err)
+	return string(text)
+}
+
+func (sys *system) load(page, name string, in operate.Input) (console.Block, error) {
+	sys.t.Helper()
+	pages := sys.payouts.Console()
+	i := slices.IndexFunc(pages, func(p console.Page) bool { return p.Path == page })
+	require.NoError(sys.t, pages[i].Validate())
+	j := slices.IndexFunc(pages[i].Panels, func(p console.Panel) bool { return p.Name == name })
+	return pages[i].Panels[j].Load(sys.t.Context(), console.Query{Input: in})
+}
+
+// do uses an action of the plugin as a form does.
+func (sys *system) do(name string, in operate.Input) (operate.Answer, error) {
+	sys.t.Helper()
+	actions := sys.payouts.Operations().Actions
+	a := actions[slices.IndexFunc(actions, func(a operate.Action) bool { return a.Name == name })]
+	in = a.Complete(in)
+	if err := a.Check(in); err != nil {
+		return operate.Answer{}, err
+	}
+	said, err := a.Preview(sys.t.Context(), nil, in)
+	if err != nil {
+		return said, err
+	}
+	require.NotEmpty(sys.t, said.Lines)
+	return a.Do(sys.t.Context(), nil, in, operate.Use{Who: "ann", Why: "ticket 4711"})
+}
+
+func TestPagesOfCampaigns(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, onlyOnce)
+		one := operate.Input{"promotion": {"POINT:1"}, "payout": {"POINT:1:7"}}
+		_, err := sys.load("campaigns", "campaigns", nil)
+		require.ErrorContains(t, err, "the ledger is not open")
+		_, err = sys.do("campaign pause", one)
+		require.ErrorContains(t, err, "the ledger is not open")
+		sys.start()
+		require.Equal(t, `[]`, sys.panel("campaigns", "campaigns", nil))
+		require.Contains(t, sys.panel("campaigns/campaign", "campaign", one), "POINT:1 is not in the ledger")
+		require.Contains(t, sys.panel("campaigns/campaign", "campaign", nil), "Give a campaign")
+		require.Contains(t, sys.panel("campaigns/payout", "payout", one), "POINT:1:7 is not in the ledger. If its record was published")
+		require.Contains(t, sys.panel("campaigns/payout", "payout", operate.Input{"payout": {"COIN:1:7"}}), "TYPE must be one of")
+
+		_, err = sys.do("campaign pause", operate.Input{"promotion": {"POINT:1"}, "future": {"true"}})
+		require.NoError(t, err)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(1)}, ledger.AcceptOptions{})[0].Err)
+		list := sys.panel("campaigns", "campaigns", nil)
+		require.Contains(t, list, `"accepted":1,"campaign":"POINT:1","cancelled":0`)
+		require.Contains(t, list, `"state":"paused","unknown":0,"waiting":1`)
+		page := sys.panel("campaigns/campaign", "campaign", one)
+		require.Contains(t, page, `accepted 1 = ended 0 + waiting 1`)
+		require.Contains(t, page, `"why":"ticket 4711"`)
+		answer, err := sys.do("campaign resume", one)
+		require.NoError(t, err)
+		require.Equal(t, []string{"POINT:1: resumed. All instances apply it within 2 s."}, answer.Lines)
+		sys.settle("POINT", 1)
+		require.Contains(t, sys.panel("campaigns/campaign", "campaign", one), `accepted 1 = ended 1 + waiting 0`)
+		require.Contains(t, sys.panel("campaigns/campaign", "summaries", one), `[{"cancelled":0,"failed":0,"paid":1,"summary":"9","unknown":0}]`)
+		require.Contains(t, sys.panel("campaigns", "campaigns", nil), `"state":"finished"`)
+
+		// What the rate is read of is there while a campaign runs.
+		sys.send(publish, points(100, 400)...)
+		require.Eventually(t, func() bool {
+			return strings.Contains(sys.panel("campaigns/campaign", "campaign", one), `"breaker":"closed"`)
+		}, 2*time.Minute, 5*time.Millisecond)
+	})
+}
+
+// A payout that nobody knows is found by its id, with each call, and resolved in a form.
+func TestThePageOfAPayoutThatNobodyKnows(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, onlyOnce)
+		sys.unknown(7)
+		sys.start()
+		in := operate.Input{"promotion": {"POINT:1"}, "payout": {"POINT:1:7"}}
+		require.Contains(t, sys.panel("campaigns/campaign", "problems", in), `"payout":"POINT:1:7","sends":1`)
+		page := sys.panel("campaigns/payout", "payout", in)
+		for _, want := range []string{`"state":"unknown"`, `"perhaps_charged":true`, `"call":"send 1"`, "no answer within 300ms", `unknown resolve POINT 1 7`, `\"amount\":70`} {
+			require.Contains(t, page, want)
+		}
+		require.Contains(t, sys.panel("campaigns/payout", "money-api", in), "The Money API says: no charge with this key")
+		b, err := sys.load("campaigns/campaign", "problems", in)
+		require.NoError(t, err)
+		require.Equal(t, "campaigns/payout?payout=POINT%3A1%3A7", b.(console.Table).Rows[0][0].Link)
+		require.Eventually(t, func() bool { // the relay has brought its dead letter to the store
+			return strings.Contains(sys.panel("campaigns/campaign", "letters", in), `"payout":"POINT:1:7"`)
+		}, 2*time.Minute, 20*time.Millisecond)
+
+		_, err = sys.do("unknown resolve", in)
+		require.ErrorContains(t, err, "give either --paid with the transaction key, or --unpaid")
+		in["paid"] = []string{"tx-book"}
+		_, err = sys.do("unknown resolve", in)
+		require.ErrorContains(t, err, "nothing was changed: the Money API has no charge with this key")
+		in["force"] = []string{"true"}
+		answer, err := sys.do("unknown resolve", in)
+		require.NoError(t, err)
+		require.Contains(t, strings.Join(answer.Lines, "\n"), "POINT:1:7 is SUCCESS now, according to ann.")
+		page = sys.panel("campaigns/payout", "payout", in)
+		require.Contains(t, page, `"transaction":"tx-book"`)
+		require.Contains(t, page, `"why":"ticket 4711 (the Money API says: no charge`)
+		require.Equal(t, `[]`, sys.panel("campaigns/campaign", "letters", in), "its dead letter is discarded")
+		require.Equal(t, rules.GroupRunning, sys.counts("POINT").State)
+	})
+}
+
+// Who sees what is masked is in the audit of the payout.
+func TestRevealOfAPayoutIsAudited(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		sys.end(7, rules.Done)
+		sys.start()
+		in := operate.Input{"payout": {"POINT:1:7"}}
+		pages := sys.payouts.Console()
+		reveal := pages[2].Panels[0].Reveal
+		require.NoError(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann", Why: "ticket 7"}))
+		require.Contains(t, sys.panel("campaigns/payout", "payout", in), `"action":"reveal","detail":"the record and the request"`)
+		require.ErrorContains(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann"}), "needs who and why")
+		in["payout"] = []string{"POINT:1:8"}
+		require.ErrorIs(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann", Why: "ticket 7"}), console.ErrNothing)
+	})
+}
+
+// The pages lead to what an operator can do, and the address has what each action requires.
+func TestThePagesOfCampaignsLeadToActions(t *testing.T) {
+	t.Parallel()
+	sys := newSystem(t, simulator.Faults{}, nil)
+	required := map[string][]string{}
+	for _, a := range sys.payouts.Operations().Actions {
+		require.True(t, a.Audited, a.Name)
+		for _, f := range a.Fields {
+			if f.Required {
+				required[a.Name] = append(required[a.Name], f.Name)
+			}
+		}
+	}
+	for path, in := range map[string][]string{"campaigns/campaign": {"promotion"}, "campaigns/payout": {"payout"}} {
+		i := slices.IndexFunc(sys.payouts.Console(), func(p console.Page) bool { return p.Path == path })
+		actions := sys.payouts.Console()[i].Panels[0].Actions
+		require.NotEmpty(t, actions)
+		for _, name := range actions {
+			require.NotEmpty(t, required[name], name)
+			require.Subset(t, in, required[name], name)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package promotion_test
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+type statuses struct{ Promotions []campaign.Status }
+
+// Without Redis the ledger's part is shown all the same, and the exit code says that it is not all.
+func TestStatusWithoutRedis(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(1)}, ledger.AcceptOptions{})[0].Err)
+		sys.end(2, rules.Done)
+		closed, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		require.NoError(t, closed.Close())
+		sys.all[0].(*redis.Plugin).Settings().(*redis.Config).Addrs = []string{closed.Addr().String()}
+
+		text := sys.says(app.ExitUnavailable, "campaign", "status", "POINT", "1")
+		require.Regexp(t, `\n  paid +1\n`, text)
+		require.Regexp(t, `\n  pending +1\n`, text)
+		require.Contains(t, text, "instances: redis does not answer: ")
+		require.Regexp(t, `POINT:1 +RUNNING +2 +1 `, sys.says(app.ExitUnavailable, "campaign", "status"))
+		stdout, _, code := sys.command("campaign", "status", "--json")
+		require.Equal(t, app.ExitUnavailable, code)
+		var s statuses
+		require.NoError(t, json.Unmarshal([]byte(stdout), &s))
+		require.EqualValues(t, 1, s.Promotions[0].Paid)
+		require.Nil(t, s.Promotions[0].Instances)
+		require.Len(t, s.Promotions[0].NotKnown, 1)
+	})
+}
+
+// The status of a campaign that runs says how fast it is, when it ends, and what the Money API answers. The numbers
+// of one moment agree: no instance makes more calls than it may, and the queues have all that is pending.
+func TestStatusOfACampaignThatRuns(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{Latency: 50 * time.Millisecond}, func(c *promotion.Config) {
+			c.Stream.MinConsumers, c.Stream.MaxConsumers = 2, 2
+			c.Stream.ReconcileInterval = 50 * time.Millisecond
+		}).start()
+		sys.send(publish, points(1, 1000)...)
+		var s campaign.Status
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			all, err := sys.payouts.Campaigns().Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
+			require.NoError(c, err)
+			s = all.Promotions[0]
+			require.NotNil(c, s.Rate)
+			require.Positive(c, s.Rate.PerSecond)
+			require.Positive(c, s.Rate.Calling)
+			require.Positive(c, s.InFlight)
+		}, 2*time.Minute, 5*time.Millisecond)
+		require.Positive(t, s.Pending, "it runs")
+		require.Equal(t, s.Pending, s.InStream+s.InRetry+s.InNoQueue)
+		require.True(t, s.ExpectedEnd.After(time.Now()))
+		require.Positive(t, s.Rate.Answers["paid"])
+		require.GreaterOrEqual(t, s.Rate.P50, 0.05, "no call is faster than the latency")
+		require.Empty(t, s.Rate.NotTaking)
+		require.Equal(t, sys.payouts.Settings().(*promotion.Config).MoneyAPI.Concurrency, s.Rate.Limit)
+		require.Len(t, s.Instances, 1)
+		require.Equal(t, 2, s.Instances[0].Slots)
+		require.LessOrEqual(t, s.Instances[0].Note.Recent.Calling, 2)
+		text := written(t, campaign.Status.Write, s)
+		for _, want := range []string{"payouts a second in the last minute", "expected end", "  breaker        closed", "CALLS AT MOST", "0 written so far, 0 of them wait"} {
+			require.Contains(t, text, want)
+		}
+		all, err := sys.payouts.Campaigns().Status(t.Context())
+		require.NoError(t, err)
+		require.Regexp(t, `PER SECOND +ENDS\nPOINT:1 +RUNNING .* in [0-9]`, written(t, campaign.Statuses.Write, all))
+	})
+}
+
+// Money API down: the status says that the breaker is open, and why nothing is paid.
+func TestStatusOfACampaignWhoseBreakerIsOpen(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{FailRate: 1}, func(c *promotion.Config) {
+			c.Stream.ReconcileInterval = 50 * time.Millisecond
+			c.MoneyAPI.Breaker.OpenDelay = time.Hour
+		}).start()
+		sys.send(publish, points(1, 200)...)
+		id := payouts.Promotion{Type: "POINT", ID: 1}
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			all, err := sys.payouts.Campaigns().Status(t.Context(), id)
+			require.NoError(c, err)
+			s := all.Promotions[0]
+			require.NotNil(c, s.Rate)
+			require.Contains(c, s.Rate.BreakerText(), "breaker open")
+			require.Positive(c, s.Rate.Answers["ambiguous"])
+			require.Zero(c, s.Rate.PerSecond)
+			require.Zero(c, s.ExpectedEnd)
+		}, 2*time.Minute, 20*time.Millisecond)
+	})
+}
+
+// Dead letters that were written and those that wait are different numbers.
+func TestStatusCountsDeadLettersThatWait(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{RejectRate: 1}, nil).start()
+		sys.send(publish, points(1, 3)...)
+		require.EqualValues(t, 3, sys.settle("POINT", 3).Failed)
+		status := func() campaign.Status {
+			all, err := sys.payouts.Campaigns().Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
+			require.NoError(t, err)
+			return all.Promotions[0]
+		}
+		require.Eventually(t, func() bool { return *status().DeadWaiting == 3 }, 2*time.Minute, 20*time.Millisecond)
+		dead := sys.all[2].(*deadletter.Plugin)
+		discarded, err := dead.Settled(t.Context(), "promotion", "POINT:1:2", store.By{Who: "ann", Why: "a test"})
+		require.NoError(t, err)
+		require.Len(t, discarded, 1)
+		require.EqualValues(t, 3, status().Dead)
+		require.EqualValues(t, 2, *status().DeadWaiting)
+		require.Contains(t, written(t, campaign.Status.Write, status()), "3 written so far, 2 of them wait for a person")
+	})
+}
+
+func written[T any](t *testing.T, write func(T, io.Writer) error, v T) string {
+	t.Helper()
+	var out strings.Builder
+	require.NoError(t, write(v, &out))
+	return out.String()
+}
