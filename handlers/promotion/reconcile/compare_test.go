@@ -64,7 +64,7 @@ func TestKafkaIsCompared(t *testing.T) {
 	require.Contains(t, shown(t, r), "\n\nLedger and Money API balance; Kafka was not read.\n")
 	s.charges = nil
 	r, _ = s.compare(t, time.Time{})
-	require.Contains(t, shown(t, r), "\n\nThe books DON'T balance.\n")
+	require.Contains(t, shown(t, r), "\n\nThe books DON'T balance; targets 1 2 3 4, paid_not_in_book: ")
 }
 
 // A payout without a record is explained by Kafka's retention, a replayed dead letter, or the
