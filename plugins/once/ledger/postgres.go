@@ -218,11 +218,9 @@ func (s *postgres) read(ctx context.Context, fn func(querier, time.Time) error) 
 // statement after a wait for a lock must see commits made during the wait.
 func readCommitted() pgx.TxOptions { return pgx.TxOptions{IsoLevel: pgx.ReadCommitted} }
 
-// update also confirms, so that what fn only found is known to the synchronous standby. What fn refuses rests on
-// rows that it has found, too.
+// update also confirms, so that what fn only found is known to the synchronous standby.
 func (s *postgres) update(ctx context.Context, lock groupLock, fn func(querier, time.Time) error) error {
-	refused := false
-	err := s.commits.Do(func() error {
+	return s.commits.Do(func() error {
 		return pgx.BeginTxFunc(ctx, s.cold, readCommitted(), func(tx pgx.Tx) error {
 			if g := lock.exclusive; g != nil {
 				if _, err := tx.Exec(ctx, pgGroupLock, g.kind, g.name); err != nil {
@@ -240,20 +238,19 @@ func (s *postgres) update(ctx context.Context, lock groupLock, fn func(querier, 
 				return err
 			}
 			if err := fn(q, now); err != nil {
-				refused = true
 				return err
 			}
 			_, err = tx.Exec(ctx, pgConfirm)
 			return err
 		})
 	})
-	if !refused {
+}
+
+func (s *postgres) confirm(ctx context.Context) error {
+	return s.commits.Do(func() error {
+		_, err := s.cold.Exec(ctx, pgConfirm)
 		return err
-	}
-	if lost := s.commits.Do(func() error { _, err := s.cold.Exec(ctx, pgConfirm); return err }); lost != nil {
-		return lost
-	}
-	return err
+	})
 }
 
 func stamp(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()} }

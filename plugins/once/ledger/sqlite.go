@@ -99,6 +99,9 @@ func (s *sqliteStore) fault(err error) fault {
 
 func (*sqliteStore) forgetDue(context.Context) error { return nil }
 
+// confirm has no standby to wait for.
+func (*sqliteStore) confirm(context.Context) error { return nil }
+
 func (*sqliteStore) dialect() portable.Dialect { return portable.SQLite }
 
 func (*sqliteStore) unsettled() (sql string, limit int) {

@@ -21,6 +21,8 @@ type store interface {
 	// update runs fn in a transaction. A group in exclusive: no claim of that group runs meanwhile. A
 	// group in shared: its state does not change meanwhile.
 	update(ctx context.Context, lock groupLock, fn func(q querier, now time.Time) error) error
+	// confirm waits until a synchronous standby has what was committed before.
+	confirm(ctx context.Context) error
 
 	// forgetDue deletes rows of once_due that have no effect any more.
 	forgetDue(ctx context.Context) error

@@ -71,10 +71,20 @@ func (l *Ledger) transactOnce(ctx context.Context, w readRequest, fn body) error
 	defer tx.rollback()
 	var writes writeSet
 	if err := fn(ctx, tx, read, &writes); err != nil {
-		return err
+		tx.rollback()
+		return l.refuse(ctx, err)
 	}
 	failpoint.Hit(failpoint.InTransaction)
 	return tx.commit(ctx, &writes)
+}
+
+// refuse returns err, by which a transaction was not made. What it says rests on rows that were only read, and a
+// failover may lose these: so it is told once the synchronous standby has them.
+func (l *Ledger) refuse(ctx context.Context, err error) error {
+	if lost := l.store.confirm(ctx); lost != nil {
+		return lost
+	}
+	return err
 }
 
 // shortWait bounds the wait for a lock while apart looks for the item that has to wait.
@@ -108,7 +118,15 @@ func apart[T any](ctx context.Context, l *Ledger, items []T, wait time.Duration,
 // Between two tries, claims that queue behind the lock go first.
 func (l *Ledger) update(ctx context.Context, lock groupLock, fn func(q querier, now time.Time) error) error {
 	for n := 1; ; n++ {
-		err := l.store.update(ctx, lock, fn)
+		refused := false
+		err := l.store.update(ctx, lock, func(q querier, now time.Time) error {
+			err := fn(q, now)
+			refused = err != nil
+			return err
+		})
+		if refused {
+			err = l.refuse(ctx, err)
+		}
 		f := l.store.fault(err)
 		if f != faultRetry && f != faultLocked || f == faultRetry && n >= maxTries || n >= maxLockTries || !loop.Sleep(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) {
 			return err
