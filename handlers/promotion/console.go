@@ -57,14 +57,6 @@ func (p *Plugin) Console() []console.Page {
 	}
 }
 
-func findPayout(_ context.Context, q console.Query) (console.Block, error) {
-	given := q.Text(campaign.FieldPayout)
-	if promotion := q.Text(campaign.FieldPromotion); given == "" && promotion != "" {
-		given = promotion + ":"
-	}
-	return console.Find{Page: payoutPage, Fields: []operate.Field{{Name: campaign.FieldPayout, Default: given, Required: true}}}, nil
-}
-
 func findCampaign(context.Context, console.Query) (console.Block, error) {
 	return console.Find{Page: campaignPage, Fields: []operate.Field{{Name: campaign.FieldPromotion, Required: true}}}, nil
 }
@@ -328,124 +320,6 @@ func (p *Plugin) showLetters(ctx context.Context, q console.Query) (console.Bloc
 	return t, nil
 }
 
-func (p *Plugin) showPayout(ctx context.Context, q console.Query) (console.Block, error) {
-	k, instead := payoutIn(q)
-	if instead != "" {
-		return instead, nil
-	}
-	e, err := p.campaigns().Explain(ctx, k, false)
-	if campaign.IsNotFound(err) {
-		return console.Text(err.Error() + "."), nil
-	} else if err != nil {
-		return nil, err
-	}
-	id := payouts.Promotion{Type: k.Type, ID: k.Promotion}
-	perhaps := console.Cell{Text: "no", Data: e.MaybeCharged}
-	if e.MaybeCharged && e.State != rules.Success {
-		perhaps = console.Cell{Text: "by a request sent " + console.Moment(e.FirstSentAt).Text, Data: true}.In(operate.Warn)
-	}
-	record := console.Record{
-		Fields: console.Stats{
-			{Name: "State", Cell: payoutState(e.State)},
-			{Name: "Next", Cell: console.Word(e.Next)},
-			{Name: "Campaign", Cell: linked(id)},
-			{Name: "State of the campaign", Cell: stateOf(e.PromotionState, e.PromotionFinished)},
-			{Name: "Payout", Cell: console.Word(e.Key)},
-			{Name: "From", Cell: console.Word(e.Origin)},
-			{Name: "Accepted", Cell: console.Moment(e.AcceptedAt)},
-			{Name: "Settled", Cell: console.Moment(e.SettledAt)},
-			{Name: "Transaction", Cell: console.Word(e.TransactionKey)},
-			{Name: "Perhaps charged", Cell: perhaps},
-			{Name: "Sends", Cell: console.Count(e.Attempts)},
-			{Name: "Lookups", Cell: console.Count(e.Lookups)},
-			{Name: "Calls that did not count", Cell: console.Count(e.Released)},
-			{Name: "First sent", Cell: console.Moment(e.KeyFirstUsedAt)},
-		},
-		Folds: []console.Fold{{Title: "Record", Payload: []byte(e.Record)}, {Title: "Request", Payload: []byte(e.Request)}},
-	}
-	return console.Blocks{record, callsOf(e.Calls), lettersOf(e.DeadLetters), auditOf(e.Audit)}, nil
-}
-
-func (p *Plugin) askMoneyAPI(ctx context.Context, q console.Query) (console.Block, error) {
-	k, instead := payoutIn(q)
-	if instead != "" {
-		return nil, console.ErrNothing
-	}
-	e, err := p.campaigns().Explain(ctx, k, true)
-	if campaign.IsNotFound(err) {
-		return nil, console.ErrNothing
-	} else if err != nil {
-		return nil, err
-	}
-	return console.Text(fmt.Sprintf("The Money API says: %s. Next: %s", e.MoneyAPI, e.Next)), nil
-}
-
-func callsOf(calls []payouts.Attempt) console.Table {
-	t := console.Table{
-		Columns: console.Columns("Call", "Started", "Took", "Instance", "Outcome", "Status", "Class", "Answer"),
-		Empty:   "No call of the Money API has begun, according to the ledger.",
-	}
-	for _, c := range calls {
-		name, outcome, took := fmt.Sprintf("%s %d", c.Kind, c.Number), console.Word(string(c.Outcome)), console.Cell{}
-		switch {
-		case c.Late:
-			name = "late answer"
-		case c.Open():
-			outcome = console.Word("not stored").In(operate.Warn)
-		case !c.StartedAt.IsZero():
-			d := c.EndedAt.Sub(c.StartedAt)
-			took = console.Cell{Text: d.Round(time.Millisecond).String(), Data: d.Seconds(), Right: true}
-		}
-		status := console.Cell{}
-		if c.Status != 0 {
-			status = console.Cell{Text: fmt.Sprint(c.Status), Data: c.Status}
-		}
-		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(name), console.Moment(c.StartedAt), took, console.Word(c.Instance), outcome, status, console.Word(c.Class), console.Word(c.Answer),
-		})
-	}
-	return t
-}
-
-func lettersOf(all []campaign.ExplainedDeadLetter) console.Table {
-	t := console.Table{Columns: console.Columns("Dead letter", "State", "Written", "Class", "Attempts", "Error"), Empty: "It has no dead letter."}
-	for _, d := range all {
-		name := console.Word(cmp.Or(d.Name, "not in the store"))
-		if d.Name != "" {
-			name = name.At(linkTo(letterPage, "id", d.Name))
-		}
-		t.Rows = append(t.Rows, []console.Cell{
-			name, console.Word(string(d.State)), console.Moment(d.CreatedAt), console.Word(d.Class), console.Count(d.Attempts), console.Word(d.Error),
-		})
-	}
-	return t
-}
-
-func auditOf(audit []ledger.Audit) console.Table {
-	t := console.Table{Columns: console.Columns("When", "Action", "Who", "Why", "Detail"), Empty: "No operator has changed it."}
-	for _, a := range audit {
-		t.Rows = append(t.Rows, []console.Cell{console.Moment(a.At), console.Word(a.Action), console.Word(a.Who), console.Word(a.Why), console.Word(a.Detail)})
-	}
-	return t
-}
-
-// reveal records that a person sees what is masked of a payout.
-func (p *Plugin) reveal(ctx context.Context, q console.Query, use operate.Use) error {
-	k, instead := payoutIn(q)
-	if instead != "" {
-		return console.ErrNothing
-	}
-	l := p.run.opened.Load()
-	if l == nil {
-		return campaign.ErrNotOpen
-	}
-	err := l.RecordReveal(ctx, k, use.Who, use.Why)
-	if errors.Is(err, ledger.ErrNotFound) {
-		return console.ErrNothing
-	}
-	return err
-}
-
 // promotionIn returns the promotion of an address, or what is said instead.
 func promotionIn(q console.Query) (payouts.Promotion, console.Text) {
 	if q.Text(campaign.FieldPromotion) == "" {
@@ -456,18 +330,6 @@ func promotionIn(q console.Query) (payouts.Promotion, console.Text) {
 		return id, console.Text("The campaign " + err.Error() + ".")
 	}
 	return id, ""
-}
-
-// payoutIn returns the payout of an address, or what is said instead.
-func payoutIn(q console.Query) (payouts.Key, console.Text) {
-	if q.Text(campaign.FieldPayout) == "" {
-		return payouts.Key{}, "Give a payout, such as POINT:12345:777."
-	}
-	k, err := campaign.PayoutOf(q.List(campaign.FieldPayout))
-	if err != nil {
-		return k, console.Text("The payout " + err.Error() + ".")
-	}
-	return k, ""
 }
 
 func linkTo(page, name, value string) string { return page + "?" + url.Values{name: {value}}.Encode() }
@@ -485,20 +347,6 @@ func stateOf(s rules.GroupState, finished bool) console.Cell {
 		return cell
 	}
 	return cell.In(operate.Warn)
-}
-
-func payoutState(s rules.State) console.Cell {
-	cell := console.Word(strings.ToLower(string(s)))
-	switch s {
-	case rules.Success:
-		return cell.In(operate.OK)
-	case rules.Failed, rules.Ambiguous, rules.Errored, rules.Cancelled:
-		return cell.In(operate.Warn)
-	case rules.Unknown:
-		return cell.In(operate.Fail)
-	case rules.Pending, rules.Sending:
-	}
-	return cell
 }
 
 // problem returns a number that is in order only if it is 0.

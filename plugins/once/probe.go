@@ -19,7 +19,7 @@ func (p *Plugin) probeAction() operate.Action {
 	about := p.about("once probe", "Find out whether a far side keeps its promise", []operate.Field{
 		{Name: "kind", Help: "the `kind` of effect", Required: true},
 		{Name: "record", Help: "a `record` of the kind, as in its topic, about something of your own", Required: true},
-	}, `once probe --kind invoice --record '{"group":"probe","id":"1"}' --dry-run`, `once probe --kind invoice --record '{"group":"probe","id":"1"}' --why "new far side"`)
+	}, `once probe --kind mail --record '{"id":"p1"}' --dry-run`, `once probe --kind mail --record '{"id":"p1"}' --why new`)
 	about.Long = `Find out whether the far side of a kind keeps its promise, with a record of your own.
 
 A kind states what its far side does with a second request (Repeat), and a wrong statement loses or doubles effects. With ByKey the request of the record is sent twice, with the same key and the same bytes, and both answers must name the same receipt. With ByKey and ByLookup the lookup must then find it.
