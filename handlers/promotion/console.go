@@ -38,19 +38,19 @@ func (p *Plugin) Console() []console.Page {
 	return []console.Page{
 		{Path: campaignsPage, Title: "Campaigns", Order: 4, Panels: []console.Panel{
 			{Name: "unfinished", Title: "Unfinished", Load: p.showUnfinished},
-			{Name: "campaigns", Title: "Campaigns, highest number first", Load: p.showCampaigns},
+			{Name: "campaigns", Title: "Campaigns, highest number first", Load: pace("", p.showCampaigns)},
 			find,
 			{Name: "open", Title: "Find a campaign, such as POINT:12345", Load: findCampaign},
 		}},
 		{Path: campaignPage, Title: "Campaign", Hidden: true, Panels: []console.Panel{
-			{Name: "campaign", Title: "Totals", Load: p.showCampaign, Actions: []string{"campaign pause", "campaign resume", "campaign cancel", "campaign rebuild"}},
-			{Name: "summaries", Title: "Summaries", Load: p.showSummaries},
-			{Name: "problems", Title: "Perhaps charged, an operator decides", Load: p.showUnknown},
-			{Name: "letters", Title: "Dead letters that wait for a person", Load: p.showLetters},
+			{Name: "campaign", Title: "Totals", Load: pace(campaign.FieldPromotion, p.showCampaign), Actions: []string{"campaign pause", "campaign resume", "campaign cancel", "campaign rebuild"}},
+			{Name: "summaries", Title: "Summaries", Load: pace(campaign.FieldPromotion, p.showSummaries)},
+			{Name: "problems", Title: "Perhaps charged, an operator decides", Load: pace(campaign.FieldPromotion, p.showUnknown)},
+			{Name: "letters", Title: "Dead letters that wait for a person", Load: pace(campaign.FieldPromotion, p.showLetters)},
 			find,
 		}},
 		{Path: payoutPage, Title: "Payout", Hidden: true, Panels: []console.Panel{
-			{Name: "payout", Title: "What is known", Load: p.showPayout, Reveal: p.reveal, Actions: []string{"unknown resolve"}},
+			{Name: "payout", Title: "What is known", Load: pace(campaign.FieldPayout, p.showPayout), Reveal: p.reveal, Actions: []string{"unknown resolve"}},
 			{Name: "money-api", Title: "What the Money API says", Asked: true, Load: p.askMoneyAPI},
 			find,
 		}},

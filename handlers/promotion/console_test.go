@@ -140,7 +140,7 @@ func TestRevealOfAPayoutIsAudited(t *testing.T) {
 		pages := sys.payouts.Console()
 		reveal := pages[2].Panels[0].Reveal
 		require.NoError(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann", Why: "ticket 7"}))
-		require.Contains(t, sys.panel("campaigns/payout", "payout", in), `"action":"reveal","detail":"the record and the request"`)
+		require.Contains(t, sys.panel("campaigns/payout", "payout", in), `"action":"reveal","detail":"the record, the request and all answers"`)
 		require.ErrorContains(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann"}), "needs who and why")
 		in["payout"] = []string{"POINT:1:8"}
 		require.ErrorIs(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann", Why: "ticket 7"}), console.ErrNothing)

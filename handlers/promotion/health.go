@@ -85,9 +85,6 @@ func (c conditions) Conditions() (all []operate.Condition) {
 			if string(n.Type) != t.Name {
 				continue
 			}
-			if n.Failed > 0 {
-				add(operate.Warn, "see why in the dead letters, and replay those that may succeed now (deadletter replay)", "%s failed for good", operate.Have(n.Failed, "payout"))
-			}
 			if n.Unknown > 0 {
 				add(operate.Fail, "look at the Money API, then say for each whether it was paid (unknown resolve)", "%s unknown: perhaps paid, so none is sent again", operate.Are(n.Unknown, "payout"))
 			}

@@ -81,7 +81,6 @@ func TestConditions(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"promotion.point.stream warn campaigns POINT: 2 campaigns are paused, which holds payouts back; the longest pause has lasted 1h0m0s",
-		"promotion.point.stream warn campaigns POINT: 2 payouts have failed for good",
 		"promotion.point.stream fail campaigns POINT: 1 payout is unknown: perhaps paid, so none is sent again",
 		"promotion.voucher.stream warn campaigns VOUCHER: 1 campaign is paused, which holds payouts back; the longest pause has lasted 1s",
 	}, said)

@@ -4,6 +4,7 @@ package webhook
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -97,7 +98,9 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	req.Header.Set("Webhook-Signature", sign(p.secret.Value(m.Context()), id, at, m.Payload))
 	resp, err := p.client.Do(req)
 	if err != nil {
-		p.calls.Failed(withoutURL(err))
+		if !errors.Is(m.Context().Err(), context.Canceled) { // otherwise this process has given up
+			p.calls.Failed(withoutURL(err))
+		}
 		return nil, fmt.Errorf("webhook: %w", err)
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // the connection is used again

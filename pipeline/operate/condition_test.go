@@ -144,5 +144,5 @@ func TestRoutesSaysWhatAnInstanceKnows(t *testing.T) {
 		require.False(t, a.Failed(), name)
 	}
 	a, _ = ask(nil, telling{err: fmt.Errorf("none runs at localhost:9464")})
-	require.Equal(t, []string{"Far sides, pauses, and effects that failed are known to a running instance, and are not shown: none runs at localhost:9464"}, a.Notes)
+	require.Equal(t, []string{"Far sides, pauses, and unknown outcomes are known to a running instance, and are not shown: none runs at localhost:9464"}, a.Notes)
 }

@@ -363,7 +363,7 @@ func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, valu
 		all, instance, err = readers[0].ReadConditions(bounded)
 		return err
 	}); err != nil {
-		a.Notes = append(a.Notes, "Far sides, pauses, and effects that failed are known to a running instance, and are not shown: "+logs.OneLine(err.Error()))
+		a.Notes = append(a.Notes, "Far sides, pauses, and unknown outcomes are known to a running instance, and are not shown: "+logs.OneLine(err.Error()))
 		return
 	}
 	value.Conditions = []Condition{}

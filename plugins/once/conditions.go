@@ -55,16 +55,11 @@ func (w *worker) reasons(now time.Time) (all []operate.Check) {
 	return all
 }
 
-// left says how many effects no further call is made for.
+// left says how many effects wait for a person. Those that failed do not: they may stay as they are for ever.
 func (w *worker) left() (all []operate.Check) {
 	m := w.measured.Load()
 	if m == nil {
 		return nil
-	}
-	if n := m.backlog.Failed; n > 0 {
-		all = append(all, operate.Check{
-			Level: operate.Warn, Text: operate.Have(n, "effect") + " failed for good", Remedy: "see why, and replay those that may succeed now (once replay)",
-		})
 	}
 	if n := m.backlog.Unknown; n > 0 {
 		all = append(all, operate.Check{

@@ -37,7 +37,7 @@ const (
 // unreachable for 15 s to 25 s. Then its locks are free. The next statement of the client fails
 // with an error that Unreachable reports.
 //
-// Each statement under a recorded span is a span (see docs of plugins/telemetry).
+// Each statement under a recorded span is a span, unless c has a tracer.
 //
 // A session whose server can't write any more, or is going down, is closed by that error. A pool
 // never uses it again.
@@ -58,7 +58,9 @@ func TunePostgres(c *pgx.ConnConfig) {
 	}
 	Set(c, "idle_in_transaction_session_timeout = '"+idleInTransaction+"'",
 		"tcp_keepalives_idle = '10s'", "tcp_keepalives_interval = '5s'", "tcp_keepalives_count = 3", "tcp_user_timeout = '15s'")
-	c.Tracer = newTracer(c)
+	if c.Tracer == nil {
+		c.Tracer = newTracer(c)
+	}
 	onError := c.OnPgError
 	c.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		return !useless(err.Code) && (onError == nil || onError(conn, err))

@@ -28,10 +28,6 @@ func newTracer(c *pgx.ConnConfig) tracer {
 type spanKey struct{}
 
 func (t tracer) start(ctx context.Context, operation, table string, more ...attribute.KeyValue) context.Context {
-	parent := trace.SpanFromContext(ctx)
-	if !parent.IsRecording() {
-		return ctx
-	}
 	name := operation
 	attrs := append(more, t.server...)
 	attrs = append(attrs, attribute.String("db.operation.name", operation))
@@ -39,7 +35,7 @@ func (t tracer) start(ctx context.Context, operation, table string, more ...attr
 		name += " " + table
 		attrs = append(attrs, attribute.String("db.collection.name", table))
 	}
-	_, span := parent.TracerProvider().Tracer("github.com/millrace-io/millrace/plugins/sqldb").
+	_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("github.com/millrace-io/millrace/plugins/sqldb").
 		Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
 	return context.WithValue(ctx, spanKey{}, span)
 }
@@ -65,6 +61,9 @@ func (tracer) end(ctx context.Context, err error) {
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (t tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx
+	}
 	operation, table := summary(data.SQL)
 	return t.start(ctx, operation, table)
 }
@@ -76,6 +75,9 @@ func (t tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQu
 
 // TraceBatchStart implements pgx.BatchTracer.
 func (t tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx
+	}
 	return t.start(ctx, "BATCH", "", attribute.Int("db.operation.batch.size", data.Batch.Len()))
 }
 

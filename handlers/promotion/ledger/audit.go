@@ -50,7 +50,7 @@ func (l *Ledger) RecordReveal(ctx context.Context, k payouts.Key, who, why strin
 		if !found {
 			return notFound(k)
 		}
-		return writeAudit(ctx, q, now, k, Audit{Who: who, Why: why, Action: "reveal", Detail: "the record and the request"})
+		return writeAudit(ctx, q, now, k, Audit{Who: who, Why: why, Action: "reveal", Detail: "the record, the request and all answers"})
 	})
 }
 

@@ -91,8 +91,8 @@ func (p *Processor) attempt(ctx context.Context, rec payouts.Record) (a attempt,
 	}
 	defer end()
 	ended := p.Recent.begin(rec.OfPromotion())
+	defer func() { ended(a.answer) }() // also after a panic
 	a.answer = p.call(ctx, rec.Key, a)
-	ended(a.answer)
 	failpoint.Hit(failpoint.AfterCall)
 	return a, nil
 }

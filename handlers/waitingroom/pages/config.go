@@ -89,8 +89,11 @@ func (c Config) of(id string) Event {
 	if len(e.Links) > 0 {
 		whole.Links = e.Links
 	}
-	if e.Language != "" && !strings.EqualFold(e.Language, cmp.Or(whole.Language, "en")) {
-		whole.Language, whole.Texts = e.Language, nil
+	if e.Language != "" {
+		if !strings.EqualFold(e.Language, cmp.Or(whole.Language, "en")) {
+			whole.Texts = nil
+		}
+		whole.Language = e.Language
 	}
 	texts := maps.Clone(whole.Texts)
 	if texts == nil {
