@@ -132,7 +132,7 @@ func TestMistakesInCommandsOfAWaitingRoomChangeNothing(t *testing.T) {
 			"nothing to set":                    append([]string{"set", s.event}, why...),
 			"message: must have at most 500":    append([]string{"message", s.event, strings.Repeat("x", 501)}, why...),
 			"accepts 2 arg":                     append([]string{"kick", s.event}, why...),
-			"user: must be":                     append([]string{"kick", s.event, ""}, why...),
+			"USER is required":                  append([]string{"kick", s.event, ""}, why...),
 			"why: must have 1 to 500":           {"hold", s.event, "--why", strings.Repeat("x", 501)},
 			"after: must be the id of a record": {"audit", s.event, "--after", "yesterday"},
 			"limit: must be from 1 to 1000":     {"audit", s.event, "--limit", "1001"},

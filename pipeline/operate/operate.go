@@ -154,8 +154,8 @@ type Field struct {
 	Default string
 	// Required fields must be given, and not be empty.
 	Required bool
-	// Arguments says that the value, a Text, is the argument of the command instead of a flag, or that the
-	// values of a List are its arguments. A report or an action has one such field at most.
+	// Arguments says that the value, a Text, is an argument of the command instead of a flag, or that the
+	// values of a List are its arguments. The commands of pipeline/app take one such field.
 	Arguments bool
 	// Shape is how help writes the argument, such as DOMAIN/JOB_ID. Empty: the name in capitals.
 	Shape string

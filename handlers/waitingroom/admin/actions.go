@@ -28,15 +28,12 @@ const (
 	fieldClosesAt    = "closes-at"
 )
 
-// Words are the names of the fields that are arguments of a command, in their order.
-func Words() []string { return []string{fieldEvent, fieldText, fieldUser} }
-
 // NameOf returns the name of the action of a verb, such as room hold.
 func NameOf(verb string) string { return "room " + verb }
 
 // Actions returns the changes of rooms, as the commands and the console have them. They use what rooms returns.
 func Actions(rooms func() *room.Rooms) []operate.Action {
-	event := operate.Field{Name: fieldEvent, Help: "the `id` of the event", Required: true}
+	event := operate.Field{Name: fieldEvent, Help: "the `id` of the event", Required: true, Arguments: true}
 	limits := []operate.Field{
 		event,
 		{Name: fieldCapacity, Type: operate.Number, Help: "`number` of seats for sale"},
@@ -85,11 +82,11 @@ enough leases have ended. A higher one lets the queue of a sold-out room move ag
 			`room set 42 --capacity 450 --why "block C is closed" --profile broker`,
 			`room set 42 --per-minute 600 --why "slow shop" --profile broker`),
 		action(room.Message, operate.Safe, "Show a text to all users of a room; an empty one removes it", "",
-			[]operate.Field{event, {Name: fieldText, Help: "the `text`; empty: none"}},
+			[]operate.Field{event, {Name: fieldText, Help: "the `text`; empty: none", Arguments: true}},
 			`room message 42 "Doors open at 8." --why "ticket 7" --profile broker`,
 			`room message 42 "" --why "over" --profile broker`),
 		action(room.Kick, operate.Irreversible, "End the place or the lease of a user", "",
-			[]operate.Field{event, {Name: fieldUser, Help: "the `id` of the user", Required: true}},
+			[]operate.Field{event, {Name: fieldUser, Help: "the `id` of the user", Required: true, Arguments: true}},
 			`room kick 42 ann --why "ticket 4711" --profile broker`),
 	}
 }

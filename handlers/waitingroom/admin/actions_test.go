@@ -176,8 +176,8 @@ func TestMistakesInAForm(t *testing.T) {
 		in          operate.Input
 	}{
 		"event: must be 1 to 128 characters":     {room.Hold, "event", operate.Input{"event": {"a/b"}}},
-		"--event is required":                    {room.Hold, "event", operate.Input{}},
-		"--user is required":                     {room.Kick, "user", input()},
+		"EVENT is required":                      {room.Hold, "event", operate.Input{}},
+		"USER is required":                       {room.Kick, "user", input()},
 		"nothing to set":                         {room.Set, "", input()},
 		"--capacity must be a whole number":      {room.Set, "capacity", input("capacity", "many")},
 		"capacity: must be >= 0, got -1":         {room.Set, "capacity", input("capacity", "-1")},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,8 +15,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-// changes returns a command per action of the rooms. The fields that admin.Words names are its arguments, and the
-// others its flags.
+// changes returns a command per action of the rooms. They are not those that pipeline/app makes of actions, because a
+// flag that is not given leaves a limit as it is, and some have two arguments.
 func (c commands) changes() (list []*cobra.Command) {
 	var rooms *room.Rooms
 	for _, a := range admin.Actions(func() *room.Rooms { return rooms }) {
@@ -32,7 +31,7 @@ func (c commands) change(a operate.Action, use func(*room.Rooms)) *cobra.Command
 	var dryRun bool
 	var words []string
 	for _, f := range a.Fields {
-		if slices.Contains(admin.Words(), f.Name) {
+		if f.Arguments {
 			words = append(words, f.Name)
 		}
 	}
@@ -43,7 +42,7 @@ func (c commands) change(a operate.Action, use func(*room.Rooms)) *cobra.Command
 	}
 	for _, f := range a.Fields {
 		switch {
-		case slices.Contains(words, f.Name):
+		case f.Arguments:
 		case f.Type == operate.Number:
 			cmd.Flags().Int64(f.Name, 0, f.Help)
 		default:
