@@ -91,6 +91,12 @@ func (l *Ledger) AcceptTx(ctx context.Context, tx Execer, records []Record) erro
 		if err := insertTx(ctx, tx, schema, rows, fresh); err != nil {
 			return err
 		}
+		if slices.ContainsFunc(rows, func(r *storedRow) bool { return !r.inserted }) {
+			// An effect that exists is known when a failover can't lose it.
+			if err := l.store.confirm(ctx); err != nil {
+				return err
+			}
+		}
 		return compareTx(ctx, tx, schema, items, fresh)
 	})
 }

@@ -166,7 +166,7 @@ func destinations(row *storedRow, columns []column[storedRow]) []any {
 }
 
 // scanRow reads a row of the columns rowColumns or effectColumns. An unsettled effect is expected at
-// its time in once_due, so it is like a retry: see dueOf.
+// its time in once_due, so it is like a retry.
 func scanRow(r scanner, columns []column[storedRow]) (*storedRow, error) {
 	row := &storedRow{}
 	err := r.Scan(destinations(row, columns)...)

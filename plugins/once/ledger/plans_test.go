@@ -92,7 +92,7 @@ func hotStatements() []planned {
 		{name: "unparked", sql: sqlUnparked, args: []string{"1", "'g1'"}, via: map[string]string{"once_groups": "once_groups_pkey|once_groups_parked", "once_due": "once_due_parked"}, rows: 1, cold: true},
 		{name: "any delta", sql: sqlAnyDelta, via: map[string]string{"once_deltas": "once_deltas_pkey"}, rows: 1, cold: true},
 		{name: "unsettled", sql: pgUnsettled, args: []string{"1", "'g1'", "''", "20"}, via: map[string]string{"once_due": "once_due_group"}, rows: 20, cold: true},
-		{name: "any ended due", sql: pgAnyEndedDue, args: []string{"now()"}, via: map[string]string{"once_due": "once_due_leases"}, rows: 1, cold: true},
+		{name: "any ended due", sql: pgAnyEndedDue, args: []string{"now()"}, via: map[string]string{"once_due": "once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
 		{name: "forget due", sql: pgForgetDue, args: []string{"now()", "20"}, via: map[string]string{"once_due": "once_due_leases|once_due_pkey", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
 		{name: "late done", sql: sqlLateDone, args: []string{"1", "'g1'", "'n7'"}, via: map[string]string{"once_attempts": "once_attempts_pkey"}, rows: 2, cold: true},
 		{name: "audit", sql: sqlAudit, args: []string{"1", "'g1'", "'n7'"}, via: map[string]string{"once_audit": "once_audit_effect"}, rows: 1, cold: true},

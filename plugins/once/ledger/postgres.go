@@ -155,7 +155,7 @@ func (s *postgres) forgetDue(ctx context.Context) error {
 
 func (*postgres) dialect() portable.Dialect { return portable.Postgres }
 
-func (*postgres) unsettled() (sql string, limit int) { return pgUnsettled, cancelChunk / dueIDs }
+func (*postgres) unsettled() string { return pgUnsettled }
 
 func (s *postgres) now(t time.Time) time.Time { return t.UTC().Add(time.Duration(s.skew.Load())) }
 

@@ -37,9 +37,10 @@ SELECT k.kind, k.grp, 1, $3, $3 FROM unnest($1::smallint[], $2::text[]) AS k(kin
 	pgParkGroups = `UPDATE once_groups AS g SET parked = TRUE FROM (SELECT * FROM unnest($1::smallint[], $2::text[]) AS k(kind, grp) OFFSET 0) AS k
 WHERE g.kind = k.kind AND g.grp = k.grp AND NOT g.parked`
 
-	// A volatile clock would be no condition of the index. Calls that were answered are left out.
+	// A volatile clock would be no condition of the index. Calls that were answered are left out: an EXISTS with OFFSET 0 is
+	// asked for each id, and never becomes a join that reads a whole group.
 	pgLockDue = `SELECT d.number, d.grp, CASE WHEN d.calling THEN coalesce((SELECT string_agg(i.id, chr(10)) FROM unnest(string_to_array(d.ids, chr(10))) AS i(id)
-	WHERE EXISTS (SELECT 1 FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id AND e.due = d.number)), '') ELSE d.ids END
+	WHERE EXISTS (SELECT 1 FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id AND e.due = d.number OFFSET 0)), '') ELSE d.ids END
 FROM once_due AS d
 WHERE d.kind = $1 AND d.lane = $2 AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond') AND d.number <> ALL ($5::bigint[])
 ORDER BY d.at LIMIT $3 FOR UPDATE SKIP LOCKED`
@@ -73,7 +74,7 @@ WHERE d.number = $1 AND NOT string_to_array(d.ids, chr(10)) <@ $2::text[]`
 	ORDER BY kind, grp, number LIMIT $4) AS d CROSS JOIN unnest(string_to_array(d.ids, chr(10))) AS i(id)`
 
 	// Rows of calls that all were answered, when their leases have ended. No effect gets the number of a row later on.
-	pgAnyEndedDue = `SELECT 1 FROM once_due WHERE calling AND at <= $1 LIMIT 1`
+	pgAnyEndedDue = `SELECT 1 FROM once_due AS d WHERE d.calling AND d.at <= $1 AND NOT EXISTS (` + pgCallsOfDue + `) LIMIT 1`
 
 	pgForgetDue = `WITH ended AS MATERIALIZED (SELECT d.number FROM once_due AS d WHERE d.calling AND d.at <= $1 AND NOT EXISTS (` + pgCallsOfDue + `)
 	LIMIT $2 FOR UPDATE SKIP LOCKED)

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
-// oldestOf is the number of effects per group that reports read to find the oldest one.
+// oldestOf is the number of effects per group that reports read to find the oldest one; in PostgreSQL, of rows of once_due.
 const oldestOf = 10_000
 
 //nolint:gochecknoglobals // constant, but not for the compiler

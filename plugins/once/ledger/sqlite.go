@@ -104,8 +104,8 @@ func (*sqliteStore) confirm(context.Context) error { return nil }
 
 func (*sqliteStore) dialect() portable.Dialect { return portable.SQLite }
 
-func (*sqliteStore) unsettled() (sql string, limit int) {
-	return `SELECT id, id FROM once_due WHERE kind = $1 AND grp = $2 AND id > $3 ORDER BY kind, grp, id LIMIT $4`, cancelChunk
+func (*sqliteStore) unsettled() string {
+	return `SELECT id, id FROM once_due WHERE kind = $1 AND grp = $2 AND id > $3 ORDER BY kind, grp, id LIMIT $4`
 }
 
 func (s *sqliteStore) now() time.Time {

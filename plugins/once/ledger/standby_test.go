@@ -154,6 +154,14 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 			defer cancel()
 			return call(ctx)
 		}
+		for name, r := range map[string]Record{"a known record": fresh[0], "a rival": rival} {
+			f.both("accept in a transaction: "+name, func(l *Ledger) error {
+				tx, err := f.conn.Begin(t.Context())
+				require.NoError(t, err)
+				defer func() { require.NoError(t, tx.Rollback(context.Background())) }()
+				return inTime(func(ctx context.Context) error { return l.AcceptTx(ctx, PgxTx(tx), []Record{r}) })
+			})
+		}
 		for _, action := range []struct {
 			name string
 			do   func(ctx context.Context, l *Ledger) error

@@ -116,7 +116,7 @@ type Cancellation struct {
 }
 
 const (
-	// cancelChunk is the number of effects per transaction of Cancel, about.
+	// cancelChunk is the largest number of effects per transaction of Cancel, and of rows that it reads at once.
 	cancelChunk = 500
 
 	sqlUnsettledStates = `SELECT e.state, count(*) FROM once_due_effects AS d
@@ -140,24 +140,25 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 		if err != nil {
 			return err
 		}
-		unsettled, limit := l.store.unsettled()
 		for last := ""; ; {
 			keys, err := selectAll(ctx, l, func(r scanner, k *rowKey, _ time.Time) error {
 				*k = rowKey{kind: id.kind, group: id.name}
 				return r.Scan(&last, &k.id)
-			}, unsettled, id.kind, id.name, last, limit)
+			}, l.store.unsettled(), id.kind, id.name, last, cancelChunk)
 			if err != nil {
 				return err
 			}
 			if len(keys) == 0 {
 				break
 			}
-			slices.SortFunc(keys, compareKeys)
-			n, err := l.cancelChunk(ctx, kind, keys)
-			if err != nil {
-				return err
+			for chunk := range slices.Chunk(keys, cancelChunk) {
+				slices.SortFunc(chunk, compareKeys)
+				n, err := l.cancelChunk(ctx, kind, chunk)
+				if err != nil {
+					return err
+				}
+				c.Cancelled += n
 			}
-			c.Cancelled += n
 		}
 		return l.store.read(ctx, func(q querier, _ time.Time) error {
 			return q.query(ctx, func(r scanner) error {

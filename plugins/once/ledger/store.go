@@ -29,7 +29,7 @@ type store interface {
 	dialect() portable.Dialect
 	// unsettled is a query of the effects of a group that are in rows of once_due. Its parameters are kind,
 	// group, the cursor of the last row or an empty text, and a limit; its rows are a cursor and an id.
-	unsettled() (sql string, limit int)
+	unsettled() string
 
 	migrate(ctx context.Context) error
 	// fault classifies an error.

@@ -81,6 +81,9 @@ func (l *Ledger) transactOnce(ctx context.Context, w readRequest, fn body) error
 // refuse returns err, by which a transaction was not made. What it says rests on rows that were only read, and a
 // failover may lose these: so it is told once the synchronous standby has them.
 func (l *Ledger) refuse(ctx context.Context, err error) error {
+	if !ours(err) {
+		return err
+	}
 	if lost := l.store.confirm(ctx); lost != nil {
 		return lost
 	}

@@ -133,7 +133,7 @@ CREATE INDEX once_due_parked ON once_due (kind, grp, number) WHERE at IS NULL;
 -- The effects in the rows of once_due, for what reads many.
 CREATE VIEW once_due_effects AS
 SELECT d.kind, d.lane, d.calling, d.at, d.grp, i.id FROM once_due AS d CROSS JOIN unnest(string_to_array(d.ids, chr(10))) AS i(id)
-WHERE NOT d.calling OR EXISTS (SELECT 1 FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id AND e.due = d.number);
+WHERE NOT d.calling OR EXISTS (SELECT 1 FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id AND e.due = d.number OFFSET 0);
 
 -- The same, for what reads one by its key.
 CREATE VIEW once_effect_due AS
