@@ -33,11 +33,11 @@ func TestAPersonFollowsAJob(t *testing.T) {
 	p.fills("#find input[name=job]", "scan/42")
 	p.follows(button("Show"), "Job")
 	p.reads("#job dd", "scan")
-	p.reads("#log td", `{"percent":30}`)
+	p.reads("#job td", `{"percent":30}`)
 	jobs.add("42", 6, 10) // 4 and 5 never come
 	p.reads("#job dd", "with event 10")
-	p.reads("#log td.warn", "not in the log")
-	p.reads("#log td", "4 to 5")
+	p.reads("#job td.warn", "not in the log")
+	p.reads("#job td", "4 to 5")
 	p.rests()
 	p.accessible("a job")
 

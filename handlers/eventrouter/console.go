@@ -19,6 +19,7 @@ import (
 const (
 	jobsPage = "jobs"
 	jobPage  = "jobs/job"
+	fieldJob = "job" // in the address of jobPage, as the action jobs reset has it
 )
 
 const (
@@ -34,15 +35,14 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "shards", Title: "Shards", Load: p.showShards},
 		}},
 		{Path: jobPage, Title: "Job", Hidden: true, Panels: []console.Panel{
-			{Name: "job", Title: "What is known", Load: p.showJob, Actions: []string{"jobs reset"}},
-			{Name: "log", Title: "Events", Load: p.showEvents},
+			{Name: "job", Title: "What is known", Load: p.showJob, Actions: []string{"jobs reset"}}, // one read of the log for both blocks
 			{Name: "find", Title: "Find another one", Load: findJob},
 		}},
 	}
 }
 
 func findJob(context.Context, console.Query) (console.Block, error) {
-	return console.Find{Page: jobPage, Fields: []operate.Field{{Name: "job", Required: true}}}, nil
+	return console.Find{Page: jobPage, Fields: []operate.Field{{Name: fieldJob, Required: true}}}, nil
 }
 
 func (p *Plugin) showShards(ctx context.Context, _ console.Query) (console.Block, error) {
@@ -76,34 +76,18 @@ func (p *Plugin) showShards(ctx context.Context, _ console.Query) (console.Block
 	return t, nil
 }
 
-// found is a job with its log.
-type found struct {
-	cli.Status
-	events []event.Event
-}
-
-// readJob returns nil and the sentence for the page if there is no such job.
-func (p *Plugin) readJob(ctx context.Context, q console.Query) (*found, console.Block, error) {
-	job := q.Text("job")
+// showJob shows the state of a job, and then its events.
+func (p *Plugin) showJob(ctx context.Context, q console.Query) (console.Block, error) {
+	job := q.Text(fieldJob)
 	if job == "" {
-		return nil, console.Text("Give a job as DOMAIN/JOB_ID, as in scan/42."), nil
+		return console.Text("Give a job as DOMAIN/JOB_ID, as in scan/42."), nil
 	}
 	s, events, err := p.jobs().Status(ctx, job)
 	if said, ok := errors.AsType[*app.ExitError](err); ok {
-		return nil, console.Text(said.Error()), nil
+		return console.Text(said.Error()), nil
+	} else if err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return &found{s, events}, nil, nil
-}
-
-func (p *Plugin) showJob(ctx context.Context, q console.Query) (console.Block, error) {
-	job, sentence, err := p.readJob(ctx, q)
-	if job == nil || err != nil {
-		return sentence, err
-	}
-	s := job.Status
 	fields := console.Stats{{Name: "Job", Cell: console.Word(s.Job)}, {Name: "Shard", Cell: console.Count(s.Shard)}}
 	if s.State != nil {
 		fields = append(fields, console.Stat{Name: "Stage", Cell: console.Word(s.State.Stage)}, console.Stat{Name: "Status", Cell: console.Word(s.State.Status)})
@@ -125,23 +109,17 @@ func (p *Plugin) showJob(ctx context.Context, q console.Query) (console.Block, e
 		domain, id, _ := strings.Cut(s.Job, "/")
 		fields = append(fields, console.Stat{Name: "Page for its user", Cell: console.Word(p.webURL() + "/jobs/" + url.PathEscape(domain) + "/" + url.PathEscape(id) + "/watch")})
 	}
-	return fields, nil
+	return console.Blocks{fields, eventsOf(s, events)}, nil
 }
 
-// showEvents shows the newest events first, with a row for the numbers between them that are missing.
-func (p *Plugin) showEvents(ctx context.Context, q console.Query) (console.Block, error) {
-	job, _, err := p.readJob(ctx, q)
-	if err != nil {
-		return nil, err
-	} else if job == nil {
-		return nil, console.ErrNothing
-	}
+// eventsOf has the newest events first, with a row for the numbers between them that are missing.
+func eventsOf(s cli.Status, events []event.Event) console.Table {
 	t := console.Table{Columns: console.Columns("Number", "Stage", "Status", "Time", "Data", "Entry"), Empty: "The log has no event: it has expired, and only the state is kept."}
-	next := job.Status.Top
-	for _, e := range slices.Backward(job.events) {
+	next := s.Top
+	for _, e := range slices.Backward(events) {
 		if len(t.Rows) >= shownEvents {
 			t.Note = fmt.Sprintf("Only the newest %d rows are shown. The command jobs watch shows all events.", shownEvents)
-			return t, nil
+			return t
 		}
 		t.Rows = append(t.Rows, lost(e.Seq+1, next)...)
 		t.Rows = append(t.Rows, []console.Cell{
@@ -149,8 +127,8 @@ func (p *Plugin) showEvents(ctx context.Context, q console.Query) (console.Block
 		})
 		next = e.Seq - 1
 	}
-	t.Rows = append(t.Rows, lost(job.Status.First, next)...)
-	return t, nil
+	t.Rows = append(t.Rows, lost(s.First, next)...)
+	return t
 }
 
 // shortened returns the begin of what may have 64 KiB.

@@ -73,12 +73,14 @@ func TestThePageOfAJob(t *testing.T) {
 		require.Contains(t, job, `"ended":true,"events_in_the_log":3`)
 		require.Contains(t, job, `"missing_numbers":3`)
 		require.Contains(t, job, `"page_for_its_user":"http://`)
-		var rows []struct {
+		type row struct {
 			Number any
 			Stage  string
 			Data   string
 		}
-		require.NoError(t, json.Unmarshal([]byte(see(t, p, "jobs/job", "log", in)), &rows))
+		var rows []row
+		blocks := []any{new(map[string]any), &rows}
+		require.NoError(t, json.Unmarshal([]byte(see(t, p, "jobs/job", "job", in)), &blocks))
 		var numbers []string
 		for _, row := range rows {
 			numbers = append(numbers, fmt.Sprint(row.Number, " ", row.Stage))
