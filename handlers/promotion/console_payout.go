@@ -59,7 +59,11 @@ func (p *Plugin) showPayout(ctx context.Context, q console.Query) (console.Block
 		},
 		Folds: []console.Fold{{Title: "Record", Payload: []byte(e.Record)}, {Title: "Request", Payload: []byte(e.Request)}},
 	}
-	return console.Blocks{record, callsOf(e.Calls), lettersOf(e.DeadLetters), auditOf(e.Audit)}, nil
+	blocks := console.Blocks{record, callsOf(e.History())}
+	if open := e.OpenCall(); open != "" {
+		blocks = append(blocks, console.Text(open))
+	}
+	return append(blocks, lettersOf(e.DeadLetters), auditOf(e.Audit)), nil
 }
 
 func (p *Plugin) askMoneyAPI(ctx context.Context, q console.Query) (console.Block, error) {
@@ -76,28 +80,21 @@ func (p *Plugin) askMoneyAPI(ctx context.Context, q console.Query) (console.Bloc
 	return console.Text(fmt.Sprintf("The Money API says: %s. Next: %s", e.MoneyAPI, e.Next)), nil
 }
 
-func callsOf(calls []payouts.Attempt) console.Table {
-	t := console.Table{
-		Columns: console.Columns("Call", "Started", "Took", "Instance", "Outcome", "Status", "Class", "Answer"),
-		Empty:   "No call of the Money API has begun, according to the ledger.",
-	}
+func callsOf(calls []campaign.Call) console.Table {
+	t := console.Table{Columns: console.Columns("Call", "Started", "Took", "Instance", "Outcome", "Status", "Class", "Answer"), Empty: campaign.NoCall}
 	for _, c := range calls {
-		name, outcome, took := fmt.Sprintf("%s %d", c.Kind, c.Number), console.Word(string(c.Outcome)), console.Cell{}
-		switch {
-		case c.Late:
-			name = "late answer"
-		case c.Open():
-			outcome = console.Word("not stored").In(operate.Warn)
-		case !c.StartedAt.IsZero():
-			d := c.EndedAt.Sub(c.StartedAt)
-			took = console.Cell{Text: d.Round(time.Millisecond).String(), Data: d.Seconds(), Right: true}
+		took, outcome, status := console.Cell{}, console.Word(c.Outcome), console.Cell{}
+		if c.Ended {
+			took = console.Cell{Text: c.Took.Round(time.Millisecond).String(), Data: c.Took.Seconds(), Right: true}
 		}
-		status := console.Cell{}
+		if !c.Stored {
+			outcome = outcome.In(operate.Warn)
+		}
 		if c.Status != 0 {
 			status = console.Cell{Text: fmt.Sprint(c.Status), Data: c.Status}
 		}
 		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(name), console.Moment(c.StartedAt), took, console.Word(c.Instance), outcome, status, console.Word(c.Class), console.Word(c.Answer),
+			console.Word(c.Name), console.Moment(c.Began), took, console.Word(c.Instance), outcome, status, console.Word(c.Class), console.Word(c.Answer),
 		})
 	}
 	return t

@@ -133,8 +133,10 @@ func (e Explained) Write(out io.Writer) error {
 	if e.TransactionKey != "" {
 		fmt.Fprintf(w, "  transaction key\t%s\n", app.Printable(e.TransactionKey))
 	}
-	writeCalls(w, e.Calls, e.Audit)
-	writeOpenCall(w, e)
+	writeCalls(w, e.History())
+	if open := e.OpenCall(); open != "" {
+		fmt.Fprintf(w, "\n%s\n", app.Printable(open))
+	}
 	writeDeadLetters(w, e.DeadLetters)
 	if len(e.Audit) > 0 {
 		fmt.Fprintf(w, "\nOPERATOR ACTION\tBY\tACTION\tREASON\n")
@@ -149,55 +151,83 @@ func (e Explained) Write(out io.Writer) error {
 	return w.Flush()
 }
 
-// writeCalls marks the calls after a replay, because their numbers start at 1 again. A call that
-// spent no attempt has the number of the next one.
-func writeCalls(w io.Writer, calls []payouts.Attempt, audit []ledger.Audit) {
+// Call is a call of the Money API as people read it.
+type Call struct {
+	Name     string    // such as send 1
+	Began    time.Time // of a late answer, when it came
+	Took     time.Duration
+	Ended    bool // Took is known
+	Instance string
+	Outcome  string
+	Stored   bool // the outcome is known
+	Status   int
+	Class    string
+	Answer   string
+}
+
+// History returns the calls in their order. Those after a replay are marked, because their numbers start at 1 again. A call
+// that spent no attempt has the number of the next one.
+func (e Explained) History() (all []Call) {
+	replay := slices.IndexFunc(e.Audit, func(a ledger.Audit) bool { return a.Action == "replay" })
+	for _, c := range e.Calls {
+		one := Call{
+			Name: fmt.Sprint(c.Kind, " ", c.Number), Began: c.StartedAt, Ended: !c.StartedAt.IsZero() && !c.Open(), Instance: c.Instance,
+			Outcome: string(c.Outcome), Stored: true, Status: c.Status, Class: c.Class, Answer: c.Answer,
+		}
+		switch {
+		case c.Late:
+			one.Name = "late answer"
+		case replay >= 0 && !c.StartedAt.Before(e.Audit[replay].At):
+			one.Name += ", replayed"
+		}
+		if one.Ended {
+			one.Took = c.EndedAt.Sub(c.StartedAt)
+		}
+		if c.StartedAt.IsZero() {
+			one.Began = c.EndedAt
+		}
+		if c.Open() {
+			one.Outcome, one.Stored = "not stored", false
+		} else if c.Class == rules.ClassLeaseExpired {
+			one.Outcome, one.Stored, one.Answer = "not stored", false, "its lease ended without an answer"
+			if c.Kind == payouts.CallSend {
+				one.Answer += "; it may have been charged"
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// NoCall is what is said of a payout without a call.
+const NoCall = "No call of the Money API has begun, according to the ledger."
+
+func writeCalls(w io.Writer, calls []Call) {
 	if len(calls) == 0 {
-		fmt.Fprintf(w, "\nNo call of the Money API has begun, according to the ledger.\n")
+		fmt.Fprintf(w, "\n%s\n", NoCall)
 		return
 	}
 	fmt.Fprintf(w, "\nCALL\tSTARTED\tTOOK\tINSTANCE\tOUTCOME\tSTATUS\tCLASS\tANSWER\n")
-	replay := slices.IndexFunc(audit, func(a ledger.Audit) bool { return a.Action == "replay" })
 	for _, c := range calls {
-		what, took := fmt.Sprint(c.Kind, " ", c.Number), "-"
-		switch {
-		case c.Late:
-			what = "late answer"
-		case replay >= 0 && !c.StartedAt.Before(audit[replay].At):
-			what += ", replayed"
+		took := "-"
+		if c.Ended {
+			took = c.Took.Round(time.Millisecond).String()
 		}
-		if !c.StartedAt.IsZero() && !c.Open() {
-			took = c.EndedAt.Sub(c.StartedAt).Round(time.Millisecond).String()
-		}
-		began := c.StartedAt
-		if began.IsZero() {
-			began = c.EndedAt
-		}
-		outcome, answer := string(c.Outcome), c.Answer
-		if c.Open() {
-			outcome = "not stored"
-		} else if c.Class == rules.ClassLeaseExpired {
-			outcome, answer = "not stored", "its lease ended without an answer"
-			if c.Kind == payouts.CallSend {
-				answer += "; it may have been charged"
-			}
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, stamp(began), took, app.Printable(c.Instance), outcome, c.Status, app.Printable(c.Class), app.Printable(answer))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", c.Name, stamp(c.Began), took, app.Printable(c.Instance), c.Outcome, c.Status, app.Printable(c.Class), app.Printable(c.Answer))
 	}
 }
 
-// writeOpenCall says what is known of a call whose outcome is not stored. The table has only the
+// OpenCall says what is known of a call whose outcome is not stored, and nothing if there is none. The table has only the
 // fact, and an operator must not read a missing outcome as a missing call.
-func writeOpenCall(w io.Writer, e Explained) {
+func (e Explained) OpenCall() string {
 	if len(e.Calls) == 0 || !e.Calls[len(e.Calls)-1].Open() {
-		return
+		return ""
 	}
 	c := e.Calls[len(e.Calls)-1]
 	if c.Kind == payouts.CallSend {
-		fmt.Fprintf(w, "\nA call began at %s, by instance %s, and its outcome is not stored: it may have been charged.\n", stamp(c.StartedAt), app.Printable(c.Instance))
-		return
+		return fmt.Sprintf("A call began at %s, by instance %s, and its outcome is not stored: it may have been charged.", stamp(c.StartedAt), c.Instance)
 	}
-	fmt.Fprintf(w, "\nA lookup began at %s, by instance %s, and its outcome is not stored. A lookup charges nothing.\n", stamp(c.StartedAt), app.Printable(c.Instance))
+	return fmt.Sprintf("A lookup began at %s, by instance %s, and its outcome is not stored. A lookup charges nothing.", stamp(c.StartedAt), c.Instance)
 }
 
 // ExplainedDeadLetter is a dead letter of a payout, with its state in the dead letter store.

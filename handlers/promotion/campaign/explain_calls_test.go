@@ -20,9 +20,9 @@ func TestOnlyCallsAfterAReplayAreReplayed(t *testing.T) {
 	}
 	calls := []payouts.Attempt{call(1, payouts.NotSent), call(2, payouts.Rejected), call(4, payouts.Paid)}
 	var out bytes.Buffer
-	writeCalls(&out, calls, nil)
+	writeCalls(&out, Explained{Calls: calls}.History())
 	require.NotContains(t, out.String(), "replayed")
 	out.Reset()
-	writeCalls(&out, calls, []ledger.Audit{{Action: "resolve", At: at(0)}, {Action: "replay", At: at(3)}})
+	writeCalls(&out, Explained{Calls: calls, Audit: []ledger.Audit{{Action: "resolve", At: at(0)}, {Action: "replay", At: at(3)}}}.History())
 	require.Equal(t, 1, bytes.Count(out.Bytes(), []byte("send 1, replayed")), out.String())
 }
