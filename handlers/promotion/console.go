@@ -255,6 +255,9 @@ func (p *Plugin) showSummaries(ctx context.Context, q console.Query) (console.Bl
 		Columns: console.Columns("Summary", "Paid", "Failed", "Unknown", "Cancelled"), Empty: "No payout is settled yet.",
 		Note: "What waits is counted for the campaign only.",
 	}
+	if len(all) == shownProblems {
+		t.Note = fmt.Sprintf("Only the first %d are shown. ", shownProblems) + t.Note
+	}
 	for _, s := range all {
 		t.Rows = append(t.Rows, []console.Cell{
 			console.Word(fmt.Sprint(s.ID)), console.Count(s.Paid), problem(s.Failed, operate.Warn), problem(s.Unknown, operate.Fail), console.Count(s.Cancelled),

@@ -107,7 +107,7 @@ func (p *Plugin) newProbe(ctx context.Context, l *ledger.Ledger, in operate.Inpu
 
 func (b *probe) refused(err error) error {
 	if errors.Is(err, ErrConflict) {
-		return app.Bad("%s is in the ledger, so its effect is not yours to repeat: give a record with a key of your own", textOf(b.record.Key))
+		return app.Bad("%s is in the ledger or was probed before, so its effect must not be repeated: give a record with a new key of your own", textOf(b.record.Key))
 	}
 	return err
 }

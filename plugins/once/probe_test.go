@@ -66,7 +66,7 @@ func TestAProbeIsOfTheOperatorsOwn(t *testing.T) {
 		require.NoError(t, err)
 		oncetest.Settled(t, p.effects, one.key())
 		_, err = o.ask("once probe", operate.Input{"kind": {"invoice"}, "record": {one.payload()}})
-		require.ErrorContains(t, err, "invoice:acme:17 is in the ledger, so its effect is not yours to repeat")
+		require.ErrorContains(t, err, "invoice:acme:17 is in the ledger or was probed before, so its effect must not be repeated")
 		require.Equal(t, 1, p.far.Executed(one.idempotency()))
 		for problem, in := range map[string]operate.Input{
 			"this binary has no kind":     {"kind": {"other"}, "record": {"{}"}},
@@ -83,6 +83,8 @@ func TestAProbeIsOfTheOperatorsOwn(t *testing.T) {
 		a := o.must("once probe", operate.Input{"kind": {"invoice"}, "record": {own.payload()}})
 		require.False(t, a.Failed(), a.Checks)
 		require.Equal(t, 1, p.far.Executed(own.idempotency()))
+		_, err = o.ask("once probe", operate.Input{"kind": {"invoice"}, "record": {own.payload()}})
+		require.ErrorContains(t, err, "was probed before")
 		value, err := json.Marshal(a.Value)
 		require.NoError(t, err)
 		require.Contains(t, string(value), `"call":"send 2","class":"done","receipt":"receipt of invoice:probe:1"`)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ func (l *Ledger) recentAudit(ctx context.Context, f operate.AuditFilter, n int) 
 // RecordReveal records that an operator sees what is masked of an effect. An effect that is not in the ledger
 // returns ErrNotFound.
 func (l *Ledger) RecordReveal(ctx context.Context, k Key, by By) error {
-	return l.record(ctx, k, Audit{By: by, Action: "reveal", Detail: "payloads and headers"}, func(found bool) error {
+	return l.record(ctx, k, Audit{By: by, Action: "reveal", Detail: "payloads and headers"}, func(found bool, _ []Audit) error {
 		if !found {
 			return notFound(k)
 		}
@@ -61,18 +62,20 @@ func (l *Ledger) RecordReveal(ctx context.Context, k Key, by By) error {
 }
 
 // RecordProbe records that an operator sends a request to the far side, to find out what it does. The key of an effect
-// in the ledger returns ErrConflict, because that effect is not the operator's.
+// in the ledger returns ErrConflict, because that effect is not the operator's, and so does one that was probed before,
+// because without idempotency keys its effect would happen once more.
 func (l *Ledger) RecordProbe(ctx context.Context, k Key, by By) error {
-	return l.record(ctx, k, Audit{By: by, Action: "probe", Detail: "sent to the far side"}, func(found bool) error {
-		if found {
+	return l.record(ctx, k, Audit{By: by, Action: "probe", Detail: "sent to the far side"}, func(found bool, before []Audit) error {
+		if found || slices.ContainsFunc(before, func(a Audit) bool { return a.Action == "probe" }) {
 			return fmt.Errorf("once: ledger: effect %s: %w", k.text(), ErrConflict)
 		}
 		return nil
 	})
 }
 
-// record writes an action on an effect, if allowed agrees with whether the ledger has the effect.
-func (l *Ledger) record(ctx context.Context, k Key, a Audit, allowed func(found bool) error) error {
+// record writes an action on an effect, if allowed agrees with whether the ledger has the effect, and with what was
+// recorded before.
+func (l *Ledger) record(ctx context.Context, k Key, a Audit, allowed func(found bool, before []Audit) error) error {
 	return l.call(ctx, a.Action, func(ctx context.Context) error {
 		if err := a.By.check(a.Action, true); err != nil {
 			return err
@@ -87,10 +90,15 @@ func (l *Ledger) record(ctx context.Context, k Key, a Audit, allowed func(found 
 				`SELECT 1 FROM once_effects WHERE kind = $1 AND grp = $2 AND id = $3`, kind.number, k.Group, k.ID); err != nil {
 				return err
 			}
-			if err := allowed(found); err != nil {
+			key := rowKey{kind.number, k.Group, k.ID}
+			before, err := readAudit(ctx, q, key)
+			if err == nil {
+				err = allowed(found, before)
+			}
+			if err != nil {
 				return err
 			}
-			return writeAudit(ctx, q, now, rowKey{kind.number, k.Group, k.ID}, a)
+			return writeAudit(ctx, q, now, key, a)
 		})
 	})
 }
