@@ -55,7 +55,7 @@ func (w *worker) reasons(now time.Time) (all []operate.Check) {
 	return all
 }
 
-// left says how many effects wait for a person. Those that failed do not: they may stay as they are for ever.
+// left says how many effects wait for a person. Those that failed do not: they may stay as they are.
 func (w *worker) left() (all []operate.Check) {
 	m := w.measured.Load()
 	if m == nil {
