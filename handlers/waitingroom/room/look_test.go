@@ -29,7 +29,8 @@ func TestTheListOfRoomsComesInParts(t *testing.T) {
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(events), PageSize)
 			require.True(t, slices.IsSorted(events))
-			require.NotRegexp(t, `^0\.`, next, "the server has not read all names for one part")
+			// It may read a few more names than a part has, which are in the next one.
+			require.NotRegexp(t, `\.[2-9]\d\d$`, next, "the server has not read all names for one part")
 			found = append(found, events...)
 			parts++
 			if after = next; after == "" {
