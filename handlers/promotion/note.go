@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
@@ -28,54 +25,15 @@ func (r *resources) note(t payouts.Type, stream string) json.RawMessage {
 	return text
 }
 
-// clientGauges keeps the last reading of the client's gauges, because each stream asks for it.
-type clientGauges struct {
-	mu   sync.Mutex
-	from *prometheus.Registry
-	at   time.Time
-	last campaign.Client
-}
-
-const gaugesFresh = time.Second
-
 // clientState returns the state of this instance's client of the Money API. Without one there is no breaker, so it is closed.
 func (r *resources) clientState() campaign.Client {
-	g := &r.gauges
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.from != nil && time.Since(g.at) < gaugesFresh {
-		return g.last
-	}
 	client := r.client.Load()
 	if client == nil {
-		return campaign.Client{Breaker: breakerStates()[0]}
+		return campaign.Client{Breaker: campaign.BreakerClosed}
 	}
-	if g.from == nil {
-		g.from = prometheus.NewRegistry()
-		for _, c := range client.Collectors() {
-			if gauge, ok := c.(prometheus.GaugeFunc); ok {
-				g.from.MustRegister(gauge)
-			}
-		}
-	}
-	values := map[string]float64{}
-	families, _ := g.from.Gather() // gauges of functions that return a number
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			values[f.GetName()] = m.GetGauge().GetValue()
-		}
-	}
-	state := breakerStates()[min(int(values["millrace_once_http_breaker_state"]), len(breakerStates())-1)]
-	g.last = campaign.Client{
-		Breaker: state, Throttled: values["millrace_once_http_throttled_seconds"] > 0,
-		Misconfigured: values["millrace_once_http_misconfigured"] > 0, Limit: int(values["millrace_once_http_in_flight_limit"]),
-	}
-	g.at = time.Now()
-	return g.last
+	now := client.Reading()
+	return campaign.Client{Breaker: now.Breaker, Throttled: now.Throttled > 0, Misconfigured: now.Misconfigured, Limit: now.Slots}
 }
-
-// breakerStates are the values of millrace_once_http_breaker_state.
-func breakerStates() []string { return []string{"closed", "half-open", "open"} }
 
 // awayLimit bounds the wait of a command for a server that it can do without. It is less than what a command waits
 // for its servers by default.

@@ -43,7 +43,6 @@ type resources struct {
 	recent    payout.Recent
 	opened    atomic.Pointer[ledger.Ledger] // ledger, for pages, which may be asked for before
 	redisAway atomic.Pointer[error]         // why a command has no Redis
-	gauges    clientGauges
 	// the last round of the feeder found promotions that wait for a place on the active set
 	waiting atomic.Bool
 }

@@ -264,6 +264,15 @@ func TestAReceiverThatIsDownIsACondition(t *testing.T) {
 	require.Regexp(t, "3 have failed; the last one.*: answered 502 Bad Gateway; each record waits for its retry$", known[0].Text)
 	status.Store(http.StatusForbidden)
 	require.Equal(t, operate.OK, send(1)[0].Level)
+	for range 3 { // this process gives up, as when its partition is revoked
+		m := message.NewMessage("order-1", []byte(`{"id":1}`))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		m.SetContext(ctx)
+		_, err := post.Handle(m)
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	require.Equal(t, operate.OK, operate.Conditions(registry)[0].Level, "the receiver is not to blame")
 	receiver.Close()
 	known = send(3)
 	require.Contains(t, known[0].Text, "connection refused")

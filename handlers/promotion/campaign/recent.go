@@ -28,8 +28,8 @@ type Client struct {
 	Limit         int    `json:"limit"` // calls at once
 }
 
-// closed is a breaker that lets calls through.
-const closed = "closed"
+// BreakerClosed is Client.Breaker of one that lets calls through.
+const BreakerClosed = "closed"
 
 // Instance is an instance that reads the stream of a promotion.
 type Instance struct {
@@ -111,7 +111,7 @@ func (c Client) why() string {
 	switch {
 	case c.Misconfigured:
 		return "the Money API refuses our credential, permission or address"
-	case c.Breaker != closed:
+	case c.Breaker != BreakerClosed:
 		return "breaker " + c.Breaker
 	case c.Throttled:
 		return "the Money API asked all calls to wait"
@@ -154,7 +154,7 @@ func (r Rate) AnswersText() string {
 // BreakerText says whether the clients of all instances send calls.
 func (r Rate) BreakerText() string {
 	if len(r.NotTaking) == 0 {
-		return closed
+		return BreakerClosed
 	}
 	var all []string
 	for _, instance := range slices.Sorted(maps.Keys(r.NotTaking)) {

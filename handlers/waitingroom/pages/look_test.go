@@ -63,6 +63,8 @@ func TestTheLanguageOfThePage(t *testing.T) {
 	require.NotRegexp(t, `\p{Hangul}`, own)
 	event := dressed(t, Config{Look: Look{Texts: map[string]string{"next": "You are at the front."}}, Events: map[string]Event{"42": {Look: Look{Language: "ko"}}}}, "42", "en")
 	require.Contains(t, event, `"next":"다음 차례입니다."`, "no English text on a Korean page")
+	english := dressed(t, Config{Events: map[string]Event{"42": {Look: Look{Language: "en"}}}}, "42", "ko")
+	require.Contains(t, english, `<html lang="en"`, "the event has decided")
 }
 
 // The colors of a shop are used as they are, with a text on them that everybody can read.

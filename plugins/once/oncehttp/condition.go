@@ -13,6 +13,23 @@ const (
 	runbookMisconfigured = "configs/RUNBOOK.md, MillraceFarSideMisconfigured"
 )
 
+// Reading is how a client is doing at one moment.
+type Reading struct {
+	Breaker       string        // closed, half-open or open
+	Throttled     time.Duration // for how long a Retry-After still holds all calls back; 0: none does
+	Misconfigured bool          // the API refuses our credential, permission or address
+	Slots         int           // calls at once
+}
+
+// Reading returns how the client is doing. One that is not open refuses no call, so its breaker is closed.
+func (c *Client) Reading() Reading {
+	n := c.opened.Load()
+	if n == nil {
+		return Reading{Breaker: stateClosed.String()}
+	}
+	return Reading{n.breaker.current().String(), n.throttle.remaining(), n.misconfigured.Load(), n.cfg.Concurrency}
+}
+
 // Conditions implements operate.Conditioned: why the API is not called, or how its last calls ended. A client that
 // is not open knows nothing.
 func (c *Client) Conditions() []operate.Condition {
