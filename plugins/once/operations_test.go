@@ -39,6 +39,16 @@ func (o operator) ask(name string, in operate.Input) (operate.Answer, error) {
 	return operate.Answer{}, nil
 }
 
+func (o operator) preview(name string, in operate.Input) (operate.Answer, error) {
+	for _, a := range o.w.Once.Operations().Actions {
+		if a.Name == name {
+			return a.Preview(o.t.Context(), nil, in)
+		}
+	}
+	require.Fail(o.t, "no such action", name)
+	return operate.Answer{}, nil
+}
+
 func (o operator) must(name string, in operate.Input) operate.Answer {
 	o.t.Helper()
 	a, err := o.ask(name, in)

@@ -67,6 +67,8 @@ func TestAProbeIsOfTheOperatorsOwn(t *testing.T) {
 		oncetest.Settled(t, p.effects, one.key())
 		_, err = o.ask("once probe", operate.Input{"kind": {"invoice"}, "record": {one.payload()}})
 		require.ErrorContains(t, err, "invoice:acme:17 is in the ledger or was probed before, so its effect must not be repeated")
+		_, err = o.preview("once probe", operate.Input{"kind": {"invoice"}, "record": {one.payload()}})
+		require.ErrorContains(t, err, "is in the ledger", "a preview that promises more would mislead")
 		require.Equal(t, 1, p.far.Executed(one.idempotency()))
 		for problem, in := range map[string]operate.Input{
 			"this binary has no kind":     {"kind": {"other"}, "record": {"{}"}},
