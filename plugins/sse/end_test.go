@@ -169,6 +169,20 @@ func TestADrainEndsAllStreamsWithinItsWindow(t *testing.T) {
 	}
 }
 
+// A process that is busy may come to its next step after the window. Each stream is told all the same, because an open
+// one would hold up the stop of the server.
+func TestADrainThatIsLateEndsAllStreams(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.plugin.DrainOver(time.Millisecond) // less than a step
+		for range 3 {
+			r.connect()
+		}
+		require.NoError(t, r.runtime.Stop(context.Background()))
+		synctest.Wait()
+		require.InDelta(t, 3, r.metric("closed_total", "draining"), 0)
+	})
+}
+
 func TestAWriteThatTakes5SecondsEndsTheStream(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.hang()

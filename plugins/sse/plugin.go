@@ -100,16 +100,20 @@ func (s *service) Drain(ctx context.Context) error {
 	deadline, _ := ctx.Deadline()
 	spread := deadline.Sub(begin) * drainSpread / 100
 
-	clients := s.plugin.drain()
-	for closed := 0; s.plugin.open() > 0; {
+	clients, closed := s.plugin.drain(), 0
+	closeUntil := func(due int) {
+		for ; closed < due; closed++ {
+			clients[closed].Close(reasonDraining)
+		}
+	}
+	for s.plugin.open() > 0 {
 		due := len(clients)
 		if elapsed := time.Since(begin); elapsed < spread {
 			due = int(int64(len(clients)) * int64(elapsed) / int64(spread))
 		}
-		for ; closed < due; closed++ {
-			clients[closed].Close(reasonDraining)
-		}
+		closeUntil(due)
 		if !loop.Sleep(ctx, drainStep) {
+			closeUntil(len(clients)) // a busy process may not have come to them
 			s.plugin.log.InfoContext(ctx, "streams have not ended", slog.Int("streams", s.plugin.open()))
 			break
 		}
