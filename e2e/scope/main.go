@@ -1,12 +1,13 @@
 // Scope says what a change needs checked beyond what is always checked. The change is what was
 // committed since the last submitted one, and `.ci/round` names that:
 //
-//	go run ./e2e/scope round [COMMIT]   raise the counter, and commit that as the end of the change
+//	go run ./e2e/scope round [COMMIT]   raise the counter, and commit that
 //	go run ./e2e/scope env              print the variables for the tests of this change
 //
 // The counter is the number of the round. Each round also has a quarter of what its change does not
-// touch, so that four rounds in a row have run everything. The change ends with the commit that
-// raises the counter: env fails if HEAD is another one, because the counter was not raised then.
+// touch, so that four rounds in a row have run everything. What is committed after the counter was
+// raised belongs to the same change. A change that never raised it is checked together with the one
+// before, from the same base: too much then, and never too little, but its quarter is an old one.
 //
 // Exit codes: 0 done, 1 the counter is wrong or git fails, 2 usage.
 package main
@@ -79,11 +80,10 @@ func (r repository) command(name string, args ...string) (string, error) {
 
 func (r repository) git(args ...string) (string, error) { return r.command("git", args...) }
 
-// round is the content of the counter: its number, the commit that was submitted before, and the last
-// commit of the change, behind which only the raise of the counter follows.
+// round is the content of the counter: its number, and the commit that was submitted before.
 type round struct {
-	number    int
-	base, end string
+	number int
+	base   string
 }
 
 // at reads the counter of a commit. Without the file it is 0.
@@ -97,8 +97,8 @@ func (r repository) at(commit string) (round, error) {
 		return round{}, err
 	}
 	var is round
-	if _, err := fmt.Sscan(text, &is.number, &is.base, &is.end); err != nil {
-		return round{}, fmt.Errorf("%s: %q: want a number and two commits: %w", counter, text, err)
+	if _, err := fmt.Sscan(text, &is.number, &is.base); err != nil {
+		return round{}, fmt.Errorf("%s: %q: want a number and a commit: %w", counter, text, err)
 	}
 	return is, nil
 }
@@ -110,7 +110,7 @@ func (r repository) raise(base string, out io.Writer) error {
 		return err
 	}
 	if dirty != "" {
-		return fmt.Errorf("commit or remove this first, because the raised counter is the last commit of a change:\n%s", dirty)
+		return fmt.Errorf("commit or remove this first, because the raised counter is a commit by itself:\n%s", dirty)
 	}
 	if base == "" {
 		if base, err = r.git("log", "-1", "--format=%H", "--", counter); err != nil {
@@ -134,8 +134,12 @@ func (r repository) raise(base string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	next := round{before.number + 1, base, head}
-	if err := os.WriteFile(filepath.Join(r.top, counter), fmt.Appendf(nil, "%d %s %s\n", next.number, next.base, next.end), 0o644); err != nil {
+	next := round{before.number + 1, base}
+	if is, err := r.at("HEAD"); err == nil && is == next {
+		fmt.Fprintf(out, "round %d was raised already: it checks what changed since %.12s\n", next.number, next.base)
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(r.top, counter), fmt.Appendf(nil, "%d %s\n", next.number, next.base), 0o644); err != nil {
 		return err
 	}
 	if _, err := r.git("add", counter); err != nil {
@@ -163,12 +167,8 @@ func (r repository) change() (round, []string, error) {
 		all, err := r.git("ls-files", "-z")
 		return is, lines(all), err
 	}
-	last, err := r.git("rev-parse", "HEAD^")
-	if err != nil {
-		return is, nil, err
-	}
-	if last != is.end {
-		return is, nil, fmt.Errorf("the last commit does not raise %s, so nobody knows which change is checked: run `make round` at the end of a change", counter)
+	if is.number == 0 {
+		return is, nil, fmt.Errorf("%s was never raised, so nobody knows which change is checked: run `make round BASE=COMMIT` with the commit that was submitted last", counter)
 	}
 	before, err := r.at(is.base)
 	if err != nil {
