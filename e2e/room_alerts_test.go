@@ -17,7 +17,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
@@ -272,7 +272,7 @@ func roomTroubles() []roomTrouble {
 			// Once, at a broker without users of the event.
 			step: func(w *roomWatch) {
 				if w.token != "" {
-					require.ErrorIs(w.t, w.gate(1).Finish(w.t.Context(), w.event, w.token, "", true), gate.ErrUsed)
+					require.ErrorIs(w.t, w.gate(1).Finish(w.t.Context(), w.event, w.token, "", true), shopmiddleware.ErrUsed)
 					w.token = ""
 				}
 			},
@@ -328,7 +328,7 @@ func roomTroubles() []roomTrouble {
 			step: func(w *roomWatch) {
 				w.withoutRedis()
 				_, err := w.gate(0).Gate.Verify(w.t.Context(), w.event, w.token, "session")
-				require.ErrorIs(w.t, err, gate.ErrUnavailable)
+				require.ErrorIs(w.t, err, shopmiddleware.ErrUnavailable)
 			},
 			log: "request of the shop failed",
 			end: func(w *roomWatch) { require.NoError(w.t, w.startRedis()) },

@@ -17,7 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
@@ -89,9 +89,9 @@ func (v visitor) matches(script, pattern string) {
 }
 
 // ticketShop is a shop behind the gate. Each browser has a session of its own.
-func ticketShop(t *testing.T, event string) (shop *httptest.Server, g func(broker string) *gate.Gate) {
+func ticketShop(t *testing.T, event string) (shop *httptest.Server, g func(broker string) *shopmiddleware.Gate) {
 	t.Helper()
-	var checked *gate.Gate
+	var checked *shopmiddleware.Gate
 	shop = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		const session = "session"
 		if _, err := r.Cookie(session); err != nil {
@@ -100,14 +100,14 @@ func ticketShop(t *testing.T, event string) (shop *httptest.Server, g func(broke
 			return
 		}
 		checked.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			entry, _ := gate.EntryOf(r.Context())
+			entry, _ := shopmiddleware.EntryOf(r.Context())
 			_, _ = fmt.Fprintf(w, "Welcome, %s.%s", entry.UserID, r.Referer())
 		})).ServeHTTP(w, r)
 	}))
 	t.Cleanup(shop.Close)
-	return shop, func(broker string) *gate.Gate {
+	return shop, func(broker string) *shopmiddleware.Gate {
 		var err error
-		checked, err = gate.New(gate.Options{
+		checked, err = shopmiddleware.New(shopmiddleware.Options{
 			URL: broker, ShopToken: roomShop, Event: func(*http.Request) string { return event },
 			Session: func(r *http.Request) string {
 				c, _ := r.Cookie("session")

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/demo"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -217,7 +217,7 @@ func (e *clusterEvent) extended(lease room.Place) {
 func (e *clusterEvent) send(users int) {
 	e.t.Helper()
 	const url = "http://brokers"
-	shop, err := gate.New(gate.Options{
+	shop, err := shopmiddleware.New(shopmiddleware.Options{
 		URL: url, ShopToken: roomShop, Event: func(*http.Request) string { return e.name }, Client: &http.Client{Transport: &e.brokers, Timeout: 3 * time.Second},
 	})
 	require.NoError(e.t, err)

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/demo"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/plugins/token"
 )
@@ -224,7 +224,7 @@ func (r *roomRun) arrive() {
 		mode = room.Shuffle
 	}
 	r.operator("open", "--mode", mode, "--capacity", strconv.Itoa(roomSeats), "--concurrency", strconv.Itoa(roomConcurrency))
-	shop, err := gate.New(gate.Options{
+	shop, err := shopmiddleware.New(shopmiddleware.Options{
 		URL: url, ShopToken: roomShop, Event: func(*http.Request) string { return roomEvent },
 		Client: &http.Client{Transport: brokers, Timeout: 3 * time.Second},
 	})

@@ -10,7 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 )
 
@@ -97,7 +97,7 @@ func TestTheSlotOfAnAdmittedUserWhoIsGoneIsFreeAgain(t *testing.T) {
 		status := s.status()
 		require.LessOrEqual(t, status.Ready+status.Admitted, int64(1))
 		_, err := s.gate(0).Verify(t.Context(), s.event, lease.Token, "session")
-		require.ErrorIs(t, err, gate.ErrEnded)
+		require.ErrorIs(t, err, shopmiddleware.ErrEnded)
 		require.NotEqual(t, lease.JTI, s.redis.Get(t.Context(), s.key("ENTRY_TOKEN")+":"+s.user("ann")).Val())
 		s.ended("ann", map[bool]string{true: "abandoned", false: "lease_over"}[strings.HasSuffix(t.Name(), "release")])
 	}, roomRelease, roomBrief)

@@ -19,7 +19,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -427,14 +427,14 @@ func (s *roomStory) callOnce(method, user string, broker int, path string) (int,
 // patientGate is the gate of a shop that repeats a request while the room is unavailable. Redis may
 // need longer than a request may take.
 type patientGate struct {
-	*gate.Gate
+	*shopmiddleware.Gate
 	s *roomStory
 }
 
 func (p patientGate) repeat(request func() error) (err error) {
 	p.s.t.Helper()
 	p.s.await("the shop is answered", func() error {
-		if err = request(); errors.Is(err, gate.ErrUnavailable) {
+		if err = request(); errors.Is(err, shopmiddleware.ErrUnavailable) {
 			return err
 		}
 		return nil
@@ -442,21 +442,21 @@ func (p patientGate) repeat(request func() error) (err error) {
 	return err
 }
 
-// Check is gate.Gate.Check.
-func (p patientGate) Check(ctx context.Context, event, raw string) (e gate.Entry, err error) {
+// Check is shopmiddleware.Gate.Check.
+func (p patientGate) Check(ctx context.Context, event, raw string) (e shopmiddleware.Entry, err error) {
 	p.s.t.Helper()
 	err = p.repeat(func() (err error) { e, err = p.Gate.Check(ctx, event, raw); return err })
 	return e, err
 }
 
-// Verify is gate.Gate.Verify.
-func (p patientGate) Verify(ctx context.Context, event, raw, session string) (e gate.Entry, err error) {
+// Verify is shopmiddleware.Gate.Verify.
+func (p patientGate) Verify(ctx context.Context, event, raw, session string) (e shopmiddleware.Entry, err error) {
 	p.s.t.Helper()
 	err = p.repeat(func() (err error) { e, err = p.Gate.Verify(ctx, event, raw, session); return err })
 	return e, err
 }
 
-// Finish is gate.Gate.Finish.
+// Finish is shopmiddleware.Gate.Finish.
 func (p patientGate) Finish(ctx context.Context, event, raw, session string, sold bool) error {
 	p.s.t.Helper()
 	return p.repeat(func() error { return p.Gate.Finish(ctx, event, raw, session, sold) })
@@ -465,7 +465,7 @@ func (p patientGate) Finish(ctx context.Context, event, raw, session string, sol
 // gate returns the gate of a shop at a broker.
 func (s *roomStory) gate(broker int) patientGate {
 	s.t.Helper()
-	g, err := gate.New(gate.Options{URL: s.brokers[broker], ShopToken: roomShop, Event: func(*http.Request) string { return s.event }})
+	g, err := shopmiddleware.New(shopmiddleware.Options{URL: s.brokers[broker], ShopToken: roomShop, Event: func(*http.Request) string { return s.event }})
 	require.NoError(s.t, err)
 	return patientGate{g, s}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 )
 
@@ -52,7 +52,7 @@ func TestAPromotedUserReceivesATokenForTheShop(t *testing.T) {
 		first := ann.promoted()
 		entry, err := s.gate(1).Check(t.Context(), s.event, first.Token)
 		require.NoError(t, err)
-		require.Equal(t, gate.Entry{Event: s.event, UserID: s.user("ann"), JTI: first.JTI, Until: entry.Until}, entry)
+		require.Equal(t, shopmiddleware.Entry{Event: s.event, UserID: s.user("ann"), JTI: first.JTI, Until: entry.Until}, entry)
 		require.InDelta(t, first.Until, entry.Until.UnixMilli(), 1000)
 		require.Empty(t, ben.all("promoted"), "there is one slot")
 		s.buys(1, first.Token, "session")
@@ -221,18 +221,18 @@ func TestOneSessionOfTheShopUsesAToken(t *testing.T) {
 			require.NoError(t, err, "the same session may ask again")
 		}
 		_, err := s.gate(1).Verify(t.Context(), s.event, entry.Token, "session of a thief")
-		require.ErrorIs(t, err, gate.ErrUsed)
+		require.ErrorIs(t, err, shopmiddleware.ErrUsed)
 		_, err = shop.Verify(t.Context(), s.event+"-2", entry.Token, "session")
-		require.ErrorIs(t, err, gate.ErrOtherEvent)
+		require.ErrorIs(t, err, shopmiddleware.ErrOtherEvent)
 		_, err = shop.Verify(t.Context(), s.event, entry.Token+"x", "session")
-		require.ErrorIs(t, err, gate.ErrNoEntry)
+		require.ErrorIs(t, err, shopmiddleware.ErrNoEntry)
 		for range 2 {
 			require.NoError(t, shop.Finish(t.Context(), s.event, entry.Token, "session", true), "the same answer again")
 		}
-		require.ErrorIs(t, shop.Finish(t.Context(), s.event, entry.Token, "session", false), gate.ErrUsed)
-		require.ErrorIs(t, shop.Finish(t.Context(), s.event, entry.Token, "session of a thief", true), gate.ErrUsed)
+		require.ErrorIs(t, shop.Finish(t.Context(), s.event, entry.Token, "session", false), shopmiddleware.ErrUsed)
+		require.ErrorIs(t, shop.Finish(t.Context(), s.event, entry.Token, "session of a thief", true), shopmiddleware.ErrUsed)
 		_, err = shop.Verify(t.Context(), s.event, entry.Token, "session")
-		require.ErrorIs(t, err, gate.ErrEnded)
+		require.ErrorIs(t, err, shopmiddleware.ErrEnded)
 		require.EqualValues(t, 1, s.status().Sold)
 	}, roomApart)
 }
@@ -259,7 +259,7 @@ func TestAUserLeavesOnAllBrokers(t *testing.T) {
 		require.Empty(t, s.redis.Exists(t.Context(), s.key("WAITING"), s.key("WAITING_QUEUE_INDEX_RECORD"), s.key("WAITING_USER_IDS"),
 			s.key("WAITING_SEEN"), s.key("ENTRY_LEASES"), s.key("ENTRY_RECORD"), s.key("ENTRY_TOKEN")+":"+s.user("ann")).Val())
 		_, err := s.gate(0).Verify(t.Context(), s.event, lease.Token, "session")
-		require.ErrorIs(t, err, gate.ErrEnded)
+		require.ErrorIs(t, err, shopmiddleware.ErrEnded)
 		s.equals("the slot is free", "1", func() any { return s.slots() })
 		require.Greater(t, s.enter("ann", 1).all("connected")[0].Index, ann.all("connected")[0].Index, "who enters again is a new user")
 	}, roomApart, roomRelease)

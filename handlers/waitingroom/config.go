@@ -31,7 +31,7 @@ const (
 	absentKeep    = "keep"
 	absentRelease = "release"
 
-	unknownConfirm = "ask"
+	unknownConfirm = "confirm"
 	unknownRefuse  = "refuse"
 )
 
@@ -134,7 +134,7 @@ func (c *Config) Validate() error {
 	p.Check(c.MaxTurn >= 0 && c.MaxTurn <= maxTTL, "max_turn", "must be from 0s to %s, got %s", maxTTL, c.MaxTurn)
 	p.Check(c.SeenInterval <= c.Grace, "seen_interval", "must be at most grace (%s), got %s", c.Grace, c.SeenInterval)
 	p.Check(c.Absent == absentKeep || c.Absent == absentRelease, "absent", "must be keep or release, got %q", c.Absent)
-	p.Check(c.UnknownEvents == unknownConfirm || c.UnknownEvents == unknownRefuse, "unknown_events", "must be ask or refuse, got %q", c.UnknownEvents)
+	p.Check(c.UnknownEvents == unknownConfirm || c.UnknownEvents == unknownRefuse, "unknown_events", "must be confirm or refuse, got %q", c.UnknownEvents)
 	p.Check(c.PurchasesPerUser >= 0, "purchases_per_user", "must be >= 0, got %d", c.PurchasesPerUser)
 	p.Check(c.MaxEvents > 0, "max_events", "must be > 0, got %d", c.MaxEvents)
 	p.Under("event_service", c.EventService.Validate())
@@ -178,7 +178,7 @@ func (p *Plugin) ValidateIn(app.Where) error {
 	if !p.config.has(roleBroker) {
 		return nil
 	}
-	wrong.Check(p.config.UnknownEvents != unknownConfirm || p.config.EventService.URL != "", "event_service.url", "must be set with unknown_events: ask")
+	wrong.Check(p.config.UnknownEvents != unknownConfirm || p.config.EventService.URL != "", "event_service.url", "must be set with unknown_events: confirm")
 	auth := p.web.Config().Auth
 	wrong.Check(auth.Header != "" || auth.HasKeys(), "roles",
 		"a broker needs signed-in users: set plugins.web.auth. There are no anonymous visitors")

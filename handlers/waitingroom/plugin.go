@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/cli"
 	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/pages"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/handlers/waitingroom/shop"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter"
@@ -83,7 +83,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	if address := p.config.EventService.URL; address != "" {
 		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(address))
 	}
-	series := labels.New()
+	series := topevents.New()
 	r.Collect(append(events.Collectors(), series.Collectors()...)...)
 	dead := p.dead.StreamSink(deadStream)
 	if p.config.has(roleDispatcher) {

@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
-//go:embed lua/tidy.lua
-var tidySource string
+//go:embed lua/trim.lua
+var trimSource string
 
 // TrimConfig says what is removed from the streams that routes read. Elastic streams have settings
 // of their own.
@@ -86,7 +86,7 @@ type trimReading struct {
 
 func newTrimmer(cfg *Config) *trimmer {
 	return &trimmer{
-		cfg: cfg, metrics: newTrimMetrics(), script: goredis.NewScript(groupsSource + tidySource), every: trimInterval, limit: commandTimeout,
+		cfg: cfg, metrics: newTrimMetrics(), script: goredis.NewScript(groupsSource + trimSource), every: trimInterval, limit: commandTimeout,
 		sampler: logs.NewThrottle(warnEvery), streams: map[string]*trimmedStream{},
 	}
 }
@@ -216,7 +216,7 @@ func (t *trimmer) round(ctx context.Context, shared goredis.UniversalClient, log
 		if silent[server] {
 			continue
 		}
-		got, err := t.tidy(ctx, c, v)
+		got, err := t.trim(ctx, c, v)
 		if ctx.Err() != nil {
 			return
 		}
@@ -247,29 +247,29 @@ func (t *trimmer) round(ctx context.Context, shared goredis.UniversalClient, log
 	}
 }
 
-// tidied is the reply of tidy.lua.
-type tidied struct {
+// trimReply is the reply of trim.lua.
+type trimReply struct {
 	trimmed, left int64
 	delaying      []DelayingGroup
 	losers        int64 // groups that lost an entry that they had not read
 }
 
-func (t *trimmer) tidy(ctx context.Context, c goredis.UniversalClient, v visit) (tidied, error) {
+func (t *trimmer) trim(ctx context.Context, c goredis.UniversalClient, v visit) (trimReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	reply, err := t.script.Run(ctx, c, []string{v.stream, MetaKey(v.stream)},
 		strings.Join(v.reading, "\n"), t.cfg.ForeignGroupGrace.Milliseconds(), strings.Join(slices.Concat(v.reading, v.count), "\n"), v.keep.Milliseconds()).Slice()
 	if err != nil {
-		return tidied{}, fmt.Errorf("tidy.lua: %w", err)
+		return trimReply{}, fmt.Errorf("trim.lua: %w", err)
 	}
 	if len(reply) == 4 {
-		trimmed, ok1 := reply[0].(int64)
+		gone, ok1 := reply[0].(int64)
 		left, ok2 := reply[1].(int64)
 		delaying, err := ParseDelaying(reply[2])
 		losers, ok3 := reply[3].(int64)
 		if ok1 && ok2 && err == nil && ok3 {
-			return tidied{trimmed, left, delaying, losers}, nil
+			return trimReply{gone, left, delaying, losers}, nil
 		}
 	}
-	return tidied{}, fmt.Errorf("tidy.lua: unexpected reply %v", reply)
+	return trimReply{}, fmt.Errorf("trim.lua: unexpected reply %v", reply)
 }

@@ -220,8 +220,8 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 				open[group] = true
 			}
 			create("own")
-			tidy := func(rt *rapid.T) {
-				got, err := tr.tidy(ctx, c, visit{stream: stream, reading: []string{"own"}, count: []string{"second", "audit"}, keep: keep})
+			trim := func(rt *rapid.T) {
+				got, err := tr.trim(ctx, c, visit{stream: stream, reading: []string{"own"}, count: []string{"second", "audit"}, keep: keep})
 				require.NoError(rt, err)
 				there, err := c.XRange(ctx, stream, "-", "+").Result()
 				require.NoError(rt, err)
@@ -280,7 +280,7 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 					require.NoError(rt, c.XAck(ctx, stream, group, pending[group][i]).Err())
 					pending[group] = slices.Delete(pending[group], i, i+1)
 				},
-				"tidy": tidy,
+				"trim": trim,
 			})
 			for _, group := range count {
 				if open[group] {
@@ -291,7 +291,7 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 					unread[group], pending[group] = nil, nil
 				}
 			}
-			tidy(rt)
+			trim(rt)
 			require.EqualValues(rt, len(young), c.XLen(ctx, stream).Val(), "nothing else is kept that no group holds")
 		})
 	})

@@ -216,7 +216,7 @@ func TestAnIdleStreamIsStoppedAndStartedAgain(t *testing.T) {
 }
 
 // All slots see the end in the same moment: one shutdown.
-func TestThirtyTwoSlotsSeeIdleAtOnceOneShutdown(t *testing.T) {
+func TestIdleStopHappensOncePerStream(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet()
 		active.set(Activation{ID: "1", TotalCount: 1_000_000})

@@ -345,10 +345,10 @@ func firstNewer(p page, newest entry, upTo int64, before mark) (found *item, _ m
 // rewind returns what a client with the numbers up to a number receives when those from a number on
 // are given again: a gap that takes them back, and the state. known is the newest number before
 // them that the log has.
-func rewind(from, to int64, known mark, state *item) []step {
-	out := []step{{kind: again, from: from, to: to, item: item{seq: known.seq, entry: known.entry}}}
+func rewind(from, to int64, known mark, state *item) []outgoing {
+	out := []outgoing{{kind: again, from: from, to: to, item: item{seq: known.seq, entry: known.entry}}}
 	if state != nil {
-		out = append(out, step{kind: latest, item: *state})
+		out = append(out, outgoing{kind: latest, item: *state})
 	}
 	return out
 }

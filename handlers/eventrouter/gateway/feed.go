@@ -33,9 +33,9 @@ type job struct {
 	losses   int                   // how often feed entries may have been missed
 	leave    *time.Timer           // removes the job; nil while it has users
 
-	out     []step // not yet sent to the watchers
-	size    int    // of out, in bytes
-	waiting bool   // for a watcher without room
+	out     []outgoing // not yet sent to the watchers
+	size    int        // of out, in bytes
+	waiting bool       // for a watcher without room
 
 	reading bool        // a read of the log is queued or under way
 	again   string      // the reason for another read after it and after out; "": none
@@ -80,7 +80,7 @@ func (d *domain) remove(w *watcher) {
 	if j.users--; j.users > 0 {
 		return
 	}
-	if j.sequence.over {
+	if j.sequence.finished {
 		delete(d.jobs, j.id)
 		return
 	}
@@ -136,7 +136,7 @@ func (d *domain) entries(texts []string) {
 		d.g.metrics.dropped.WithLabelValues(d.name).Add(float64(j.sequence.dropped))
 		j.sequence.dropped = 0
 		j.deliver()
-		if j.sequence.behind() && (j.retry == nil || j.sequence.at > j.tried) {
+		if j.sequence.needsLog() && (j.retry == nil || j.sequence.sentUpTo > j.tried) {
 			j.catchUp(readHole)
 		}
 	}
@@ -187,7 +187,7 @@ func (d *domain) lost() {
 	}
 }
 
-func (d *domain) observe(one step, now time.Time) {
+func (d *domain) observe(one outgoing, now time.Time) {
 	switch {
 	case one.kind == missing || one.kind == again:
 		d.g.metrics.gaps.WithLabelValues(d.name).Inc()
@@ -255,20 +255,20 @@ func (j *job) caughtUp(p page, err error, reason string, begin time.Time, lives 
 		j.catchUp(reason)
 		return
 	}
-	before := j.sequence.at
+	before := j.sequence.sentUpTo
 	steps := j.sequence.page(p, now)
 	j.failed = 0
 	j.queue(steps)
 	j.deliver()
 	j.reading = false
-	if j.sequence.at > before {
+	if j.sequence.sentUpTo > before {
 		j.empty = 0
 	}
 	switch {
 	case j.again != "":
 		j.catchUp(j.again)
-	case !j.sequence.behind():
-	case p.more && j.sequence.at > before || j.sequence.searching:
+	case !j.sequence.needsLog():
+	case p.more && j.sequence.sentUpTo > before || j.sequence.searching:
 		j.catchUp(reason)
 	default:
 		j.empty++
@@ -290,7 +290,7 @@ func (j *job) later(reason string, wait time.Duration) {
 			j.catchUp(reason)
 		}
 	})
-	j.retry, j.tried = timer, j.sequence.at
+	j.retry, j.tried = timer, j.sequence.sentUpTo
 }
 
 const (
@@ -304,10 +304,10 @@ const (
 )
 
 // size is the most bytes that a watcher receives for a step, with the cursors of 32 jobs.
-func (one step) size() int { return len(one.item.event.Data) + maxIDBytes }
+func (one outgoing) size() int { return len(one.item.event.Data) + maxIDBytes }
 
 // queue adds steps to those that wait. The caller has the lock of the domain.
-func (j *job) queue(steps []step) {
+func (j *job) queue(steps []outgoing) {
 	for _, one := range steps {
 		j.out = append(j.out, one)
 		j.size += one.size()
@@ -385,7 +385,7 @@ func (e *encoded) with(event sse.Event) sse.Event {
 }
 
 // send sends steps to all watchers. Each is encoded once per id.
-func (j *job) send(steps []step) {
+func (j *job) send(steps []outgoing) {
 	now := time.Now()
 	for _, one := range steps {
 		j.domain.observe(one, now)
@@ -397,7 +397,7 @@ func (j *job) send(steps []step) {
 }
 
 // event returns what is sent for a step, with an id. A state and a transient event have none.
-func (one step) event(of jobKey, id string) sse.Event {
+func (one outgoing) event(of jobKey, id string) sse.Event {
 	e := one.item.event
 	switch one.kind {
 	case latest:

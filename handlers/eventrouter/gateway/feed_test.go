@@ -18,7 +18,7 @@ func TestDelaysOfIdsThatAreNoTime(t *testing.T) {
 		now.Add(-2 * time.Second), now.Add(time.Second), // the clock of Redis is ahead
 		time.UnixMilli(1), time.UnixMilli(now.UnixMicro()), time.UnixMilli(1<<63 - 1), {},
 	} {
-		d.observe(step{kind: numbered, item: item{added: added}}, now)
+		d.observe(outgoing{kind: numbered, item: item{added: added}}, now)
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(d.g.metrics.delay)

@@ -138,7 +138,7 @@ func TestAnEndThatTheFeedBringsTooLate(t *testing.T) {
 	}
 	out, _ := s.feed(item{seq: 4, end: "done", entry: entry{30, 0}}, now)
 	require.Len(t, out, 1)
-	require.True(t, s.over)
+	require.True(t, s.finished)
 }
 
 // A gap never has the end, so only a client that names the number alone is trusted to have it.
@@ -147,7 +147,7 @@ func TestWhoHasTheEnd(t *testing.T) {
 		c, ok := parseCursor(text)
 		require.True(t, ok)
 		require.Equal(t, want, c.hasEnd(5), text)
-		_, _, send := take(c, step{kind: numbered, item: item{seq: 5, end: "done"}, ends: true})
+		_, _, send := take(c, outgoing{kind: numbered, item: item{seq: 5, end: "done"}, ends: true})
 		require.Equal(t, !want, send, text)
 	}
 }
@@ -161,7 +161,7 @@ func TestLateNumbersAreSentInTheirPlaces(t *testing.T) {
 	at := func(n int64) item { return item{seq: n, content: uint64(n), entry: entry{n, 0}} }
 	late := func(n int64) item { return item{seq: n, content: uint64(n), entry: entry{100 + n, 0}} }
 	var got []string
-	send := func(steps []step) {
+	send := func(steps []outgoing) {
 		for _, one := range steps {
 			switch one.kind {
 			case numbered:
@@ -195,21 +195,21 @@ func TestLateNumbersAreSentInTheirPlaces(t *testing.T) {
 	require.Equal(t, []string{"gap 2-5", "6"}, got)
 	got = nil
 	add(1, late(3), true)
-	for s.behind() {
+	for s.needsLog() {
 		read()
 	}
 	require.Equal(t, []string{"back 3-6", "3", "gap 4-5", "6"}, got)
 	got = nil
 	add(2, late(5), true)
 	add(1, late(2), true) // while the log is read for the other one
-	for s.behind() {
+	for s.needsLog() {
 		read()
 	}
 	require.Equal(t, []string{"back 2-6", "2", "3", "gap 4-4", "5", "6"}, got)
 	out, isLate := s.feed(late(2), now)
 	require.Empty(t, out)
 	require.False(t, isLate)
-	require.False(t, s.behind())
+	require.False(t, s.needsLog())
 }
 
 // A router needs longer than gap_wait for an event, and later ones are in the log before it. The clients of all

@@ -89,7 +89,7 @@ func TestAnEventBetweenTheLogAndTheFeedIsNotLost(t *testing.T) {
 				d := p.domain(r.domain)
 				d.mu.Lock()
 				defer d.mu.Unlock()
-				return s.watchers[0].job.sequence.fed == 3
+				return s.watchers[0].job.sequence.maxFromFeed == 3
 			})
 		}
 		last := strconv.FormatInt(s.watchers[0].page.top+1, 10)

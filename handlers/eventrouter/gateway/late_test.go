@@ -102,24 +102,24 @@ func TestALateEventThatComesBeforeTheAttachment(t *testing.T) {
 // Only the newest gaps are kept, and what is taken back is no gap any more.
 func TestTheGapsOfACursor(t *testing.T) {
 	t.Parallel()
-	at := func(n int64) step { return step{kind: numbered, item: item{seq: n, entry: entry{n, 0}}} }
+	at := func(n int64) outgoing { return outgoing{kind: numbered, item: item{seq: n, entry: entry{n, 0}}} }
 	var c cursor
 	for n := int64(2); n <= 12; n += 2 {
-		for _, one := range []step{{kind: missing, from: n - 1, to: n - 1}, at(n)} {
+		for _, one := range []outgoing{{kind: missing, from: n - 1, to: n - 1}, at(n)} {
 			_, c, _ = take(c, one)
 		}
 	}
 	require.Equal(t, "12.12-0~5~7~9~11", c.String())
-	_, c, _ = take(c, step{kind: missing, from: 13, to: 20})
+	_, c, _ = take(c, outgoing{kind: missing, from: 13, to: 20})
 	require.Equal(t, "20.12-0.12~5~7~9~11", c.String())
 	require.Equal(t, gaps{{7, 7}, {9, 9}, {11, 11}, {13, 20}}, c.missing())
-	_, late, _ := take(c, step{kind: again, from: 15, to: 20})
+	_, late, _ := take(c, outgoing{kind: again, from: 15, to: 20})
 	require.Equal(t, "14.12-0.12~5~7~9~11", late.String(), "its events stay")
-	_, c, _ = take(c, step{kind: again, from: 9, to: 20, item: item{seq: 8, entry: entry{8, 0}}})
+	_, c, _ = take(c, outgoing{kind: again, from: 9, to: 20, item: item{seq: 8, entry: entry{8, 0}}})
 	require.Equal(t, "8.8-0~5~7", c.String())
 	_, c, _ = take(c, at(9))
 	require.Equal(t, "9.9-0~5~7", c.String())
-	_, c, _ = take(c, step{kind: again, from: 1, to: 9})
+	_, c, _ = take(c, outgoing{kind: again, from: 1, to: 9})
 	require.Equal(t, cursor{}, c)
 }
 

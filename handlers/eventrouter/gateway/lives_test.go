@@ -57,7 +57,7 @@ func (l *lives) page(after int64) page {
 
 // receive takes what is sent. A number is sent again only after a gap has taken it back, which begins in the
 // first life with a number that was missing.
-func (l *lives) receive(steps []step) {
+func (l *lives) receive(steps []outgoing) {
 	for _, one := range steps {
 		switch one.kind {
 		case numbered:
@@ -87,7 +87,7 @@ func (l *lives) read(lost bool) {
 		l.receive(l.seq.page(l.page(l.seq.next()), l.now))
 	}
 	for range 100 {
-		if !l.seq.behind() {
+		if !l.seq.needsLog() {
 			return
 		}
 		l.receive(l.seq.page(l.page(l.seq.next()), l.now))
@@ -123,7 +123,7 @@ func TestAWatcherOfASecondLifeHasItsEvents(t *testing.T) {
 			last := 1 + rng.Int64N(250)
 			for n := int64(1); n <= last; {
 				burst := rng.Int64N(40)
-				lost := rng.IntN(4) == 0 && n+burst < l.seq.at // else the log can look like before
+				lost := rng.IntN(4) == 0 && n+burst < l.seq.sentUpTo // else the log can look like before
 				for ; burst >= 0 && n <= last; n, burst = n+1, burst-1 {
 					end := ""
 					if n == last {
@@ -167,7 +167,7 @@ func TestAFeedBehindTheLogGivesNoNumberAgain(t *testing.T) {
 		for n := int64(3); n <= 500; n++ {
 			out, _ := s.feed(number(n), now)
 			require.Empty(t, out)
-			require.False(t, s.behind(), n)
+			require.False(t, s.needsLog(), n)
 		}
 		out, _ := s.feed(number(501), now)
 		require.Len(t, out, 1)

@@ -33,7 +33,7 @@ func TestNumbersThatTheLogHasLostAreReported(t *testing.T) {
 	out, _ := s.feed(item{seq: 3}, now)
 	require.Empty(t, out)
 	require.Empty(t, s.page(page{top: 1}, now))
-	require.Equal(t, []step{{kind: missing, from: 2, to: 3}}, s.page(page{top: 1}, now.Add(time.Second)))
+	require.Equal(t, []outgoing{{kind: missing, from: 2, to: 3}}, s.page(page{top: 1}, now.Add(time.Second)))
 }
 
 func TestATerminalItemThatTheLogHasLostArrives(t *testing.T) {
@@ -43,7 +43,7 @@ func TestATerminalItemThatTheLogHasLostArrives(t *testing.T) {
 	done := item{seq: 3, end: "done"}
 	out, _ := s.feed(done, now)
 	require.Empty(t, out)
-	want := []step{{kind: missing, from: 2, to: 2}, {kind: numbered, item: done, ends: true}}
+	want := []outgoing{{kind: missing, from: 2, to: 2}, {kind: numbered, item: done, ends: true}}
 	require.Equal(t, want, s.page(page{top: 1}, now.Add(time.Second)))
 }
 
@@ -55,7 +55,7 @@ func TestDecidedNumbersAreNotWaitedFor(t *testing.T) {
 	out, _ := s.feed(item{seq: 2}, now)
 	require.Len(t, out, 1)
 	steps, next := s.read(1, s.decided(1), page{top: 1}, now)
-	require.Equal(t, []step{{kind: missing, from: 2, to: 2}}, steps)
+	require.Equal(t, []outgoing{{kind: missing, from: 2, to: 2}}, steps)
 	require.True(t, s.attach(next, page{top: 1}))
 }
 
@@ -88,7 +88,7 @@ func TestTheWaitForANumberStopsWhileTheLogIsNotReadable(t *testing.T) {
 	due, _ := s.due()
 	require.Equal(t, back.Add(3*time.Second/4), due)
 	late := s.page(page{top: 5, items: []item{{seq: 3}, {seq: 5}}}, due)
-	require.Equal(t, []step{{kind: missing, from: 2, to: 2}, {kind: numbered, item: item{seq: 3}}}, late)
+	require.Equal(t, []outgoing{{kind: missing, from: 2, to: 2}, {kind: numbered, item: item{seq: 3}}}, late)
 }
 
 // A failover has lost number 10, and the producer gives it to another event.

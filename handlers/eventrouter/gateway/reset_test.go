@@ -198,12 +198,12 @@ func TestACursorIsComparedWithEachPage(t *testing.T) {
 func TestWhoIsToldOfNumbersAfterTheEnd(t *testing.T) {
 	for name, tc := range map[string]struct {
 		open int
-		one  step
+		one  outgoing
 	}{
-		"a later number": {1, step{kind: again, from: 2, to: 3}},
-		"an event":       {1, step{kind: numbered, item: item{seq: 4}}},
-		"a state":        {1, step{kind: latest}},
-		"closed":         {0, step{kind: again, from: 1, to: 3}},
+		"a later number": {1, outgoing{kind: again, from: 2, to: 3}},
+		"an event":       {1, outgoing{kind: numbered, item: item{seq: 4}}},
+		"a state":        {1, outgoing{kind: latest}},
+		"closed":         {0, outgoing{kind: again, from: 1, to: 3}},
 	} {
 		w := &watcher{ended: true, cursor: cursor{at: 3}, stream: &stream{open: tc.open, several: true}}
 		w.send(tc.one, &encoded{})

@@ -34,7 +34,7 @@ func (s *sequence) remember(it item) {
 func (s *sequence) doubtful(it item) bool {
 	m := s.sent[it.seq%sentMost]
 	switch {
-	case it.seq > s.at || s.end > 0 || s.wasMissing(it.seq):
+	case it.seq > s.sentUpTo || s.end > 0 || s.wasMissing(it.seq):
 		return false
 	case m.seq == it.seq:
 		return m.entry.before(it.entry) && m.content != it.content
@@ -47,7 +47,7 @@ func (s *sequence) doubtful(it item) bool {
 // number was sent.
 func (s *sequence) superseded(it item) bool {
 	m := s.sent[it.seq%sentMost]
-	return it.seq > 0 && m.seq == it.seq && it.seq <= s.at && it.entry.before(m.entry)
+	return it.seq > 0 && m.seq == it.seq && it.seq <= s.sentUpTo && it.entry.before(m.entry)
 }
 
 // unconfirmed reports whether the feed brings an item that may be of an earlier history: its entry is older
@@ -55,13 +55,13 @@ func (s *sequence) superseded(it item) bool {
 // gateway may be behind a loss of the log. If the item is of this history, because its router was slow, the
 // log has it.
 func (s *sequence) unconfirmed(it item) bool {
-	return it.entry != (entry{}) && it.entry.before(s.newest) && (it.seq > s.at || it.end != "")
+	return it.entry != (entry{}) && it.entry.before(s.newest) && (it.seq > s.sentUpTo || it.end != "")
 }
 
 // forgetOlder forgets what only the feed has brought, and what is of an earlier history: the page lacks it,
 // and has a newer event. The log is asked again, because the page may be older than the feed.
 func (s *sequence) forgetOlder(p page) {
-	if p.state == nil || s.at > p.top {
+	if p.state == nil || s.sentUpTo > p.top {
 		return
 	}
 	older := func(e entry) bool { return e != (entry{}) && e.before(p.state.entry) }
@@ -70,21 +70,21 @@ func (s *sequence) forgetOlder(p page) {
 	}
 	if p.top < s.top && older(s.topEntry) {
 		s.top, s.topEntry, s.asks = p.top, entry{}, true
-		s.fed = min(s.fed, p.top)
+		s.maxFromFeed = min(s.maxFromFeed, p.top)
 		for i := range s.held {
 			s.held[i].above = min(s.held[i].above, p.top)
 		}
-		s.seen.forget(p.top)
+		s.missingSince.forget(p.top)
 	}
 }
 
 // doubts reports whether a page shows that numbers may be given again, and begins the search for
 // them. Redis has lost them, or the log of the job has expired.
 func (s *sequence) doubts(p page) bool {
-	if s.at < 0 || s.over || p.state == nil || s.end > 0 {
+	if s.sentUpTo < 0 || s.finished || p.state == nil || s.end > 0 {
 		return s.searching
 	}
-	behind := p.top < s.at && s.newest != entry{} && s.newest.before(p.state.entry)
+	behind := p.top < s.sentUpTo && s.newest != entry{} && s.newest.before(p.state.entry)
 	if behind || s.doubtful(*p.state) || slices.ContainsFunc(p.items, s.doubtful) {
 		s.searchAll()
 	}
@@ -100,8 +100,8 @@ func (s *sequence) searchAll() {
 
 // search takes a page of the search for the lowest number of the log that is given again, or that came
 // after it was reported as missing. Until its end nothing is sent.
-func (s *sequence) search(p page) []step {
-	found, before, more := firstNewer(p, s.newest, s.at, s.searched)
+func (s *sequence) search(p page) []outgoing {
+	found, before, more := firstNewer(p, s.newest, s.sentUpTo, s.searched)
 	late, beforeLate := s.firstLate(p)
 	switch {
 	case found != nil && s.partly: // it need not be the first one
@@ -116,7 +116,7 @@ func (s *sequence) search(p page) []step {
 		return nil
 	default:
 		s.searching, s.partly, s.searched = false, false, mark{}
-		return s.note(nil, s.at)
+		return s.note(nil, s.sentUpTo)
 	}
 }
 
@@ -131,7 +131,7 @@ func (s *sequence) searchLate(n int64) {
 // searchMissing begins the search for what came late, because the news of it may have been missed.
 func (s *sequence) searchMissing() {
 	for _, gap := range s.gaps {
-		if gap.from <= gap.to && gap.from <= s.at {
+		if gap.from <= gap.to && gap.from <= s.sentUpTo {
 			s.searchLate(gap.from)
 		}
 	}
@@ -142,7 +142,7 @@ func (s *sequence) searchMissing() {
 func (s *sequence) firstLate(p page) (n int64, before mark) {
 	before = s.searched
 	for _, it := range p.items {
-		if it.seq <= s.at && it.end == "" && s.wasMissing(it.seq) {
+		if it.seq <= s.sentUpTo && it.end == "" && s.wasMissing(it.seq) {
 			return it.seq, before
 		}
 		before = mark{seq: it.seq, entry: it.entry}
@@ -152,10 +152,10 @@ func (s *sequence) firstLate(p page) (n int64, before mark) {
 
 // resume goes back to a number that came late, in the same life of the job. The numbers above it are sent
 // again, and nobody waits a second time for those that are still missing.
-func (s *sequence) resume(n int64, before mark, state *item) []step {
-	out := rewind(n, s.at, before, state)
+func (s *sequence) resume(n int64, before mark, state *item) []outgoing {
+	out := rewind(n, s.sentUpTo, before, state)
 	s.searching, s.partly, s.searched = false, false, mark{}
-	s.at, s.base = n-1, min(s.base, n-1)
+	s.sentUpTo, s.attachedAt = n-1, min(s.attachedAt, n-1)
 	for i := range s.gaps {
 		s.gaps[i].to = min(s.gaps[i].to, n-1) // one that is empty has no number
 	}
@@ -164,20 +164,20 @@ func (s *sequence) resume(n int64, before mark, state *item) []step {
 }
 
 // restart begins again at a number. before is the last one in front of it that the log has.
-func (s *sequence) restart(n int64, before mark, state *item) []step {
-	out := rewind(n, s.at, before, state)
+func (s *sequence) restart(n int64, before mark, state *item) []outgoing {
+	out := rewind(n, s.sentUpTo, before, state)
 	s.renew(n - 1)
 	return out
 }
 
 // reset begins again at 1, because an operator has deleted the log. It returns what takes back all that
 // the watchers have, also from those that have received the end and stay for other jobs.
-func (s *sequence) reset(watched bool) []step {
+func (s *sequence) reset(watched bool) []outgoing {
 	if !watched {
 		s.renew(-1)
 		return nil
 	}
-	out := rewind(1, max(1, s.at), mark{}, nil)
+	out := rewind(1, max(1, s.sentUpTo), mark{}, nil)
 	s.renew(0)
 	return out
 }
@@ -185,8 +185,8 @@ func (s *sequence) reset(watched bool) []step {
 // begunAgain reports whether a page is of a log that began after the end of the job: it was reset, and the
 // news of it have not arrived or were missed, or its state has expired. The end itself may come again.
 func (s *sequence) begunAgain(p page) bool {
-	if !s.over || p.state == nil {
-		return s.over
+	if !s.finished || p.state == nil {
+		return s.finished
 	}
 	m := s.sent[p.state.seq%sentMost]
 	repeated := p.end == s.end && m.seq == p.end && m.content == p.state.content
@@ -196,7 +196,7 @@ func (s *sequence) begunAgain(p page) bool {
 // renew forgets all but the position.
 func (s *sequence) renew(at int64) {
 	*s = sequence{
-		at: at, base: at, full: s.full, dropped: s.dropped, failed: s.failed, seen: sightings{wait: s.seen.wait},
+		sentUpTo: at, attachedAt: at, full: s.full, dropped: s.dropped, failed: s.failed, missingSince: sightings{wait: s.missingSince.wait},
 		lives: s.lives + 1, moves: s.moves, moved: s.moved,
 	}
 }
@@ -204,5 +204,5 @@ func (s *sequence) renew(at int64) {
 // see notes that a number exists.
 func (s *sequence) see(n int64, now time.Time) {
 	s.top = max(s.top, n)
-	s.seen.see(n, now)
+	s.missingSince.see(n, now)
 }

@@ -39,8 +39,8 @@ const (
 	latest  // the state
 )
 
-// step is one thing to send to the watchers of a job.
-type step struct {
+// outgoing is one thing to send to the watchers of a job.
+type outgoing struct {
 	kind kind
 	item item
 	// from and to are the missing numbers of a gap.
@@ -62,14 +62,14 @@ const (
 // truth: the sequence sends the item after its position, and for anything else the log is read. It
 // has no clock, no lock and no network.
 type sequence struct {
-	at       int64 // all numbers up to it were sent or reported as missing; -1 before the first attach
-	base     int64 // the value of at that the first attach set: lower numbers were not decided here
-	fed      int64 // the highest number that the feed has brought
-	top      int64 // the highest number that was seen in feed or log
-	topEntry entry // of the item of the feed that brought top; zero: the log did
-	end      int64 // the number of the terminal item; 0: unknown
-	last     *item // the terminal item, once the feed has brought it
-	over     bool  // the terminal item was sent
+	sentUpTo    int64 // all numbers up to it were sent or reported as missing; -1 before the first attach
+	attachedAt  int64 // the value of sentUpTo that the first attach set: lower numbers were not decided here
+	maxFromFeed int64 // the highest number that the feed has brought
+	top         int64 // the highest number that was seen in feed or log
+	topEntry    entry // of the item of the feed that brought top; zero: the log did
+	end         int64 // the number of the terminal item; 0: unknown
+	last        *item // the terminal item, once the feed has brought it
+	finished    bool  // the terminal item was sent
 
 	sent   map[int64]mark // by number modulo sentMost
 	newest entry          // of the items that were sent
@@ -87,14 +87,14 @@ type sequence struct {
 	full    bool // the caller has no room: items of the feed are left to the log
 	dropped int  // transient items that had no room
 
-	seen   sightings
-	failed time.Time // when the log was last readable; zero: it still is
-	gaps   []step    // reported, newest last
-	held   []step    // transient items that must not overtake the numbered ones before them
+	missingSince sightings
+	failed       time.Time  // when the log was last readable; zero: it still is
+	gaps         []outgoing // reported, newest last
+	held         []outgoing // transient items that must not overtake the numbered ones before them
 }
 
 func newSequence(wait time.Duration) *sequence {
-	return &sequence{at: -1, seen: sightings{wait: wait}}
+	return &sequence{sentUpTo: -1, missingSince: sightings{wait: wait}}
 }
 
 // limit is the highest number that can be sent.
@@ -105,9 +105,9 @@ func (s *sequence) limit() int64 {
 	return s.top
 }
 
-// behind reports whether the log must be read.
-func (s *sequence) behind() bool {
-	return s.at >= 0 && !s.over && (s.searching || s.asks || s.limit() > s.at || s.end > 0)
+// needsLog reports whether the log must be read.
+func (s *sequence) needsLog() bool {
+	return s.sentUpTo >= 0 && !s.finished && (s.searching || s.asks || s.limit() > s.sentUpTo || s.end > 0)
 }
 
 // after returns the number after which a reader at cursor reads the log. The terminal item can have
@@ -124,20 +124,20 @@ func (s *sequence) next() int64 {
 	if s.searching {
 		return s.searched.seq
 	}
-	return s.after(s.at)
+	return s.after(s.sentUpTo)
 }
 
 // feed takes an item of the feed. It returns what to send, and whether the item is late: its number
 // was reported as missing. The log is then read from there on, and the gap is taken back.
-func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
+func (s *sequence) feed(it item, now time.Time) (out []outgoing, late bool) {
 	switch {
-	case s.over || s.superseded(it):
+	case s.finished || s.superseded(it):
 		return nil, false
 	case it.seq == 0:
 		return s.transient(it), false
 	}
 	s.move(it.seq)
-	if late = it.seq <= s.at && it.end == "" && s.wasMissing(it.seq); late {
+	if late = it.seq <= s.sentUpTo && it.end == "" && s.wasMissing(it.seq); late {
 		s.searchLate(it.seq)
 	}
 	if s.unconfirmed(it) {
@@ -151,16 +151,16 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 		s.topEntry = it.entry
 	}
 	s.see(it.seq, now)
-	s.fed = max(s.fed, it.seq)
+	s.maxFromFeed = max(s.maxFromFeed, it.seq)
 	if it.end != "" && s.end == 0 {
 		s.end, s.last = it.seq, &it
 	}
 	switch {
-	case s.at < 0 || s.full || s.searching || s.end > 0 && it.seq > s.end:
+	case s.sentUpTo < 0 || s.full || s.searching || s.end > 0 && it.seq > s.end:
 		return out, late
-	case it.seq == s.at+1 || it.seq == s.end && it.seq <= s.at:
+	case it.seq == s.sentUpTo+1 || it.seq == s.end && it.seq <= s.sentUpTo:
 		s.remember(it)
-		return s.note(append(out, step{kind: numbered, item: it, ends: it.seq == s.end}), max(s.at, it.seq)), false
+		return s.note(append(out, outgoing{kind: numbered, item: it, ends: it.seq == s.end}), max(s.sentUpTo, it.seq)), false
 	default:
 		return out, late
 	}
@@ -170,20 +170,20 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 // must not overtake the numbered ones that were before them in the feed. An item that is not newer
 // than the last one is left out. A router that stood still has added it after the next owner of the
 // shard.
-func (s *sequence) transient(it item) []step {
+func (s *sequence) transient(it item) []outgoing {
 	if it.entry != (entry{}) {
 		if !s.token.before(it.entry) {
 			return nil
 		}
 		s.token = it.entry
 	}
-	one := step{kind: transient, item: it, above: s.fed}
+	one := outgoing{kind: transient, item: it, above: s.maxFromFeed}
 	switch {
-	case s.at < 0:
+	case s.sentUpTo < 0:
 		return nil
-	case s.at >= one.above && !s.full && !s.searching:
-		return []step{one}
-	case (s.at < one.above || s.searching) && len(s.held) < heldMost:
+	case s.sentUpTo >= one.above && !s.full && !s.searching:
+		return []outgoing{one}
+	case (s.sentUpTo < one.above || s.searching) && len(s.held) < heldMost:
 		s.held = append(s.held, one)
 	default:
 		s.dropped++
@@ -193,8 +193,8 @@ func (s *sequence) transient(it item) []step {
 
 // note sets the position. It returns the steps with the transient items that have waited, each in
 // front of the first step that follows it in the feed.
-func (s *sequence) note(steps []step, at int64) (out []step) {
-	s.at = at
+func (s *sequence) note(steps []outgoing, at int64) (out []outgoing) {
+	s.sentUpTo = at
 	for _, one := range steps {
 		switch one.kind {
 		case numbered:
@@ -205,16 +205,16 @@ func (s *sequence) note(steps []step, at int64) (out []step) {
 		case transient, again, latest:
 		}
 		out = append(out, one)
-		s.over = s.over || one.ends
+		s.finished = s.finished || one.ends
 	}
-	if s.over {
+	if s.finished {
 		return out
 	}
 	return s.release(out, at+1)
 }
 
 // release appends the transient items that were before a number in the feed.
-func (s *sequence) release(out []step, number int64) []step {
+func (s *sequence) release(out []outgoing, number int64) []outgoing {
 	for len(s.held) > 0 && s.held[0].above < number {
 		out = append(out, s.held[0])
 		s.held = s.held[1:]
@@ -240,9 +240,9 @@ func (s *sequence) unreadable(begin time.Time) {
 }
 
 // page takes a page of the log after s.next(), and returns what to send.
-func (s *sequence) page(p page, now time.Time) []step {
+func (s *sequence) page(p page, now time.Time) []outgoing {
 	s.move(0)
-	if s.at < 0 || s.over {
+	if s.sentUpTo < 0 || s.finished {
 		return nil
 	}
 	if s.doubts(p) {
@@ -254,15 +254,15 @@ func (s *sequence) page(p page, now time.Time) []step {
 		return out
 	}
 	s.asks = false
-	out, at := s.read(s.at, 0, p, now)
+	out, at := s.read(s.sentUpTo, 0, p, now)
 	return s.note(out, at)
 }
 
 // decided returns the number up to which a reader at cursor need not wait for what the log lacks.
 // It must be taken before the log is read: the log then had all numbers that were not reported.
 func (s *sequence) decided(cursor int64) int64 {
-	if s.at >= 0 && cursor >= s.base {
-		return s.at
+	if s.sentUpTo >= 0 && cursor >= s.attachedAt {
+		return s.sentUpTo
 	}
 	return 0
 }
@@ -270,9 +270,9 @@ func (s *sequence) decided(cursor int64) int64 {
 // read returns what a reader at cursor receives from a page of the log, and its next cursor. A
 // number that the log lacks is reported as missing in three cases. It was removed from the log, it
 // was missing for gap_wait when the read of the page began, or it is not above decided.
-func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []step, next int64) {
+func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []outgoing, next int64) {
 	if !s.failed.IsZero() {
-		s.seen.extend(s.failed, now)
+		s.missingSince.extend(s.failed, now)
 		s.failed = time.Time{}
 	}
 	s.forgetOlder(p)
@@ -283,12 +283,12 @@ func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []ste
 	if p.begun.IsZero() {
 		p.begun = now
 	}
-	lost := max(decided, s.seen.overdue(p.begun), p.first-1)
+	lost := max(decided, s.missingSince.overdue(p.begun), p.first-1)
 	skip := func(to int64) bool {
 		if upTo := min(to, lost); upTo > cursor {
-			out = append(out, step{kind: missing, from: cursor + 1, to: upTo})
+			out = append(out, outgoing{kind: missing, from: cursor + 1, to: upTo})
 			if p.state != nil {
-				out = append(out, step{kind: latest, item: *p.state})
+				out = append(out, outgoing{kind: latest, item: *p.state})
 			}
 			cursor = upTo
 		}
@@ -297,7 +297,7 @@ func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []ste
 	send := func(it item) {
 		cursor = max(cursor, it.seq)
 		s.remember(it)
-		out = append(out, step{kind: numbered, item: it, ends: it.seq == s.end})
+		out = append(out, outgoing{kind: numbered, item: it, ends: it.seq == s.end})
 	}
 	for _, it := range p.items {
 		switch {
@@ -324,29 +324,29 @@ func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []ste
 // attach begins the live part of a watcher at cursor, after a page. It returns false when the watcher
 // must read the log first.
 func (s *sequence) attach(cursor int64, p page) bool {
-	if s.over {
+	if s.finished {
 		return false
 	}
-	if s.at < 0 {
+	if s.sentUpTo < 0 {
 		// A cursor can be higher than all numbers: from before a failover, or made up. So can those of
 		// the feed, when Redis has lost them and the gateway reads of them later.
-		s.at = min(cursor, p.top)
-		s.base = s.at
+		s.sentUpTo = min(cursor, p.top)
+		s.attachedAt = s.sentUpTo
 		// The feed may be behind the log, and other watchers may have read less: no number up to
 		// the state is given again.
 		if p.state != nil {
 			s.remember(*p.state)
 		}
 	}
-	return cursor >= s.at
+	return cursor >= s.sentUpTo
 }
 
 // misses adds what a watcher has as missing, so that it is found when it comes late. The log of the watcher
 // has none of it.
 func (s *sequence) misses(g gaps) {
-	for _, one := range g.within(1, s.at) {
+	for _, one := range g.within(1, s.sentUpTo) {
 		if one.to > 0 && len(s.gaps) < gapsMost && !(s.wasMissing(one.from) && s.wasMissing(one.to)) {
-			s.gaps = append(s.gaps, step{kind: missing, from: one.from, to: one.to})
+			s.gaps = append(s.gaps, outgoing{kind: missing, from: one.from, to: one.to})
 		}
 	}
 }
@@ -371,10 +371,10 @@ func (s *sequence) brought(g gaps, moves int) bool {
 }
 
 // due returns the time at which the next missing number is reported.
-func (s *sequence) due() (time.Time, bool) { return s.seen.due(s.at + 1) }
+func (s *sequence) due() (time.Time, bool) { return s.missingSince.due(s.sentUpTo + 1) }
 
 // take returns what a watcher at cursor receives of a step of its job, and its next cursor.
-func take(c cursor, one step) (_ step, next cursor, send bool) {
+func take(c cursor, one outgoing) (_ outgoing, next cursor, send bool) {
 	next = c
 	switch one.kind {
 	case numbered:

@@ -85,7 +85,7 @@ func (w *world) page(after int64, limit int) page {
 }
 
 // receive checks the rules of a stream.
-func (v *viewer) receive(steps []step) {
+func (v *viewer) receive(steps []outgoing) {
 	for _, one := range steps {
 		if v.ended {
 			require.Empty(v.w.t, steps, "after the end")
@@ -122,7 +122,7 @@ func (v *viewer) receive(steps []step) {
 	}
 }
 
-func (w *world) toAll(steps []step) {
+func (w *world) toAll(steps []outgoing) {
 	for _, v := range w.live {
 		v.receive(steps)
 	}
@@ -134,7 +134,7 @@ func (w *world) tail(upTo int) {
 		out, _ := w.seq.feed(w.feed[w.read], w.now)
 		w.toAll(out)
 	}
-	w.dirty = w.dirty || w.seq.behind()
+	w.dirty = w.dirty || w.seq.needsLog()
 }
 
 func (w *world) readJob(limit int) {
@@ -143,7 +143,7 @@ func (w *world) readJob(limit int) {
 		w.tail(len(w.feed)) // the feed comes between the read and its result
 	}
 	w.toAll(w.seq.page(p, w.now))
-	w.dirty = w.seq.behind()
+	w.dirty = w.seq.needsLog()
 }
 
 func (w *world) backlog(v *viewer, limit int) {
@@ -160,7 +160,7 @@ func (w *world) backlog(v *viewer, limit int) {
 	if !v.ended && !p.more && w.seq.attach(v.cursor, p) {
 		v.attached = true
 		w.live = append(w.live, v)
-		w.dirty = w.dirty || w.seq.behind()
+		w.dirty = w.dirty || w.seq.needsLog()
 	}
 }
 

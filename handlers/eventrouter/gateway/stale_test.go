@@ -90,16 +90,16 @@ func TestOnlyTheLogDecidesAboutOlderEntries(t *testing.T) {
 			out, late := s.feed(it, now)
 			require.Empty(t, out)
 			require.False(t, late)
-			require.True(t, s.behind(), "the log is asked")
+			require.True(t, s.needsLog(), "the log is asked")
 			later := now.Add(time.Hour)
 			require.Empty(t, s.page(logOf(s.next(), later, second(1), second(2)), later))
-			require.False(t, s.behind(), "once")
+			require.False(t, s.needsLog(), "once")
 			require.Empty(t, s.page(logOf(s.next(), later.Add(time.Hour), second(1), second(2)), later.Add(time.Hour)), "no gap")
 			out, _ = s.feed(second(3), later)
 			require.Len(t, out, 1, "the second history goes on")
 			out, _ = s.feed(newer(1000, 4, "done"), later)
 			require.Len(t, out, 1)
-			require.True(t, s.over)
+			require.True(t, s.finished)
 		})
 		t.Run(name+" of a router that was slow", func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +112,7 @@ func TestOnlyTheLogDecidesAboutOlderEntries(t *testing.T) {
 				log = append(log, it)
 			}
 			var got []int64
-			for i := 0; i < 5 && s.behind(); i++ {
+			for i := 0; i < 5 && s.needsLog(); i++ {
 				now := now.Add(time.Duration(i) * time.Second)
 				for _, one := range s.page(logOf(s.next(), now, log...), now) {
 					if one.kind == numbered {
@@ -121,7 +121,7 @@ func TestOnlyTheLogDecidesAboutOlderEntries(t *testing.T) {
 				}
 			}
 			require.Equal(t, []int64{it.seq}, got, "the log has it")
-			require.Equal(t, it.end != "", s.over)
+			require.Equal(t, it.end != "", s.finished)
 		})
 	}
 }

@@ -54,8 +54,8 @@ type watcher struct {
 	losses  int // of the job, before the page was read
 	lives   int // of its sequence, before the cursor was compared; the same:
 	moves   int
-	unsure  bool   // the cursor must be compared with the page
-	taken   []step // take back what the client has of an earlier life, before the page
+	unsure  bool       // the cursor must be compared with the page
+	taken   []outgoing // take back what the client has of an earlier life, before the page
 }
 
 // newStream returns the stream of a request. Its jobs receive events of their feeds from now on:
@@ -120,7 +120,7 @@ func (s *stream) begin(ctx context.Context, c *sse.Client) error {
 		if w.page.state == nil {
 			continue
 		}
-		state := step{kind: latest, item: *w.page.state}.event(w.key, "")
+		state := outgoing{kind: latest, item: *w.page.state}.event(w.key, "")
 		if w.cursor.at == w.page.top && !w.resumed {
 			state.ID = s.id(w) // without history: a reconnect continues here
 		}
@@ -344,7 +344,7 @@ func (w *watcher) backlog(ctx context.Context) error {
 }
 
 // steps returns what follows from the page.
-func (w *watcher) steps() []step {
+func (w *watcher) steps() []outgoing {
 	d := w.job.domain
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -363,7 +363,7 @@ func (w *watcher) steps() []step {
 }
 
 // event returns what is sent for a step after the cursor was set.
-func (w *watcher) event(one step) sse.Event {
+func (w *watcher) event(one outgoing) sse.Event {
 	id := one.item.event.ID
 	if w.stream.several || one.kind != numbered || !one.ends && w.cursor.gaps != (gaps{}) {
 		id = w.stream.id(w)
@@ -372,7 +372,7 @@ func (w *watcher) event(one step) sse.Event {
 }
 
 // end notes that the job has ended. The stream is closed after the last one.
-func (w *watcher) end(one step) {
+func (w *watcher) end(one outgoing) {
 	if w.ended {
 		return
 	}
@@ -423,7 +423,7 @@ func (s *stream) attach() bool {
 		case w.ended: // it waits for a reset
 		case j.losses != w.losses:
 			j.catchUp(readLost)
-		case j.sequence.behind() && j.retry == nil:
+		case j.sequence.needsLog() && j.retry == nil:
 			j.catchUp(readHole)
 		}
 	}
@@ -461,7 +461,7 @@ func (s *stream) id(of *watcher) string {
 }
 
 // send sends a step of the job to the client. shared has its event for clients that watch one job.
-func (w *watcher) send(one step, shared *encoded) {
+func (w *watcher) send(one outgoing, shared *encoded) {
 	s := w.stream
 	s.mu.Lock()
 	defer s.mu.Unlock()

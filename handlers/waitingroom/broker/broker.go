@@ -10,9 +10,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
-	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
+	"github.com/millrace-io/millrace/handlers/waitingroom/wakeup"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
@@ -53,7 +53,7 @@ type Options struct {
 	Web          *web.Plugin
 	DeadLetter   pipeline.Sink // receives entries that can not be read
 	// Labels are those of the process, which collects their metrics. Nil: of the broker alone.
-	Labels *labels.Labels
+	Labels *topevents.Labels
 }
 
 // Broker is a pipeline.Service, after that of the server. Use New.
@@ -76,7 +76,7 @@ type Broker struct {
 	rates web.Rates
 
 	mu     sync.Mutex
-	events map[string]*local
+	events map[string]*eventUsers
 	tables tables
 	// The last reads of tables, and rounds of the loops.
 	lastRead, lastBroadcast, lastSigns time.Time
@@ -84,8 +84,8 @@ type Broker struct {
 
 // New returns a broker.
 func New(o Options) *Broker {
-	o.Labels = cmp.Or(o.Labels, labels.New())
-	b := &Broker{o: o, sampled: logs.NewThrottle(warnEvery), events: map[string]*local{}, rates: web.Rates{Most: o.RequestsPerUser, Window: ratesWindow}}
+	o.Labels = cmp.Or(o.Labels, topevents.New())
+	b := &Broker{o: o, sampled: logs.NewThrottle(warnEvery), events: map[string]*eventUsers{}, rates: web.Rates{Most: o.RequestsPerUser, Window: ratesWindow}}
 	b.metrics = newMetrics(b)
 	b.family = o.Redis.Family(redis.FamilyOptions{
 		Name: room.DispatchStream("<instance>"), Group: Group, Server: o.Server, Fields: true,
@@ -105,7 +105,7 @@ func (b *Broker) Register(r *pipeline.Registry) {
 	r.Route(pipeline.Route{
 		Name: "waitingroom.broker", From: b.family.Source(),
 		HandleBatch: func(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
-			return promoted.Handle(msgs, func(event string, users []promoted.User) error {
+			return wakeup.Handle(msgs, func(event string, users []wakeup.User) error {
 				b.promoted(ctx, event, users)
 				return nil
 			})
@@ -137,7 +137,7 @@ func (b *Broker) Stop(ctx context.Context) error {
 
 // promoted claims the leases of users that are connected here. Without an answer, the next
 // broadcast claims them again.
-func (b *Broker) promoted(ctx context.Context, event string, list []promoted.User) {
+func (b *Broker) promoted(ctx context.Context, event string, list []wakeup.User) {
 	l := b.local(event)
 	if l == nil {
 		return
@@ -157,7 +157,7 @@ func (b *Broker) promoted(ctx context.Context, event string, list []promoted.Use
 // event of another one. It is left out while the last read of its tables waits.
 func (b *Broker) broadcast(ctx context.Context) {
 	b.mark(&b.lastBroadcast)
-	nodes, locals := map[string][]*local{}, b.locals()
+	nodes, locals := map[string][]*eventUsers{}, b.locals()
 	if len(locals) == 0 {
 		b.mark(&b.lastRead)
 	}
@@ -177,7 +177,7 @@ func (b *Broker) broadcast(ctx context.Context) {
 
 // show reads the tables of a node, sends the positions, and claims the leases of users up to the
 // index that was served.
-func (b *Broker) show(ctx context.Context, locals []*local) {
+func (b *Broker) show(ctx context.Context, locals []*eventUsers) {
 	begin := time.Now()
 	names := make([]string, len(locals))
 	for i, l := range locals {
@@ -201,7 +201,7 @@ func (b *Broker) show(ctx context.Context, locals []*local) {
 		l.mu.Lock()
 		l.update(t, err != nil, now, b.o.SeenInterval)
 		for _, u := range l.users {
-			if u.wantsClaim(l.table, now) {
+			if u.claimDue(l.table, now) {
 				claims = append(claims, u)
 				u.claimAt = now.Add(claimAgain)
 			}
@@ -216,7 +216,7 @@ func (b *Broker) show(ctx context.Context, locals []*local) {
 }
 
 // push sends to all connections of a user what they have not received yet. The caller has l.mu.
-func (b *Broker) push(l *local, u *user, now time.Time) {
+func (b *Broker) push(l *eventUsers, u *user, now time.Time) {
 	for c := range u.conns {
 		for _, s := range c.view.update(u.place, l.table, now) {
 			b.send(l, c, s)
@@ -225,7 +225,7 @@ func (b *Broker) push(l *local, u *user, now time.Time) {
 }
 
 // claim claims the leases of users.
-func (b *Broker) claim(ctx context.Context, l *local, users []*user) {
+func (b *Broker) claim(ctx context.Context, l *eventUsers, users []*user) {
 	if len(users) == 0 {
 		return
 	}
@@ -243,7 +243,7 @@ func (b *Broker) claim(ctx context.Context, l *local, users []*user) {
 }
 
 // claimed takes the answers to claims. It signs the tokens before it locks the event.
-func (b *Broker) claimed(l *local, r batch, places []room.Place) {
+func (b *Broker) claimed(l *eventUsers, r batch, places []room.Place) {
 	promotions := make([]entry, len(places))
 	for i, p := range places {
 		if p.State == room.Admitted {
@@ -298,7 +298,7 @@ func (b *Broker) signAll(ctx context.Context) {
 
 // sign sends signs of life and takes the answers. A full server refuses the signs of waiting users.
 // Those of connected users with leases are sent alone: their answers show the end of a lease.
-func (b *Broker) sign(ctx context.Context, l *local, users []*user) {
+func (b *Broker) sign(ctx context.Context, l *eventUsers, users []*user) {
 	now := time.Now()
 	var leases, others []*user
 	l.mu.Lock()
@@ -335,7 +335,7 @@ func (b *Broker) sign(ctx context.Context, l *local, users []*user) {
 }
 
 // signed takes the answers to signs of life.
-func (b *Broker) signed(l *local, r batch, places []room.Place) {
+func (b *Broker) signed(l *eventUsers, r batch, places []room.Place) {
 	// A new index is signed under the lock. Others wait for a part of the users only.
 	const part = 250
 	for start := 0; start < len(r.users); start += part {
@@ -348,7 +348,7 @@ func (b *Broker) signed(l *local, r batch, places []room.Place) {
 }
 
 // answered takes the answer to the i-th sign of life. The caller has the lock of the event.
-func (b *Broker) answered(l *local, r batch, i int, places []room.Place) {
+func (b *Broker) answered(l *eventUsers, r batch, i int, places []room.Place) {
 	u, now := r.users[i], time.Now()
 	if i >= len(places) { // not answered
 		u.signAt = now
@@ -376,16 +376,16 @@ func (b *Broker) warn(ctx context.Context, text string, err error, attrs ...slog
 }
 
 // local returns an event that has users here, or nil.
-func (b *Broker) local(event string) *local {
+func (b *Broker) local(event string) *eventUsers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.events[event]
 }
 
-func (b *Broker) locals() []*local {
+func (b *Broker) locals() []*eventUsers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := make([]*local, 0, len(b.events))
+	list := make([]*eventUsers, 0, len(b.events))
 	for _, l := range b.events {
 		list = append(list, l)
 	}
@@ -418,7 +418,7 @@ func (b *Broker) attach(event, id string, p room.Place, request int64, client *s
 	b.mu.Lock()
 	l := b.events[event]
 	if l == nil {
-		l = &local{event: event, users: map[string]*user{}, ticked: time.Now()}
+		l = &eventUsers{event: event, users: map[string]*user{}, ticked: time.Now()}
 		b.events[event] = l
 	}
 	l.mu.Lock()

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -128,7 +128,7 @@ func TestForgedTokensAtTheShopAndTheGate(t *testing.T) {
 		p := w.start("broker", "broker")
 		w.start("dispatcher", "dispatcher")
 		w.open(10, 10)
-		shop, err := gate.New(gate.Options{
+		shop, err := shopmiddleware.New(shopmiddleware.Options{
 			URL: "http://" + p.web.Addr(), ShopToken: shopToken, Event: func(*http.Request) string { return w.event },
 			Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 		})
@@ -155,17 +155,17 @@ func TestForgedTokensAtTheShopAndTheGate(t *testing.T) {
 			verify, finish string
 			gate           error
 		}{
-			"none":                 {"", "401 forged", "401 forged", gate.ErrNoEntry},
-			"10 KiB":               {strings.Repeat("a", 10<<10), "401 forged", "401 forged", gate.ErrNoEntry},
-			"a changed signature":  {head + "." + body + "." + strings.Repeat("A", len(signature)), "401 forged", "401 forged", gate.ErrNoEntry},
-			"no signature":         {head + "." + body + ".", "401 forged", "401 forged", gate.ErrNoEntry},
-			"without an algorithm": {"eyJhbGciOiJub25lIn0." + body + ".", "401 forged", "401 forged", gate.ErrNoEntry},
-			"a foreign key":        {sign(foreign, func(*token.Claims) {}), "401 forged", "401 forged", gate.ErrNoEntry},
-			"without a user":       {sign(p.tokens, func(c *token.Claims) { c.Subject = "" }), "401 forged", "401 forged", gate.ErrNoEntry},
-			"without a lease":      {sign(p.tokens, func(c *token.Claims) { c.ID = "" }), "401 forged", "401 forged", gate.ErrNoEntry},
-			"for another event":    {sign(p.tokens, func(c *token.Claims) { c.Audience = broker.EntryAudience("other") }), "403 other_event", "403 other_event", gate.ErrOtherEvent},
-			"for a job":            {sign(p.tokens, func(c *token.Claims) { c.Audience = "millrace-jobs" }), "403 other_event", "403 other_event", gate.ErrOtherEvent},
-			"an id of the stream":  {g.lastID(), "403 other_event", "403 other_event", gate.ErrOtherEvent},
+			"none":                 {"", "401 forged", "401 forged", shopmiddleware.ErrNoEntry},
+			"10 KiB":               {strings.Repeat("a", 10<<10), "401 forged", "401 forged", shopmiddleware.ErrNoEntry},
+			"a changed signature":  {head + "." + body + "." + strings.Repeat("A", len(signature)), "401 forged", "401 forged", shopmiddleware.ErrNoEntry},
+			"no signature":         {head + "." + body + ".", "401 forged", "401 forged", shopmiddleware.ErrNoEntry},
+			"without an algorithm": {"eyJhbGciOiJub25lIn0." + body + ".", "401 forged", "401 forged", shopmiddleware.ErrNoEntry},
+			"a foreign key":        {sign(foreign, func(*token.Claims) {}), "401 forged", "401 forged", shopmiddleware.ErrNoEntry},
+			"without a user":       {sign(p.tokens, func(c *token.Claims) { c.Subject = "" }), "401 forged", "401 forged", shopmiddleware.ErrNoEntry},
+			"without a lease":      {sign(p.tokens, func(c *token.Claims) { c.ID = "" }), "401 forged", "401 forged", shopmiddleware.ErrNoEntry},
+			"for another event":    {sign(p.tokens, func(c *token.Claims) { c.Audience = broker.EntryAudience("other") }), "403 other_event", "403 other_event", shopmiddleware.ErrOtherEvent},
+			"for a job":            {sign(p.tokens, func(c *token.Claims) { c.Audience = "millrace-jobs" }), "403 other_event", "403 other_event", shopmiddleware.ErrOtherEvent},
+			"an id of the stream":  {g.lastID(), "403 other_event", "403 other_event", shopmiddleware.ErrOtherEvent},
 			"of an invented lease": {sign(p.tokens, func(c *token.Claims) { c.ID = "1-x" }), "410 ended", "409 conflict", nil},
 		} {
 			body := map[string]string{"token": tc.raw, "by": "s", "result": "sold"}
@@ -178,17 +178,17 @@ func TestForgedTokensAtTheShopAndTheGate(t *testing.T) {
 
 		expired := sign(p.tokens, func(c *token.Claims) { c.Expires = time.Now().Add(-time.Hour) })
 		_, err = shop.Check(t.Context(), w.event, expired)
-		require.ErrorIs(t, err, gate.ErrNoEntry)
+		require.ErrorIs(t, err, shopmiddleware.ErrNoEntry)
 		_, err = shop.Verify(t.Context(), w.event, expired, "s")
 		require.NoError(t, err, "the lease decides")
 		_, err = shop.Verify(t.Context(), w.event, ours.Token, "another")
-		require.ErrorIs(t, err, gate.ErrUsed)
+		require.ErrorIs(t, err, shopmiddleware.ErrUsed)
 		for range 2 {
 			require.NoError(t, shop.Finish(t.Context(), w.event, ours.Token, "s", true), "the same answer again")
 		}
-		require.ErrorIs(t, shop.Finish(t.Context(), w.event, ours.Token, "s", false), gate.ErrUsed)
+		require.ErrorIs(t, shop.Finish(t.Context(), w.event, ours.Token, "s", false), shopmiddleware.ErrUsed)
 		_, err = shop.Verify(t.Context(), w.event, ours.Token, "s")
-		require.ErrorIs(t, err, gate.ErrEnded)
+		require.ErrorIs(t, err, shopmiddleware.ErrEnded)
 		_, err = shop.Check(t.Context(), w.event, ours.Token)
 		require.NoError(t, err, "offline, nothing has changed")
 		require.EqualValues(t, 1, w.status().Sold)

@@ -22,8 +22,8 @@ const (
 	keepShown = time.Minute
 )
 
-// local is an event with users that are connected here.
-type local struct {
+// eventUsers is an event with users that are connected here.
+type eventUsers struct {
 	event string
 
 	mu      sync.Mutex
@@ -51,7 +51,7 @@ type user struct {
 
 // conn is one connection.
 type conn struct {
-	local  *local
+	local  *eventUsers
 	user   *user
 	client *sse.Client
 	view   view
@@ -154,8 +154,8 @@ func (u *user) sign(now time.Time) room.Sign {
 	return s
 }
 
-// wantsClaim reports whether the user may have a lease that is not claimed.
-func (u *user) wantsClaim(t *room.Table, now time.Time) bool {
+// claimDue reports whether the user may have a lease that is not claimed.
+func (u *user) claimDue(t *room.Table, now time.Time) bool {
 	if len(u.conns) == 0 || now.Before(u.claimAt) {
 		return false
 	}
@@ -167,7 +167,7 @@ func (u *user) wantsClaim(t *room.Table, now time.Time) bool {
 // update reads a new table, nil if there is none. failed says that the server did not answer. All
 // signs are due after a recovery, after an outage of an interval, and when the room closes. They
 // are due with the first table, too: a recovery may have come before it.
-func (l *local) update(t *room.Table, failed bool, now time.Time, interval time.Duration) {
+func (l *eventUsers) update(t *room.Table, failed bool, now time.Time, interval time.Duration) {
 	if t == nil {
 		l.cut = l.cut || failed
 		return
@@ -186,7 +186,7 @@ func (l *local) update(t *room.Table, failed bool, now time.Time, interval time.
 
 // dueSigns returns the users whose signs of life are due. One reason is a lease that should have
 // ended. It removes users whose connections have been gone for keepShown.
-func (l *local) dueSigns(now time.Time) (due []*user) {
+func (l *eventUsers) dueSigns(now time.Time) (due []*user) {
 	var clock int64 // of the server
 	if l.table != nil {
 		clock = l.table.AsOf + now.Sub(l.at).Milliseconds()
@@ -205,7 +205,7 @@ func (l *local) dueSigns(now time.Time) (due []*user) {
 }
 
 // leave removes a connection. After the last one a sign is due, unless the place has ended.
-func (l *local) leave(c *conn, now time.Time) {
+func (l *eventUsers) leave(c *conn, now time.Time) {
 	u := c.user
 	delete(u.conns, c)
 	if len(u.conns) > 0 {
@@ -218,7 +218,7 @@ func (l *local) leave(c *conn, now time.Time) {
 }
 
 // lastTick returns when the last tick of the event was seen. It returns false without connections.
-func (l *local) lastTick() (time.Time, bool) {
+func (l *eventUsers) lastTick() (time.Time, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, u := range l.users {

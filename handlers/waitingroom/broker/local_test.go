@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 )
 
 func connectedUser(id string, p room.Place) *user {
@@ -57,17 +57,17 @@ func TestALeaseThatReplicasMayNotHaveIsClaimed(t *testing.T) {
 	}
 	require.True(t, u.accept(unsure, 1, 2, start))
 	require.Equal(t, []string{eventConnected}, shown())
-	require.True(t, u.wantsClaim(nil, start))
+	require.True(t, u.claimDue(nil, start))
 	require.Equal(t, room.Sign{User: "u", Index: 1}, u.sign(start))
 	require.True(t, u.accept(lease, 1, 3, start))
 	require.Equal(t, []string{eventPromoted}, shown())
 	require.True(t, u.accept(unsure, 1, 4, start), "a later sign")
-	require.False(t, u.wantsClaim(nil, start))
+	require.False(t, u.claimDue(nil, start))
 	require.Equal(t, "a", u.sign(start).JTI)
 	unsure.Until++
 	require.True(t, u.accept(unsure, 1, 5, start), "an outage made the lease longer")
 	require.Empty(t, shown())
-	require.True(t, u.wantsClaim(nil, start))
+	require.True(t, u.claimDue(nil, start))
 }
 
 // With absent: release, the tick frees the slot of a user whose last broker has reported the end of
@@ -101,11 +101,11 @@ func TestUsersWithoutAClaimedLease(t *testing.T) {
 		{waiting(6), &room.Table{Served: 6, Cut: 5}, true},
 	} {
 		u := connectedUser("u", tt.place)
-		require.Equal(t, tt.want, u.wantsClaim(tt.table, start), "%v", tt)
+		require.Equal(t, tt.want, u.claimDue(tt.table, start), "%v", tt)
 		u.claimAt = start.Add(1)
-		require.False(t, u.wantsClaim(tt.table, start), "claimed a moment ago")
+		require.False(t, u.claimDue(tt.table, start), "claimed a moment ago")
 		clear(u.conns)
-		require.False(t, u.wantsClaim(tt.table, start.Add(time.Hour)), "without a connection")
+		require.False(t, u.claimDue(tt.table, start.Add(time.Hour)), "without a connection")
 	}
 }
 
@@ -136,7 +136,7 @@ func TestTablesThatMakeAllSignsDue(t *testing.T) {
 		{"end", []*room.Table{open(nil), open(func(t *room.Table) { t.State = "closed" })}, 0, 1},
 	} {
 		u := connectedUser("u", waiting(1))
-		l := &local{users: map[string]*user{"u": u}}
+		l := &eventUsers{users: map[string]*user{"u": u}}
 		now := start
 		for i, table := range tt.tables {
 			if i < 2 {
@@ -153,7 +153,7 @@ func TestTablesThatMakeAllSignsDue(t *testing.T) {
 func TestALeaseThatShouldHaveEnded(t *testing.T) {
 	t.Parallel()
 	u := connectedUser("u", room.Place{State: room.Admitted, Index: 1, JTI: "a", Until: start.UnixMilli() + 60_000})
-	l := &local{users: map[string]*user{"u": u}}
+	l := &eventUsers{users: map[string]*user{"u": u}}
 	l.update(&room.Table{AsOf: start.UnixMilli()}, false, start.Add(-time.Hour), time.Minute)
 	u.signAt, u.answered = start.Add(time.Hour), start.Add(-time.Minute)
 	require.Len(t, l.dueSigns(start), 1, "the clock of the server is an hour ahead")
@@ -189,9 +189,9 @@ func gone(u *user) *user {
 // A user may have left and come back before the answer to the last sign arrives.
 func TestALateAnswerToASignOfAUserWhoIsGone(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: labels.New()}})}
+	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: topevents.New()}})}
 	former, now := gone(connectedUser("u", waiting(1))), connectedUser("u", waiting(2))
-	l := &local{users: map[string]*user{"u": former}}
+	l := &eventUsers{users: map[string]*user{"u": former}}
 	r := newBatch(1, []*user{former}, start)
 	require.True(t, r.signs[0].Gone)
 	l.users["u"] = now
@@ -202,9 +202,9 @@ func TestALateAnswerToASignOfAUserWhoIsGone(t *testing.T) {
 // A user who came back and left again before the answer is reported again.
 func TestAUserWhoWasBackForAMomentIsReportedAgain(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: labels.New()}})}
+	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: topevents.New()}})}
 	u := gone(connectedUser("u", waiting(1)))
-	l := &local{users: map[string]*user{"u": u}}
+	l := &eventUsers{users: map[string]*user{"u": u}}
 	r := newBatch(2, []*user{u}, start)
 	u.entered(waiting(1), 3, start)
 	b.signed(l, r, []room.Place{waiting(1)})
@@ -216,9 +216,9 @@ func TestAUserWhoWasBackForAMomentIsReportedAgain(t *testing.T) {
 // A user who connects again soon sees no higher position than before.
 func TestAUserWithoutConnectionsIsKeptForAWhile(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: labels.New()}})}
+	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: topevents.New()}})}
 	u := gone(connectedUser("u", waiting(1)))
-	l := &local{users: map[string]*user{"u": u}}
+	l := &eventUsers{users: map[string]*user{"u": u}}
 	b.signed(l, newBatch(1, []*user{u}, start), []room.Place{waiting(1)})
 	require.Same(t, u, l.users["u"])
 	require.Empty(t, l.dueSigns(u.signAt.Add(-1)))
@@ -236,7 +236,7 @@ func TestAClaimIsRepeatedAfterASignThatOvertookIt(t *testing.T) {
 	ready := room.Place{State: room.Ready, Index: 1, JTI: "a"}
 	require.True(t, u.accept(ready, 1, 3, start))
 	require.False(t, u.accept(room.Place{State: room.Admitted, Index: 1, JTI: "a"}, 1, 2, start))
-	require.True(t, u.wantsClaim(nil, start))
+	require.True(t, u.claimDue(nil, start))
 }
 
 // A GET and a DELETE may be executed in another order than they were sent or answered. The sign

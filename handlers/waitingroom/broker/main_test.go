@@ -22,9 +22,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/handlers/waitingroom/shop"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -161,7 +161,7 @@ func (p *process) Confirm(_ context.Context, event string) error {
 func (s *site) Register(r *pipeline.Registry) error {
 	server := s.redis.Server(nil)
 	rooms := room.New(server, s.w.options)
-	series := labels.New()
+	series := topevents.New()
 	r.Collect(series.Collectors()...)
 	var events broker.Confirmer = s.process
 	if s.w.events != "" {

@@ -5,13 +5,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 )
 
 // metrics count what this process did for users.
 type metrics struct {
 	b                *Broker
-	labels           *labels.Labels
+	labels           *topevents.Labels
 	joins            *prometheus.CounterVec
 	unsigned         prometheus.Counter
 	broadcast, delay prometheus.Histogram

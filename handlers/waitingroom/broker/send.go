@@ -83,7 +83,7 @@ func reasons() []string {
 }
 
 // send sends a step to a connection. The caller has the lock of the event.
-func (b *Broker) send(l *local, c *conn, s step) {
+func (b *Broker) send(l *eventUsers, c *conn, s outgoing) {
 	u := c.user
 	var data any
 	switch s.name {

@@ -23,8 +23,8 @@ const (
 	eventPosition  = "position"
 )
 
-// step is something that a connection receives.
-type step struct {
+// outgoing is something that a connection receives.
+type outgoing struct {
 	name     string
 	position position // of a position
 	text     string   // of a message; reason of the end
@@ -102,31 +102,31 @@ type view struct {
 // the event, which may be nil. After the step closed there is none.
 //
 // While the index is the same, positions of a user never rise. Each end of a lease is sent once.
-func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step) {
+func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []outgoing) {
 	if v.finished {
 		return nil
 	}
 	if reason, ended := endOf(p); ended {
 		v.finished = true
-		return []step{{name: eventClosed, text: reason}}
+		return []outgoing{{name: eventClosed, text: reason}}
 	}
 	if p.Index != v.index {
 		v.index, v.ahead, v.asOf, v.sent = p.Index, -1, 0, time.Time{}
 		v.message = "" // the page hides its message
 		// Users of a draw do not renew their ids together.
 		v.signed = now.Add(-rand.N(renewID / 3))
-		steps = append(steps, step{name: eventConnected, id: true})
+		steps = append(steps, outgoing{name: eventConnected, id: true})
 	}
 	if p.State == room.Admitted && !p.Unreplicated && (p.JTI != v.jti || p.Until != v.until) {
 		v.jti, v.until = p.JTI, p.Until
-		steps = append(steps, step{name: eventPromoted})
+		steps = append(steps, outgoing{name: eventPromoted})
 	}
 	if t == nil {
 		return steps
 	}
 	if t.Message != v.message {
 		v.message = t.Message
-		steps = append(steps, step{name: eventMessage, text: t.Message})
+		steps = append(steps, outgoing{name: eventMessage, text: t.Message})
 	}
 	served := p.Index <= t.Served && p.Now < t.AsOf // perhaps the user no longer waits
 	if p.State == room.Waiting && !served && v.isDue(t, now) {
@@ -136,7 +136,7 @@ func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step)
 		if renew {
 			v.signed = now
 		}
-		steps = append(steps, step{name: eventPosition, position: shown, id: renew})
+		steps = append(steps, outgoing{name: eventPosition, position: shown, id: renew})
 	}
 	return steps
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/sse/ssetest"
@@ -36,7 +36,7 @@ func queue(n int64, asOf int64) *room.Table {
 
 func waiting(index int64) room.Place { return room.Place{State: room.Waiting, Index: index, Ahead: -1} }
 
-func names(steps []step) (list []string) {
+func names(steps []outgoing) (list []string) {
 	for _, s := range steps {
 		list = append(list, s.name)
 	}
@@ -47,17 +47,17 @@ func TestAConnectionFromItsStartToItsEnd(t *testing.T) {
 	t.Parallel()
 	v := view{least: &least{}}
 	steps := v.update(waiting(3), nil, start)
-	require.Equal(t, []step{{name: eventConnected, id: true}}, steps, "without a table")
+	require.Equal(t, []outgoing{{name: eventConnected, id: true}}, steps, "without a table")
 	steps = v.update(waiting(3), queue(5, 1), start)
-	require.Equal(t, []step{{name: eventPosition, position: position{Position: new(int64(3)), Ahead: new(int64(2)), Waiting: 5, AsOf: 1, RoomState: "open"}}}, steps)
+	require.Equal(t, []outgoing{{name: eventPosition, position: position{Position: new(int64(3)), Ahead: new(int64(2)), Waiting: 5, AsOf: 1, RoomState: "open"}}}, steps)
 	require.Empty(t, v.update(room.Place{State: room.Ready, Index: 3, JTI: "a", Until: 9}, queue(2, 2), start), "a lease that is not claimed")
 	lease := room.Place{State: room.Admitted, Index: 3, JTI: "a", Until: 10}
-	require.Equal(t, []step{{name: eventPromoted}}, v.update(lease, queue(2, 3), start))
+	require.Equal(t, []outgoing{{name: eventPromoted}}, v.update(lease, queue(2, 3), start))
 	require.Empty(t, v.update(lease, queue(2, 4), start))
 	lease.Until = 20
-	require.Equal(t, []step{{name: eventPromoted}}, v.update(lease, queue(2, 5), start), "an outage has moved the end")
+	require.Equal(t, []outgoing{{name: eventPromoted}}, v.update(lease, queue(2, 5), start), "an outage has moved the end")
 	over := room.Place{State: room.Sold, Index: 3, Reason: "sold"}
-	require.Equal(t, []step{{name: eventClosed, text: "sold"}}, v.update(over, queue(2, 6), start))
+	require.Equal(t, []outgoing{{name: eventClosed, text: "sold"}}, v.update(over, queue(2, 6), start))
 	require.Empty(t, v.update(waiting(7), queue(9, 7), start), "nothing follows the end")
 }
 
@@ -82,7 +82,7 @@ func TestAMessageIsSentOnceAndAgainWhenItChanges(t *testing.T) {
 	require.Equal(t, []string{eventConnected, eventPromoted, eventMessage}, names(v.update(lease, table, start)))
 	require.Empty(t, v.update(lease, table, start))
 	table.Message = ""
-	require.Equal(t, []step{{name: eventMessage}}, v.update(lease, table, start))
+	require.Equal(t, []outgoing{{name: eventMessage}}, v.update(lease, table, start))
 }
 
 // While there is no new tick the position comes again with its old time.
@@ -254,7 +254,7 @@ func TestPositionsOfAUserDoNotRise(t *testing.T) {
 	low := *steps[len(steps)-1].position.Ahead
 	require.Less(t, low, int64(100))
 	require.Equal(t, low, ahead(&second, 300, 400, 2))
-	b := Broker{events: map[string]*local{"e": {users: map[string]*user{"u": {least: *shown}}}}}
+	b := Broker{events: map[string]*eventUsers{"e": {users: map[string]*user{"u": {least: *shown}}}}}
 	require.Equal(t, low, *b.position("e", "u", queue(400, 2), waiting(300)).Ahead, "a poll")
 	require.EqualValues(t, 299, *b.position("e", "v", queue(400, 2), waiting(300)).Ahead)
 	require.EqualValues(t, 350, ahead(&second, 351, 400, 3), "another place")
@@ -298,9 +298,9 @@ func TestAMessageComesAgainAtAnotherPlace(t *testing.T) {
 // A latest value is written after the queued events. So a position that was not written is dropped.
 func TestNoPositionComesAfterAPromotion(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: labels.New()}}), sampled: logs.NewThrottle(warnEvery), log: slog.New(slog.DiscardHandler)}
+	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: topevents.New()}}), sampled: logs.NewThrottle(warnEvery), log: slog.New(slog.DiscardHandler)}
 	u := &user{id: "u", place: waiting(1), conns: map[*conn]struct{}{}}
-	l := &local{users: map[string]*user{"u": u}, table: queue(1, 1)}
+	l := &eventUsers{users: map[string]*user{"u": u}, table: queue(1, 1)}
 	hub := sse.New().Hub("room")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hub.Serve(w, r, func(_ context.Context, client *sse.Client) error {

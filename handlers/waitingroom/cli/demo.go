@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/demo"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -176,14 +176,14 @@ func (d *demoRun) crowd(ctx context.Context, processes *app.Processes, service *
 		}
 		brokers, kills = append(brokers, address), []func() error{broker.Kill, dispatcher.Kill}
 	}
-	shop, err := gate.New(gate.Options{URL: d.entry, ShopToken: d.secret, Event: func(*http.Request) string { return d.event }})
+	shop, err := shopmiddleware.New(shopmiddleware.Options{URL: d.entry, ShopToken: d.secret, Event: func(*http.Request) string { return d.event }})
 	if err != nil {
 		return demo.Report{}, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", demo.Balancer(brokers...))
 	mux.Handle("GET /shop", shop.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		entry, _ := gate.EntryOf(r.Context())
+		entry, _ := shopmiddleware.EntryOf(r.Context())
 		fmt.Fprintf(w, "Welcome to the shop, %s.\n", entry.UserID)
 	})))
 	balancer.set(mux)

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
@@ -25,9 +25,9 @@ type Options struct {
 	Users   int
 	Checker *checker.Checker
 
-	URL    string       // address of the brokers
-	Client *http.Client // of the users; it must not limit the time of a request
-	Gate   *gate.Gate   // of the shop
+	URL    string               // address of the brokers
+	Client *http.Client         // of the users; it must not limit the time of a request
+	Gate   *shopmiddleware.Gate // of the shop
 	// Status returns the state of the room.
 	Status func(context.Context) (room.Status, error)
 	// Close closes the room. It is called when all seats are sold.

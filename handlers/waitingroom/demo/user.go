@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/sse/ssetest"
 )
@@ -192,12 +192,12 @@ func (v *visitor) call(ctx context.Context, method, path string, want int) ([]by
 	r.Header.Set("Accept", "application/json")
 	answer, err := v.Client.Do(r)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", gate.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", shopmiddleware.ErrUnavailable, err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil || answer.StatusCode == http.StatusServiceUnavailable {
-		return nil, errors.Join(gate.ErrUnavailable, err)
+		return nil, errors.Join(shopmiddleware.ErrUnavailable, err)
 	}
 	if answer.StatusCode != want {
 		err = fmt.Errorf("%s%s: status %d, expected %d: %s", method, path, answer.StatusCode, want, text)
@@ -228,7 +228,7 @@ func (v *visitor) purchase(ctx context.Context, token string) {
 		})
 		v.replay(ctx, token)
 	}
-	if errors.Is(err, gate.ErrEnded) || errors.Is(err, gate.ErrUsed) {
+	if errors.Is(err, shopmiddleware.ErrEnded) || errors.Is(err, shopmiddleware.ErrUsed) {
 		result, err = checker.Refused, nil
 	}
 	if v.failed(err) == nil {
@@ -241,7 +241,7 @@ func (v *visitor) replay(ctx context.Context, token string) {
 	if v.habit != checker.HasTwoTabs {
 		return
 	}
-	if _, err := v.Gate.Verify(ctx, v.Event, token, "session of a thief"); !errors.Is(err, gate.ErrUnavailable) {
+	if _, err := v.Gate.Verify(ctx, v.Event, token, "session of a thief"); !errors.Is(err, shopmiddleware.ErrUnavailable) {
 		v.Checker.Replayed(v.name, err == nil)
 	}
 }
@@ -250,7 +250,7 @@ func (v *visitor) replay(ctx context.Context, token string) {
 func (v *visitor) retry(ctx context.Context, f func() error) error {
 	for {
 		err := f()
-		if !errors.Is(err, gate.ErrUnavailable) || !loop.Sleep(ctx, callWait) {
+		if !errors.Is(err, shopmiddleware.ErrUnavailable) || !loop.Sleep(ctx, callWait) {
 			return err
 		}
 	}

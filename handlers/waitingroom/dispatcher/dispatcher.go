@@ -13,9 +13,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
-	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
+	"github.com/millrace-io/millrace/handlers/waitingroom/wakeup"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
@@ -46,7 +46,7 @@ type Options struct {
 	Server     *redis.Server // has the rooms
 	DeadLetter pipeline.Sink // receives entries that can not be read
 	// Labels are those of the process, which collects their metrics. Nil: of the dispatcher alone.
-	Labels *labels.Labels
+	Labels *topevents.Labels
 }
 
 // Dispatcher is a pipeline.Service, after that of the server. Use New.
@@ -87,7 +87,7 @@ type event struct {
 
 // New returns a dispatcher.
 func New(o Options) *Dispatcher {
-	o.Labels = cmp.Or(o.Labels, labels.New())
+	o.Labels = cmp.Or(o.Labels, topevents.New())
 	d := &Dispatcher{
 		o: o, sampled: logs.NewThrottle(warnEvery), queue: make(chan []string, o.Promoter.Queue), draws: make(chan string),
 		list: o.Rooms.Events, script: o.Rooms.Ticks, draw: o.Rooms.Draw,
@@ -118,7 +118,7 @@ func (d *Dispatcher) Register(r *pipeline.Registry) {
 	r.Route(pipeline.Route{
 		Name: "waitingroom.dispatcher", From: d.family.Source(), Batch: pipeline.Batch{PerSource: true},
 		HandleBatch: func(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
-			return promoted.Handle(msgs, func(event string, users []promoted.User) error { return d.route(ctx, event, users) })
+			return wakeup.Handle(msgs, func(event string, users []wakeup.User) error { return d.route(ctx, event, users) })
 		},
 		Policy: pipeline.Policy{DeadLetter: d.o.DeadLetter, MaxDeliveries: maxDeliveries},
 	})

@@ -11,8 +11,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/wakeup"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -164,7 +164,7 @@ func TestAStreamThatCanNotBeWrittenFailsNoEntry(t *testing.T) {
 		require.NoError(t, r.admin.Set(t.Context(), room.DispatchStream("a"), "text", 0).Err())
 		r.open("e", "a", "1")
 		r.open("e", "b", "2")
-		users := []promoted.User{{ID: "1", Event: "e", Instance: "a"}, {ID: "2", Event: "e", Instance: "b"}}
+		users := []wakeup.User{{ID: "1", Event: "e", Instance: "a"}, {ID: "2", Event: "e", Instance: "b"}}
 		require.NoError(t, r.route(t.Context(), "e", users))
 		require.Contains(t, r.dispatched("b"), "2")
 		ctx, cancel := context.WithCancel(t.Context())

@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 )
 
 // tableAge is how long the figures of a tick that ran here are reported.
@@ -16,7 +16,7 @@ const tableAge = 10 * time.Second
 // whose last tick ran here: other instances report the others.
 type metrics struct {
 	d                                *Dispatcher
-	labels                           *labels.Labels
+	labels                           *topevents.Labels
 	promoted, aside, rewinds, holds  *prometheus.CounterVec
 	undrawn                          *prometheus.CounterVec
 	script                           prometheus.Histogram

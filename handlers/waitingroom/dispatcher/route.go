@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/wakeup"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -17,7 +17,7 @@ import (
 // route sends promoted users of an event to the instances that have their connections now. A user
 // without a place is left out. The entries only wake the brokers, so one that can not be written is
 // no error: its broker finds the promotion by the rank table.
-func (d *Dispatcher) route(ctx context.Context, event string, list []promoted.User) error {
+func (d *Dispatcher) route(ctx context.Context, event string, list []wakeup.User) error {
 	users := make([]string, len(list))
 	for i, u := range list {
 		users[i] = u.ID

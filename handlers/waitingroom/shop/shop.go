@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
@@ -31,7 +31,7 @@ type Shop struct {
 	log      *slog.Logger
 	sampled  *logs.Throttle
 	shops    *web.NamedTokens
-	labels   *labels.Labels
+	labels   *topevents.Labels
 	late     *prometheus.CounterVec
 	requests *prometheus.CounterVec
 }
@@ -50,7 +50,7 @@ func requests() []string { return []string{verify, extend, finish} }
 // New returns the shop's side of rooms. Each of the credentials opens it, and its key is the name of the
 // shop, which find of an operator, the metrics and the log have; without one it refuses all requests.
 // The process collects the metrics of the labels.
-func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credentials map[string]setting.Secret, log *slog.Logger) *Shop {
+func New(rooms *room.Rooms, tokens *token.Plugin, events *topevents.Labels, credentials map[string]setting.Secret, log *slog.Logger) *Shop {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_room_" + name, Help: help}, labels)
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -40,7 +40,7 @@ type rig struct {
 	rooms  *room.Rooms
 	tokens *token.Plugin
 	shop   *Shop
-	labels *labels.Labels
+	labels *topevents.Labels
 	http   *http.ServeMux
 	server *redis.Server
 	log    pipelinetest.Buffer
@@ -62,7 +62,7 @@ func newRig(t *testing.T) *rig {
 	r.rooms = room.New(server, options(time.Hour))
 	_, err := pipeline.NewRegistry(pipeline.Env{}, r.tokens)
 	require.NoError(t, err)
-	r.labels = labels.New()
+	r.labels = topevents.New()
 	r.shop = New(r.rooms, r.tokens, r.labels, map[string]setting.Secret{"app": setting.NewSecret("another credential"), "web": setting.NewSecret(credential)}, slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	r.http.Handle("POST /events/{id}/entry/verify", r.shop.handler(verify))
 	r.http.Handle("POST /events/{id}/entry/extend", r.shop.handler(extend))

@@ -60,23 +60,23 @@ type table struct {
 	flush    chan struct{} // there is something to acknowledge or release
 	finished chan struct{} // closed when no worker is left
 
-	mu        sync.Mutex
-	room      sync.Cond // there may be room for a read, or the table was closed
-	startedAt time.Time // zero: not started
-	closed    bool      // nothing is added or started any more
-	gone      bool      // the stream does not exist: nothing can be released
-	keeping   bool      // the acker and the renewer run
-	limit     int       // the concurrency
-	more      int       // workers in addition; see adapt
-	ahead     int       // see readAhead
-	aheadEnd  time.Time // of ahead
-	running   int       // how many there are
-	busy      int       // those that have an entry
-	delayed   int       // entries in stageDelayed
-	bytes     int       // of all entries
-	size      int       // expected of the next entry, in bytes; 0: none came in yet
-	fenced    bool      // a timer will start the workers after the fence
-	behind    bool      // Ordered: the next search takes in entries before all others
+	mu            sync.Mutex
+	room          sync.Cond // there may be room for a read, or the table was closed
+	startedAt     time.Time // zero: not started
+	closed        bool      // nothing is added or started any more
+	gone          bool      // the stream does not exist: nothing can be released
+	keeping       bool      // the acker and the renewer run
+	limit         int       // the concurrency
+	more          int       // workers in addition; see adapt
+	ahead         int       // see readAhead
+	aheadEnd      time.Time // of ahead
+	running       int       // how many there are
+	busy          int       // those that have an entry
+	delayed       int       // entries in stageDelayed
+	bytes         int       // of all entries
+	size          int       // expected of the next entry, in bytes; 0: none came in yet
+	fenced        bool      // a timer will start the workers after the fence
+	searchPending bool      // Ordered: the next search takes in entries before all others
 
 	entries map[string]*pendingEntry
 	buffer  []*pendingEntry      // stageBuffered, in the order of reading
@@ -208,7 +208,7 @@ func (t *table) has(id string) bool {
 func (t *table) add(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.behind && !t.closed {
+	if t.searchPending && !t.closed {
 		return // the search takes in these, too, after those that come first
 	}
 	t.takeIn(entries, delivered, sent)
@@ -332,7 +332,7 @@ func (t *table) take(revoke chan<- struct{}) *pendingEntry {
 // dropped too: the entries in it come after that one.
 func (t *table) searchFor() {
 	if t.o.Ordered && !t.closed {
-		t.behind = true
+		t.searchPending = true
 		for _, e := range t.buffer {
 			t.drop(e)
 		}
@@ -345,7 +345,7 @@ func (t *table) searchFor() {
 func (t *table) searching() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.behind = false
+	t.searchPending = false
 }
 
 // stale reports whether another consumer may have the entry.

@@ -135,8 +135,8 @@ func (t *table) setAhead(entries int, end time.Time) {
 	t.ahead, t.aheadEnd = entries, end
 }
 
-// awaitRoom waits until a read may be sent. It returns false when the table is closed.
-func (t *table) awaitRoom() bool {
+// awaitCapacity waits until a read may be sent. It returns false when the table is closed.
+func (t *table) awaitCapacity() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for !t.closed && !t.hasRoom() {

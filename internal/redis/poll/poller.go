@@ -53,7 +53,7 @@ func (p *poller) run(cmd goredis.Cmder, sent time.Time) {
 				return
 			}
 		}
-		if !p.table.awaitRoom() || !p.mayRead() {
+		if !p.table.awaitCapacity() || !p.mayRead() {
 			p.o.Scheduler.wait(p, p.waitWhileClosed())
 			return
 		}

@@ -163,7 +163,7 @@ func (r *Reader) Drain(ctx context.Context) error {
 	r.workers.abandon()
 	select {
 	case <-r.done:
-		if behind := r.workers.behind.Load(); behind > 0 {
+		if behind := r.workers.unfinished.Load(); behind > 0 {
 			return fmt.Errorf("drain %s: %d messages are still being handled: %w", r.s.Stream, behind, context.DeadlineExceeded)
 		}
 		return nil

@@ -19,12 +19,12 @@ import (
 // workers are the worker pool of a reader. Each worker delivers one entry at a time.
 type workers struct {
 	*shared
-	out       chan<- *message.Message
-	abandoned chan struct{} // closed: workers stop waiting for handlers
-	once      sync.Once
-	behind    atomic.Int64 // messages whose handlers did not return in time
-	pool      sync.WaitGroup
-	offering  sync.Mutex // Ordered: from taking an entry until a handler has received it
+	out        chan<- *message.Message
+	abandoned  chan struct{} // closed: workers stop waiting for handlers
+	once       sync.Once
+	unfinished atomic.Int64 // messages whose handlers did not return in time
+	pool       sync.WaitGroup
+	offering   sync.Mutex // Ordered: from taking an entry until a handler has received it
 }
 
 func newWorkers(s *shared, out chan<- *message.Message) *workers {
@@ -177,5 +177,5 @@ func (w *workers) leaveBehind(e *pendingEntry, msg *message.Message, cancel cont
 		cancel()
 	}
 	w.table.abandon(e)
-	w.behind.Add(1)
+	w.unfinished.Add(1)
 }

@@ -7,9 +7,9 @@ local function now()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
--- open makes the writes that follow pass on a server that is full (OOM). The server refuses only the first write of a
--- script, and only when that write may need memory. HDEL is a write that needs none. The field does not exist.
-local function open(meta) redis.call('HDEL', meta, '') end
+-- allowWrites makes the writes that follow pass on a server that is full (OOM). The server refuses only the first
+-- write of a script, and only when that write may need memory. HDEL is a write that needs none. The field does not exist.
+local function allowWrites(meta) redis.call('HDEL', meta, '') end
 
 -- groups returns a list of {name, pending, last} for every group of a stream that exists.
 -- Complexity: O(groups).
@@ -65,7 +65,7 @@ local function earlier(a, b)
   return a
 end
 
--- look returns what the groups of a stream hold back. A group holds what is pending to it and what it has not read.
+-- holdings returns what the groups of a stream hold back. A group holds what is pending to it and what it has not read.
 -- The own group and the required groups count always. Any other group is foreign: it counts for at most the grace,
 -- from the first visit that saw it hold what the others have released. After that it is ignored until it has released
 -- that too. Where the own group is missing, every group counts.
@@ -77,7 +77,7 @@ end
 -- count is how many groups count. delaying is a list of {name, ms, ignored}. foreign is the new text
 -- for meta, or nil when it is unchanged.
 -- Complexity: O(groups × log N + groups × consumers).
-local function look(stream, meta, own, grace, required)
+local function holdings(stream, meta, own, grace, required)
   local list, at = groups(stream), now()
   local v = {has = has(list, own), pending = 0, dry = true, mark = {}, count = 0, delaying = {}}
   local known, others = {}, {}
@@ -99,7 +99,7 @@ local function look(stream, meta, own, grace, required)
       others[#others + 1] = g
     end
   end
-  local released, noted, changed, left = v.bound, {}, false, 0
+  local released, seen, changed, left = v.bound, {}, false, 0
   for _, g in ipairs(others) do
     local k = known[g.name]
     if k and not before(g.last, k[2]) and not (g.oldest and not before(k[2], g.oldest)) then
@@ -112,16 +112,16 @@ local function look(stream, meta, own, grace, required)
     local ignored = false
     if k then
       if tonumber(k[1]) > at then k[1], changed = string.format('%.0f', at), true end
-      noted[g.name], left = k, left + 1
+      seen[g.name], left = k, left + 1
       ignored = at - tonumber(k[1]) >= grace
       v.delaying[#v.delaying + 1] = {g.name, at - tonumber(k[1]), ignored and 1 or 0}
     end
     if not ignored then counts(g) end
   end
   for name in pairs(known) do
-    if not noted[name] then changed = true end
+    if not seen[name] then changed = true end
   end
-  if changed then v.foreign = left > 0 and cjson.encode(noted) or '' end
+  if changed then v.foreign = left > 0 and cjson.encode(seen) or '' end
   v.dry = not v.bound
   if v.count == 0 then v.dry = redis.call('XLEN', stream) == 0 end
   if not v.has then v.ownDry = redis.call('XLEN', stream) == 0 end
@@ -142,7 +142,7 @@ local function expired(stream, meta, held, keep)
   if due and #redis.call('XRANGE', stream, id, id) == 1 then return id end
   if id and not due and tonumber(since) <= at then return nil end
   local newest = redis.call('XREVRANGE', stream, held and '(' .. held or '+', '-', 'COUNT', 1)[1]
-  open(meta)
+  allowWrites(meta)
   if newest and tonumber(string.match(newest[1], '^%d+') .. '.0') > at then -- .0: miniredis reads no larger integer
     redis.call('HSET', meta, 'ahead', newest[1] .. ' ' .. string.format('%.0f', at))
   elseif note then
@@ -151,10 +151,10 @@ local function expired(stream, meta, held, keep)
   return nil
 end
 
--- remember writes the result of look about foreign groups into meta.
-local function remember(meta, v)
+-- storeForeign writes the result of holdings about foreign groups into meta.
+local function storeForeign(meta, v)
   if not v.foreign then return end
-  open(meta)
+  allowWrites(meta)
   if v.foreign == '' then
     redis.call('HDEL', meta, 'foreign')
   else

@@ -18,13 +18,13 @@ if redis.call('EXISTS', stream) == 0 or not has(groups(stream), ARGV[1]) then
   made, free = 1, own ~= ''
 end
 if free then
-  open(meta)
+  allowWrites(meta)
   redis.call('HSET', meta, 'owner', own)
 end
 local token = redis.call('HGET', meta, 'incarnation')
 if not token then
   token = ARGV[2]
-  open(meta)
+  allowWrites(meta)
   redis.call('HSET', meta, 'incarnation', token)
 end
 return {made, token}

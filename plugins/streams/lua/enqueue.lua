@@ -7,7 +7,7 @@
 -- Reply: the number of added entries, a prefix; fewer than given when max_len is reached.
 --        -1 when the stream or its group is absent: activate, create, add again.
 -- Errors: FOREIGN with the owner, when the stream belongs to another deployment: nothing was added.
--- Complexity: O(entries); at max_len also that of look and O(entries trimmed).
+-- Complexity: O(entries); at max_len also that of holdings and O(entries trimmed).
 local stream, meta, max, total = KEYS[1], KEYS[2], tonumber(ARGV[5]), tonumber(ARGV[6])
 local foreign, free = ownership(meta, ARGV[4])
 if foreign then return foreign end
@@ -16,7 +16,7 @@ if not has(groups(stream), ARGV[1]) then return -1 end
 
 local room = max - redis.call('XLEN', stream)
 if room < total then
-  room = room + trim(stream, look(stream, meta, ARGV[1], tonumber(ARGV[2]), ARGV[3]))
+  room = room + trim(stream, holdings(stream, meta, ARGV[1], tonumber(ARGV[2]), ARGV[3]))
 end
 
 if free and room > 0 then redis.call('HSET', meta, 'owner', ARGV[4]) end

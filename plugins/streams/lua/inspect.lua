@@ -4,10 +4,10 @@
 -- Reply: {exists, incarnation, drained, length, pending, now in milliseconds, meta as a flat list, delaying}.
 --        drained is about the own group alone. delaying has {name, milliseconds, ignored} per foreign group that
 --        delays trimming and deletion.
--- Complexity: that of look and O(fields of meta).
+-- Complexity: that of holdings and O(fields of meta).
 local stream, meta = KEYS[1], KEYS[2]
 local flat = redis.call('HGETALL', meta)
 local token = redis.call('HGET', meta, 'incarnation') or ''
 if redis.call('EXISTS', stream) == 0 then return {0, token, 1, 0, 0, now(), flat, {}} end
-local v = look(stream, meta, ARGV[1], tonumber(ARGV[2]), ARGV[3])
+local v = holdings(stream, meta, ARGV[1], tonumber(ARGV[2]), ARGV[3])
 return {1, token, v.ownDry and 1 or 0, redis.call('XLEN', stream), v.pending, now(), flat, v.delaying}

@@ -6,7 +6,7 @@
 -- are named, all of them exist, and every group of the stream has acknowledged the entry.
 -- Reply: {removed, entries left}; {0, 0} for an absent stream. An old entry that shares its node of the stream with a
 -- younger one stays until that is old too. An entry with an id ahead of the clock is as old as the first visit that saw it.
--- Complexity: O(removed) and that of look.
+-- Complexity: O(removed) and that of holdings.
 local stream = KEYS[1]
 if redis.call('EXISTS', stream) == 0 then return {0, 0} end
 local oldest = string.format('%.0f-0', math.max(0, now() - tonumber(ARGV[1])))
@@ -21,5 +21,5 @@ end
 
 local list, all = groups(stream), ARGV[2] ~= ''
 for name in string.gmatch(ARGV[2], '[^\n]+') do all = all and has(list, name) end
-if all then removed = removed + trim(stream, look(stream, KEYS[2], '', 0, '')) end
+if all then removed = removed + trim(stream, holdings(stream, KEYS[2], '', 0, '')) end
 return {removed, redis.call('XLEN', stream)}

@@ -10,18 +10,18 @@
 -- meta remembers in `last` what was delivered last and in `since` when the stream was first seen
 -- drained with that.
 -- Trimming comes first: on a full server it frees memory, and it lets the writes after it pass.
--- Complexity: that of look and O(entries trimmed).
+-- Complexity: that of holdings and O(entries trimmed).
 local stream, meta = KEYS[1], KEYS[2]
 if redis.call('EXISTS', stream) == 0 then return {0} end
 local foreign, free = ownership(meta, ARGV[4])
 if foreign then return foreign end
-local v, at = look(stream, meta, ARGV[1], tonumber(ARGV[2]), ARGV[3]), now()
+local v, at = holdings(stream, meta, ARGV[1], tonumber(ARGV[2]), ARGV[3]), now()
 local trimmed = v.has and trim(stream, v) or 0
 
-open(meta)
+allowWrites(meta)
 redis.call('HSET', meta, ARGV[5], string.format('%.0f %s', at, ARGV[6]))
 if free then redis.call('HSET', meta, 'owner', ARGV[4]) end
-remember(meta, v)
+storeForeign(meta, v)
 
 local idle = 0
 if v.dry then

@@ -1,4 +1,4 @@
--- tidy.lua: removes the entries that all groups that count have acknowledged. These are the groups
+-- trim.lua: removes the entries that all groups that count have acknowledged. These are the groups
 -- that read the stream here, the required groups, and each foreign group within its grace.
 -- KEYS[1] stream   KEYS[2] meta
 -- ARGV[1] groups that read it here, one per line   ARGV[2] grace of foreign groups in ms
@@ -10,7 +10,7 @@
 --        entry that they had not read. Nothing is trimmed while a group that reads the stream is
 --        missing. It is created again at 0, and receives all that it had not acknowledged.
 -- Trimming comes first: on a full server it frees memory, and it lets the writes after it pass.
--- Complexity: that of look and O(entries trimmed).
+-- Complexity: that of holdings and O(entries trimmed).
 local stream, meta = KEYS[1], KEYS[2]
 if redis.call('EXISTS', stream) == 0 then return {0, 0, {}, 0} end
 local list, own, reading = groups(stream), nil, {}
@@ -24,21 +24,21 @@ local losers, notes = 0, {}
 for _, g in ipairs(list) do
   if reading[g.name] then
     local field = 'unread:' .. g.name
-    local noted, first = redis.call('HGET', meta, field), unread(stream, g.last)
-    if noted and before(g.last, noted) and #redis.call('XRANGE', stream, noted, noted) == 0 then losers = losers + 1 end
-    if noted ~= (first or false) then notes[field] = first or '' end
+    local known, first = redis.call('HGET', meta, field), unread(stream, g.last)
+    if known and before(g.last, known) and #redis.call('XRANGE', stream, known, known) == 0 then losers = losers + 1 end
+    if known ~= (first or false) then notes[field] = first or '' end
   end
 end
-local v, keep = look(stream, meta, own, tonumber(ARGV[2]), ARGV[3]), tonumber(ARGV[4])
+local v, keep = holdings(stream, meta, own, tonumber(ARGV[2]), ARGV[3]), tonumber(ARGV[4])
 if keep > 0 and v.count > 0 then
   local young, due = string.format('%.0f-0', math.max(0, now() - keep)), expired(stream, meta, v.bound, keep)
   if due and not before(due, young) then young = unread(stream, due) end
   v.bound = earlier(v.bound, young)
 end
 local trimmed = trim(stream, v)
-remember(meta, v)
+storeForeign(meta, v)
 for field, first in pairs(notes) do
-  open(meta)
+  allowWrites(meta)
   if first == '' then
     redis.call('HDEL', meta, field)
   else

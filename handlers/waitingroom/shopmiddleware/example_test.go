@@ -1,11 +1,11 @@
-package gate_test
+package shopmiddleware_test
 
 import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 )
 
 // Example puts a gate before the checkout of a shop.
@@ -19,7 +19,7 @@ func Example() {
 		}
 		return c.Value
 	}
-	g, err := gate.New(gate.Options{
+	g, err := shopmiddleware.New(shopmiddleware.Options{
 		URL: rooms.URL, ShopToken: "secret of the shop",
 		Event:   func(r *http.Request) string { return r.PathValue("event") },
 		Session: session,
@@ -30,7 +30,7 @@ func Example() {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("POST /checkout/{event}", g.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		entry, _ := gate.EntryOf(r.Context())
+		entry, _ := shopmiddleware.EntryOf(r.Context())
 		fmt.Fprintln(w, "a ticket for", entry.UserID)
 		// After the payment: g.Finish(ctx, entry.Event, token, session(r), true)
 	})))

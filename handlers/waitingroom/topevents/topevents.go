@@ -1,5 +1,5 @@
-// Package labels limits how many events have metric series of their own.
-package labels
+// Package topevents limits how many events have metric series of their own.
+package topevents
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package labels_test
+package topevents_test
 
 import (
 	"fmt"
@@ -11,13 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
+	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 )
 
 func TestTheLargestEventsHaveLabelsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "joins"}, []string{"event", "kind"})
-	l := labels.New()
+	l := topevents.New()
 	l.Add(vec, "new")
 	sizes := map[string]int64{}
 	for i := range 60 {
@@ -44,7 +44,7 @@ func TestAnEventWithoutUsersKeepsItsSeriesForAWhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "joins"}, []string{"event", "kind"})
-		l := labels.New()
+		l := topevents.New()
 		l.Add(vec, "new")
 		vec.WithLabelValues(l.Name("polled"), "new").Inc()
 		l.Choose("broker", nil)
@@ -63,7 +63,7 @@ func TestAnEventWithoutUsersKeepsItsSeriesForAWhile(t *testing.T) {
 // A counter begins with 0, so that its first increase is seen.
 func TestEndsAreCountedByState(t *testing.T) {
 	t.Parallel()
-	l := labels.New()
+	l := topevents.New()
 	l.Choose("dispatcher", map[string]int64{"42": 1})
 	ended := l.Collectors()[0]
 	require.Equal(t, 3, testutil.CollectAndCount(ended))

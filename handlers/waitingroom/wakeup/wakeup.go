@@ -1,5 +1,5 @@
-// Package promoted handles the entries of the streams ENTRY and DISPATCH: a user was promoted.
-package promoted
+// Package wakeup handles the entries of the streams ENTRY and DISPATCH: a user was promoted.
+package wakeup
 
 import (
 	"encoding/json"

@@ -1,6 +1,6 @@
-// Package gate lets only admitted users of a waiting room into a ticket shop. It is for the shop's
+// Package shopmiddleware lets only admitted users of a waiting room into a ticket shop. It is for the shop's
 // own program: it imports nothing of Millrace.
-package gate
+package shopmiddleware
 
 import (
 	"bytes"
