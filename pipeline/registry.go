@@ -43,7 +43,7 @@ type Registry struct {
 type Env struct {
 	// Instance is the unique name of this instance: hostname-pid unless configured.
 	Instance string
-	// InstanceConfigured says that Instance is configured, so that a restart has the same name.
+	// InstanceConfigured reports whether the name comes from the settings, and so survives a restart.
 	InstanceConfigured bool
 	// Logger is never nil.
 	Logger *slog.Logger

@@ -20,7 +20,7 @@ import (
 func main() {
 	os.Exit(app.Main(context.Background(), app.Options{
 		Name:           "millrace", // MILLRACE__LOG__LEVEL and the like are settings
-		Short:          "Bring events to handlers: Kafka in, Redis Streams to spread the work, and what is paid is paid once",
+		Short:          "Event pipelines: Kafka in, handlers, Redis Streams to spread the work, and side effects that happen once",
 		Documentation:  "https://github.com/millrace-io/millrace/tree/main/docs",
 		Plugins:        wire.New().Plugins(),
 		Environments:   wire.Environments(),

@@ -101,7 +101,7 @@ func Main(ctx context.Context, o Options) int {
 	})
 	defer stop()
 
-	h := &Host{o: o, program: program}
+	h := &Host{opts: o, program: program}
 	root := h.root() //nolint:contextcheck // the commands get it from ExecuteContextC
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !h.ran {
@@ -205,21 +205,21 @@ const (
 )
 
 func (h *Host) root() *cobra.Command {
-	long := h.o.Short
-	if h.o.Documentation != "" {
-		long = strings.TrimSpace(long + "\n\nDocumentation: " + h.o.Documentation)
+	long := h.opts.Short
+	if h.opts.Documentation != "" {
+		long = strings.TrimSpace(long + "\n\nDocumentation: " + h.opts.Documentation)
 	}
 	root := &cobra.Command{
-		Use:           h.o.Name,
-		Short:         h.o.Short,
+		Use:           h.opts.Name,
+		Short:         h.opts.Short,
 		Long:          long,
 		Example:       h.examples("run --config settings.yaml", "topology", "new handler invoices", "help tail"),
 		SilenceErrors: true, // Main reports, once
 		SilenceUsage:  true,
 	}
-	root.SetArgs(h.o.Args)
-	root.SetOut(h.o.Stdout)
-	root.SetErr(h.o.Stderr)
+	root.SetArgs(h.opts.Args)
+	root.SetOut(h.opts.Stdout)
+	root.SetErr(h.opts.Stderr)
 	root.Version = h.versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages ", fmt.Sprintf("FlagUsagesWrapped %d ", helpColumns)))
@@ -242,7 +242,7 @@ func (h *Host) root() *cobra.Command {
 	add(groupOperate, h.tailCommand(), h.doctorCommand())
 	add(groupOperate, h.sendCommands()...)
 	add(groupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand(), h.manualCommand())
-	for _, p := range h.o.Plugins {
+	for _, p := range h.opts.Plugins {
 		if c, ok := p.(Commander); ok {
 			for _, cmd := range c.Commands(h) {
 				annotate(cmd, ofPlugin, p.Name())
@@ -251,14 +251,14 @@ func (h *Host) root() *cobra.Command {
 		}
 	}
 	h.addOperations(root, "", operate.Operations{Reports: []operate.Report{operate.Routes()}})
-	for _, p := range h.o.Plugins {
+	for _, p := range h.opts.Plugins {
 		if o, ok := p.(operate.Operated); ok {
 			h.addOperations(root, p.Name(), o.Operations())
 		}
 	}
-	root.InitDefaultCompletionCmd(h.o.Args...)
+	root.InitDefaultCompletionCmd(h.opts.Args...)
 	if completion, _, err := root.Find([]string{"completion"}); err == nil {
-		completion.Example = "  source <(" + h.o.Name + " completion bash)"
+		completion.Example = "  source <(" + h.opts.Name + " completion bash)"
 	}
 	h.prepare(root)
 	return root

@@ -56,7 +56,7 @@ type SendAuditor interface {
 
 // sendAudit returns how `send` to the topic is recorded. It is nil for most topics.
 func (h *Host) sendAudit(topic string) *SendAudit {
-	for _, p := range h.o.Plugins {
+	for _, p := range h.opts.Plugins {
 		if a, ok := p.(SendAuditor); ok {
 			if audit := a.SendAudit(topic); audit != nil {
 				return audit

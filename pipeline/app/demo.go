@@ -96,7 +96,7 @@ func RunDemo[R any](h *Host, cmd *cobra.Command, d Demo[R]) error {
 const consolePlugin = "console"
 
 func (h *Host) hasPlugin(name string) bool {
-	return slices.ContainsFunc(h.o.Plugins, func(p pipeline.Plugin) bool { return p.Name() == name })
+	return slices.ContainsFunc(h.opts.Plugins, func(p pipeline.Plugin) bool { return p.Name() == name })
 }
 
 // consoleOf returns the address of the console. It is empty without one.
@@ -133,7 +133,7 @@ func (h *Host) withDependents(names []string) []string {
 	isOff := func(name string) bool { return slices.Contains(names, name) }
 	for before := 0; before < len(names); {
 		before = len(names)
-		for _, p := range h.o.Plugins {
+		for _, p := range h.opts.Plugins {
 			if d, ok := p.(pipeline.Dependent); ok && !isOff(p.Name()) && slices.ContainsFunc(d.Needs(), isOff) {
 				names = append(names, p.Name())
 			}

@@ -23,7 +23,7 @@ func (n needy) Needs() []string                   { return n.needs }
 // A handler that was added to the binary must not end a demo that needs no Kafka.
 func TestADemoSwitchesOffWhatNeedsASwitchedOffPlugin(t *testing.T) {
 	t.Parallel()
-	h := &Host{o: Options{Plugins: []pipeline.Plugin{
+	h := &Host{opts: Options{Plugins: []pipeline.Plugin{
 		needy{"reports", []string{"greetings"}}, needy{"greetings", []string{"redis", "kafka"}}, needy{"room", []string{"redis"}}, needy{"kafka", nil}, needy{"redis", nil},
 	}}}
 	require.Equal(t, []string{"kafka", "greetings", "reports"}, h.withDependents([]string{"kafka"}))

@@ -39,7 +39,7 @@ type Reachable interface {
 // folder.
 func (h *Host) connect(ctx context.Context, l *Loaded, notice notice) (addresses map[string]any, stop func() error, err error) {
 	stop = func() error { return nil }
-	switch begin := h.o.Environments[l.Settings.Environment]; {
+	switch begin := h.opts.Environments[l.Settings.Environment]; {
 	case begin == nil:
 		return nil, stop, nil
 	case notice != nil:
@@ -49,7 +49,7 @@ func (h *Host) connect(ctx context.Context, l *Loaded, notice notice) (addresses
 		addresses, err = h.runningEnvironment(ctx, l.Settings)
 	}
 	maps.DeleteFunc(addresses, func(path string, _ any) bool {
-		return !slices.ContainsFunc(h.o.Plugins, func(p pipeline.Plugin) bool { return strings.HasPrefix(path, section(p)+".") })
+		return !slices.ContainsFunc(h.opts.Plugins, func(p pipeline.Plugin) bool { return strings.HasPrefix(path, section(p)+".") })
 	})
 	return addresses, stop, err
 }
@@ -161,7 +161,7 @@ func (h *Host) runningEnvironment(ctx context.Context, s Settings) (map[string]a
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
 	absent := &unavailableError{err: fmt.Errorf("no %s environment is running in %s; start one with `%s run` and the same settings, or name others with --config",
-		s.Environment, dir, h.o.Name)}
+		s.Environment, dir, h.opts.Name)}
 	if _, err := os.Stat(filepath.Join(dir, runningFile)); s.DataDir == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil, absent
 	}

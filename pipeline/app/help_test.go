@@ -10,7 +10,7 @@ import (
 
 func TestEveryCommandHasAnExampleAndAGroup(t *testing.T) {
 	t.Parallel()
-	root := (&Host{o: Options{Name: "mill"}}).root()
+	root := (&Host{opts: Options{Name: "mill"}}).root()
 	for _, c := range root.Commands() {
 		require.NotEmpty(t, c.GroupID, c.CommandPath())
 	}

@@ -15,13 +15,13 @@ import (
 
 // Host is what commands use of the binary they run in. One command runs in the life of a Host.
 type Host struct {
-	o       Options
+	opts    Options
 	program string
 	ran     bool // a command's own code was reached: what fails now is no usage error
 }
 
 // Name returns the name of the binary.
-func (h *Host) Name() string { return h.o.Name }
+func (h *Host) Name() string { return h.opts.Name }
 
 // Program returns what calls the binary in the shell that has called this process, such as millrace,
 // bin/millrace or go run ./cmd/millrace.
@@ -47,26 +47,26 @@ func calledAs(path, name string, info *debug.BuildInfo) string {
 
 // Variable returns the name of the environment variable that is the setting at path.
 func (h *Host) Variable(path string) string {
-	return h.o.EnvPrefix + "__" + strings.ToUpper(strings.ReplaceAll(path, ".", "__"))
+	return h.opts.EnvPrefix + "__" + strings.ToUpper(strings.ReplaceAll(path, ".", "__"))
 }
 
 // examples returns the Example of a command: lines with the name of the binary before them.
 func (h *Host) examples(lines ...string) string {
-	return "  " + h.o.Name + " " + strings.Join(lines, "\n  "+h.o.Name+" ")
+	return "  " + h.opts.Name + " " + strings.Join(lines, "\n  "+h.opts.Name+" ")
 }
 
 // Out takes the results of a command.
-func (h *Host) Out() io.Writer { return h.o.Stdout }
+func (h *Host) Out() io.Writer { return h.opts.Stdout }
 
 // Err takes everything except the results: logs, progress.
-func (h *Host) Err() io.Writer { return h.o.Stderr }
+func (h *Host) Err() io.Writer { return h.opts.Stderr }
 
 // IsTerminal reports whether a person reads what is written to w.
 func (h *Host) IsTerminal(w io.Writer) bool { return isTerminal(w) }
 
 // Colors reports whether a person reads what is written to w, on a terminal with colors, and wants them
 // (https://no-color.org).
-func (h *Host) Colors(w io.Writer) bool { return isTerminal(w) && showsColors(h.o.Environ) }
+func (h *Host) Colors(w io.Writer) bool { return isTerminal(w) && showsColors(h.opts.Environ) }
 
 // JSONFlag adds --json to a command and returns the command.
 func (h *Host) JSONFlag(cmd *cobra.Command) *cobra.Command {
@@ -85,7 +85,7 @@ func (h *Host) Show(cmd *cobra.Command, v any, text func(io.Writer) error) error
 	if h.JSON(cmd) {
 		return h.WriteJSON(v)
 	}
-	return text(h.o.Stdout)
+	return text(h.opts.Stdout)
 }
 
 // Table returns a writer that aligns columns, which tabs separate. Its caller flushes it.
@@ -93,7 +93,7 @@ func Table(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0,
 
 // WriteJSON writes v to Out, indented, with a newline.
 func (h *Host) WriteJSON(v any) error {
-	enc := json.NewEncoder(h.o.Stdout)
+	enc := json.NewEncoder(h.opts.Stdout)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(v); err != nil {

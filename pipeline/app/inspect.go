@@ -55,7 +55,7 @@ func (h *Host) validateCommand() *cobra.Command {
 				from = strings.Join(v.Layers, ", ")
 			}
 			h.warnUnset(unset)
-			_, err = fmt.Fprintf(h.o.Stdout, "The settings are valid (%s).\n", from)
+			_, err = fmt.Fprintf(h.opts.Stdout, "The settings are valid (%s).\n", from)
 			return err
 		},
 	}))
@@ -88,7 +88,7 @@ func (a allowUnset) split(err error) (unset []*configs.Error, rest error) {
 
 func (h *Host) warnUnset(unset []*configs.Error) {
 	for _, e := range unset {
-		fmt.Fprintf(h.o.Stderr, "not set: %s: %s\n", e.Path, e.Problem)
+		fmt.Fprintf(h.opts.Stderr, "not set: %s: %s\n", e.Path, e.Problem)
 	}
 }
 
@@ -99,11 +99,11 @@ func (h *Host) schemaCommand() *cobra.Command {
 		Example: h.examples("schema > settings.schema.json"),
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			text, err := configs.Schema(h.o.Name, configs.Profiles(h.o.Profiles), Sections(h.o.Name, h.o.Plugins...))
+			text, err := configs.Schema(h.opts.Name, configs.Profiles(h.opts.Profiles), Sections(h.opts.Name, h.opts.Plugins...))
 			if err != nil {
 				return err
 			}
-			_, err = h.o.Stdout.Write(text)
+			_, err = h.opts.Stdout.Write(text)
 			return err
 		},
 	}
@@ -119,7 +119,7 @@ type build struct {
 }
 
 func (h *Host) build() build {
-	b := build{Name: h.o.Name, Version: h.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{Name: h.opts.Name, Version: h.opts.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if b.Version == "" && ok {
 		b.Version = info.Main.Version

@@ -51,7 +51,7 @@ func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
 			if h.JSON(cmd) {
 				return nil
 			}
-			_, err := io.WriteString(h.o.Stdout, report.text(dryRun))
+			_, err := io.WriteString(h.opts.Stdout, report.text(dryRun))
 			return err
 		})
 		switch {
@@ -60,7 +60,7 @@ func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
 				return wrong
 			}
 		case err == nil && len(answer.Stores) == 0:
-			_, err = fmt.Fprintln(h.o.Stdout, "No store is configured; there is nothing to migrate.")
+			_, err = fmt.Fprintln(h.opts.Stdout, "No store is configured; there is nothing to migrate.")
 		}
 		return err
 	})

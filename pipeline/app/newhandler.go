@@ -140,7 +140,7 @@ func (h *Host) writeMain(root string, d handler) error {
 	folder := filepath.Join(root, "cmd", d.Binary)
 	file := filepath.Join(folder, "main.go")
 	if _, err := os.Stat(file); err == nil {
-		fmt.Fprintf(h.o.Stdout, "\nAdd %s.New(%s) to the plugins of your binary: %s exists.\n", d.Package, d.arguments, file)
+		fmt.Fprintf(h.opts.Stdout, "\nAdd %s.New(%s) to the plugins of your binary: %s exists.\n", d.Package, d.arguments, file)
 	} else {
 		files, err := d.render(d.main)
 		if err != nil {
@@ -150,7 +150,7 @@ func (h *Host) writeMain(root string, d handler) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(h.o.Stdout, `
+	_, err := fmt.Fprintf(h.opts.Stdout, `
 Next, with Kafka inside the process or with the brokers of a settings file:
 
 	go mod tidy
@@ -170,7 +170,7 @@ func (h *Host) write(folder string, files []sourceFile) error {
 		if err := os.WriteFile(filepath.Join(folder, f.name), f.text, 0o644); err != nil { //nolint:gosec // source code
 			return fmt.Errorf("new handler: %w", err)
 		}
-		fmt.Fprintln(h.o.Stdout, "wrote", filepath.Join(folder, f.name))
+		fmt.Fprintln(h.opts.Stdout, "wrote", filepath.Join(folder, f.name))
 	}
 	return nil
 }
@@ -298,12 +298,12 @@ func (h *Host) applyWiring(ctx context.Context, root string, text []byte, d hand
 	if err := os.WriteFile(filepath.Join(root, wiringFile), text, 0o644); err != nil { //nolint:gosec // source code
 		return fmt.Errorf("new handler: %w", err)
 	}
-	fmt.Fprintf(h.o.Stdout, "changed %s\nrunning make wire schema reference\n", wiringFile)
+	fmt.Fprintf(h.opts.Stdout, "changed %s\nrunning make wire schema reference\n", wiringFile)
 	cmd := exec.CommandContext(ctx, "make", "-C", root, "wire", "schema", "reference")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make wire schema reference: %w\n%s", err, bytes.TrimSpace(out))
 	}
-	_, err := fmt.Fprintf(h.o.Stdout, `
+	_, err := fmt.Fprintf(h.opts.Stdout, `
 `+d.wired+` Next:
 
 	go test ./handlers/%[1]s

@@ -63,8 +63,8 @@ for it: on a terminal with two questions, otherwise by --repeat and one of
 		Example: h.examples("new once invoice --repeat key --key-ttl 23h", "new once parcel --repeat lookup --under-way 2m", "new once mail --repeat never"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ask := questions{out: h.o.Stderr}
-			if in := cmd.InOrStdin(); isTerminal(h.o.Stderr) && isFileTerminal(in) {
+			ask := questions{out: h.opts.Stderr}
+			if in := cmd.InOrStdin(); isTerminal(h.opts.Stderr) && isFileTerminal(in) {
 				ask.in = bufio.NewReader(in)
 			}
 			e, err := ask.effect(repeat, keyTTL, underWay)

@@ -35,13 +35,13 @@ type Progress struct {
 // Progress starts to show a task of total steps, on Err. A task of none is not shown.
 func (h *Host) Progress(total int64, label string) *Progress {
 	var columns func() int
-	if f, ok := h.o.Stderr.(*os.File); ok && isTerminal(f) {
+	if f, ok := h.opts.Stderr.(*os.File); ok && isTerminal(f) {
 		columns = func() int {
 			width, _, _ := term.GetSize(int(f.Fd())) //nolint:gosec // a file descriptor is small
 			return width
 		}
 	}
-	return newProgress(h.o.Stderr, columns, total, label)
+	return newProgress(h.opts.Stderr, columns, total, label)
 }
 
 func newProgress(w io.Writer, columns func() int, total int64, label string) *Progress {

@@ -17,7 +17,7 @@ func TestProgressWritesALineEveryFewSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		p := (&Host{o: Options{Stderr: &out}}).Progress(200, "published")
+		p := (&Host{opts: Options{Stderr: &out}}).Progress(200, "published")
 		for i := range int64(70) { // 7 s
 			p.Set(i + 1)
 			time.Sleep(100 * time.Millisecond)

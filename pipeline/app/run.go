@@ -80,7 +80,7 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 		})
 		work := o.Ready
 		if work == nil {
-			manager := newNotifier(ctx, h.o.Environ, l)
+			manager := newNotifier(ctx, h.opts.Environ, l)
 			defer manager.close()
 			work = manager.untilStopped
 		}
@@ -182,7 +182,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	}
 	// The addresses of the environment are still missing, so the plugins' own validation comes
 	// after it.
-	if err := place(first.Document, "", first.Settings.validate(h.o.Environments)); err != nil {
+	if err := place(first.Document, "", first.Settings.validate(h.opts.Environments)); err != nil {
 		return err
 	}
 	addresses, stopServers, err := h.connect(ctx, first, notice)
@@ -204,7 +204,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	// INFO is for the life of a service.
 	if notice == nil && l.Settings.Log.Level == slog.LevelInfo {
 		l.Settings.Log.Level = slog.LevelWarn
-		l.Logger = newLogger(h.o.Stderr, l.Settings.Log, h.o.Environ)
+		l.Logger = newLogger(h.opts.Stderr, l.Settings.Log, h.opts.Environ)
 	}
 	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("environment", l.Settings.Environment))
 	tracer, flush, err := startTracing(ctx, l, h.build().Version)

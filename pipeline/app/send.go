@@ -52,7 +52,7 @@ type sendCommand struct {
 
 // sendCommands returns the command send of the first plugin that is a Sender.
 func (h *Host) sendCommands() []*cobra.Command {
-	for _, p := range h.o.Plugins {
+	for _, p := range h.opts.Plugins {
 		if sender, ok := p.(Sender); ok {
 			cmd := h.sendCommand(sender)
 			annotate(cmd, ofPlugin, p.Name())

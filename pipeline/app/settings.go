@@ -146,7 +146,7 @@ func (l *Loaded) wait() (limit time.Duration, setting string) {
 // command. Commands that call Load, Run or Services need it on themselves or on their parent.
 func (h *Host) SettingsFlags(cmd *cobra.Command) *cobra.Command {
 	otherwise := ""
-	if d := h.o.DefaultProfile; d != "" {
+	if d := h.opts.DefaultProfile; d != "" {
 		otherwise = " (without --config: " + d + ")"
 	}
 	return h.addSettingsFlags(cmd, otherwise)
@@ -185,7 +185,7 @@ func annotation(cmd *cobra.Command, key string) string {
 
 // configVariable names the settings file of ServiceFlags commands when no flag does. A demo does
 // not read it: the demo makes a campaign, and the variable may name a real service.
-func (h *Host) configVariable() string { return h.o.EnvPrefix + "_CONFIG" }
+func (h *Host) configVariable() string { return h.opts.EnvPrefix + "_CONFIG" }
 
 func environment(environ []string, name string) string {
 	for _, v := range environ {
@@ -206,7 +206,7 @@ const (
 )
 
 func (h *Host) addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Command {
-	flags, profiles := cmd.PersistentFlags(), configs.Profiles(h.o.Profiles)
+	flags, profiles := cmd.PersistentFlags(), configs.Profiles(h.opts.Profiles)
 	flags.String("config", "", "settings `file` (YAML), laid over the profile")
 	flags.String("profile", "", "built-in `profile`: "+strings.Join(profiles, ", ")+otherwise)
 	// Both fail only for a flag that doesn't exist.
@@ -270,12 +270,12 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 		return nil, fmt.Errorf("command %s has no settings flags: %w", cmd.CommandPath(), err)
 	}
 	options := configs.Options{
-		Profiles: h.o.Profiles, Profile: profile, DefaultProfile: h.o.DefaultProfile, File: file,
-		EnvPrefix: h.o.EnvPrefix, Environ: h.o.Environ, Overrides: overrides,
+		Profiles: h.opts.Profiles, Profile: profile, DefaultProfile: h.opts.DefaultProfile, File: file,
+		EnvPrefix: h.opts.EnvPrefix, Environ: h.opts.Environ, Overrides: overrides,
 	}
 	service := annotation(cmd, ofService)
 	if service != "" && file == "" && profile == "" {
-		options.File = environment(h.o.Environ, h.configVariable())
+		options.File = environment(h.opts.Environ, h.configVariable())
 	}
 	if service == settingsRequired {
 		options.DefaultProfile = ""
@@ -284,14 +284,14 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 	if err != nil {
 		return nil, err
 	}
-	if service == settingsRequired && h.o.DefaultProfile != "" && len(doc.Layers()) == 0 {
+	if service == settingsRequired && h.opts.DefaultProfile != "" && len(doc.Layers()) == 0 {
 		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf(
 			"no settings: give --config FILE or --profile NAME, or set %s (--profile %s starts all servers in this process; nothing in it is real)",
-			h.configVariable(), h.o.DefaultProfile)}
+			h.configVariable(), h.opts.DefaultProfile)}
 	}
-	l = &Loaded{Settings: defaultSettings(h.o.Name), Document: doc}
+	l = &Loaded{Settings: defaultSettings(h.opts.Name), Document: doc}
 	var errs []error
-	for _, p := range h.o.Plugins {
+	for _, p := range h.opts.Plugins {
 		enabled, err := doc.Enabled(section(p), settingsOf(p))
 		errs = append(errs, err, doc.Decode(section(p), settingsOf(p)))
 		if enabled {
@@ -304,12 +304,12 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 	// mistakes are reported first.
 	errs = append([]error{doc.Decode("", &l.Settings)}, errs...)
 	errs = append(errs, doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))
-	l.Logger = newLogger(h.o.Stderr, l.Settings.Log, h.o.Environ)
+	l.Logger = newLogger(h.opts.Stderr, l.Settings.Log, h.opts.Environ)
 	return l, errors.Join(errs...)
 }
 
 func (h *Host) validate(l *Loaded) error {
-	errs := []error{place(l.Document, "", l.Settings.validate(h.o.Environments))}
+	errs := []error{place(l.Document, "", l.Settings.validate(h.opts.Environments))}
 	neededBy := map[string][]string{}
 	for _, p := range l.Plugins {
 		if d, ok := p.(pipeline.Dependent); ok {
@@ -351,7 +351,7 @@ type Placed interface {
 // that belongs to plugin owner, needs them.
 func (h *Host) checkEnabled(l *Loaded, owner string) error {
 	off := map[string]bool{}
-	for _, p := range h.o.Plugins {
+	for _, p := range h.opts.Plugins {
 		off[p.Name()] = true
 	}
 	for _, p := range l.Plugins {

@@ -148,7 +148,7 @@ func (h *Host) showAll(cmd *cobra.Command, l *Loaded, source pipeline.Source, f 
 		failed = failer.Failed()
 	}
 	n := 0
-	defer func() { fmt.Fprintf(h.o.Stderr, "%s of %s.\n", Plural(int64(n), "message"), source.Describe()) }()
+	defer func() { fmt.Fprintf(h.opts.Stderr, "%s of %s.\n", Plural(int64(n), "message"), source.Describe()) }()
 	for f.count == 0 || n < f.count {
 		select {
 		case m, ok := <-messages:
@@ -174,7 +174,7 @@ func (h *Host) showAll(cmd *cobra.Command, l *Loaded, source pipeline.Source, f 
 
 func (h *Host) showLine(l Line, asJSON, headers bool) error {
 	if asJSON {
-		enc := json.NewEncoder(h.o.Stdout)
+		enc := json.NewEncoder(h.opts.Stdout)
 		enc.SetEscapeHTML(false)
 		return enc.Encode(l)
 	}
@@ -189,6 +189,6 @@ func (h *Host) showLine(l Line, asJSON, headers bool) error {
 			fmt.Fprintf(&b, "  %s: %s\n", Printable(name), Printable(l.Headers[name]))
 		}
 	}
-	_, err := fmt.Fprint(h.o.Stdout, b.String())
+	_, err := fmt.Fprint(h.opts.Stdout, b.String())
 	return err
 }

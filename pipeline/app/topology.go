@@ -88,8 +88,8 @@ func (h *Host) topologyCommand() *cobra.Command {
 				format = "json"
 			}
 			write, ok := map[string]func(Topology) error{
-				"table":   func(t Topology) error { return writeBlocks(h.o.Stdout, t) },
-				"mermaid": func(t Topology) error { return writeMermaid(h.o.Stdout, t) },
+				"table":   func(t Topology) error { return writeBlocks(h.opts.Stdout, t) },
+				"mermaid": func(t Topology) error { return writeMermaid(h.opts.Stdout, t) },
 				"json":    func(t Topology) error { return h.WriteJSON(t) },
 			}[format]
 			if !ok {
@@ -100,7 +100,7 @@ func (h *Host) topologyCommand() *cobra.Command {
 				return err
 			}
 			if format == "table" && wide {
-				return writeTable(h.o.Stdout, NewTopology(reg))
+				return writeTable(h.opts.Stdout, NewTopology(reg))
 			}
 			return write(NewTopology(reg))
 		},
@@ -151,10 +151,10 @@ func (ms ofBinary) Register(r *pipeline.Registry) error {
 
 // withOwn returns what registers: the binary, whose middlewares are the outermost, then the plugins.
 func (h *Host) withOwn(plugins []pipeline.Plugin) []pipeline.Plugin {
-	if len(h.o.Middlewares) == 0 {
+	if len(h.opts.Middlewares) == 0 {
 		return plugins
 	}
-	return append([]pipeline.Plugin{ofBinary(h.o.Middlewares)}, plugins...)
+	return append([]pipeline.Plugin{ofBinary(h.opts.Middlewares)}, plugins...)
 }
 
 // writeBlocks writes one block per route, and one per plugin with endpoints outside of routes.

@@ -85,12 +85,12 @@ func parentAlive(ctx context.Context) bool { return !errors.Is(ctx.Err(), contex
 // instance had consumers in the last round over all streams, or was marked since. When Redis gives
 // no answer, an instance may be gone.
 func (d *domain) absences(ctx context.Context) (newest int64, gone bool) {
-	if d.r.o.Marks == nil {
+	if d.r.opts.Marks == nil {
 		return 0, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.r.call)
 	defer cancel()
-	marks, err := d.r.o.Marks(ctx)
+	marks, err := d.r.opts.Marks(ctx)
 	if err != nil {
 		return 0, true // so the round reads all streams
 	}
@@ -102,11 +102,11 @@ func (d *domain) absences(ctx context.Context) (newest int64, gone bool) {
 			instances[instance] = true
 		}
 	}
-	delete(instances, d.r.o.Instance)
+	delete(instances, d.r.opts.Instance)
 	if first := d.last.streams == nil; first || len(instances) == 0 {
 		return newest, first
 	}
-	alive, err := d.r.o.Alive(ctx, slices.Collect(maps.Keys(instances))...)
+	alive, err := d.r.opts.Alive(ctx, slices.Collect(maps.Keys(instances))...)
 	if err != nil {
 		return 0, true
 	}
@@ -127,7 +127,7 @@ func (d *domain) findDead(ctx context.Context, checks []*check, seen map[string]
 	instances := map[string]bool{}
 	for _, l := range checks {
 		for _, c := range l.consumers {
-			if inst, ok := instanceOf(c.Name); ok && inst != d.r.o.Instance {
+			if inst, ok := instanceOf(c.Name); ok && inst != d.r.opts.Instance {
 				instances[inst] = true
 			}
 		}
@@ -142,7 +142,7 @@ func (d *domain) findDead(ctx context.Context, checks []*check, seen map[string]
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.r.call)
 	defer cancel()
-	alive, err := d.r.o.Alive(ctx, names...)
+	alive, err := d.r.opts.Alive(ctx, names...)
 	if err != nil {
 		clear(d.gone)
 		if parentAlive(ctx) {
@@ -160,7 +160,7 @@ func (d *domain) findDead(ctx context.Context, checks []*check, seen map[string]
 		if _, known := d.gone[inst]; !known {
 			d.gone[inst] = now
 		}
-		dead[inst] = now.Sub(d.gone[inst]) >= d.r.o.Config.PresenceTimeout
+		dead[inst] = now.Sub(d.gone[inst]) >= d.r.opts.Config.PresenceTimeout
 	}
 	for _, l := range checks {
 		for _, c := range l.consumers {

@@ -26,7 +26,7 @@ const (
 func (d *domain) serve(ctx context.Context, l *check) (n int, left bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
-	leased, err := d.r.scripts.lease.Run(ctx, d.target.Client(), []string{l.Name, l.Meta}, d.r.o.Instance, leaseTime.Milliseconds()).Int()
+	leased, err := d.r.scripts.lease.Run(ctx, d.target.Client(), []string{l.Name, l.Meta}, d.r.opts.Instance, leaseTime.Milliseconds()).Int()
 	if err != nil {
 		return 0, false, fmt.Errorf("lease: %w", err)
 	}
@@ -37,7 +37,7 @@ func (d *domain) serve(ctx context.Context, l *check) (n int, left bool, err err
 		// A lease that is not released ends by itself.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.r.call)
 		defer cancel()
-		if rerr := d.r.scripts.release.Run(ctx, d.target.Client(), []string{l.Meta}, d.r.o.Instance).Err(); rerr != nil {
+		if rerr := d.r.scripts.release.Run(ctx, d.target.Client(), []string{l.Meta}, d.r.opts.Instance).Err(); rerr != nil {
 			err = errors.Join(err, fmt.Errorf("release: %w", rerr))
 		}
 	}()
@@ -49,7 +49,7 @@ func (d *domain) serve(ctx context.Context, l *check) (n int, left bool, err err
 		}
 	}
 	for _, consumer := range l.dead {
-		got, next, err := d.claim(ctx, l.Stream, consumer, "", d.r.o.Config.PresenceTimeout, claimDead)
+		got, next, err := d.claim(ctx, l.Stream, consumer, "", d.r.opts.Config.PresenceTimeout, claimDead)
 		n += got
 		if err != nil {
 			return n, left, err
@@ -77,7 +77,7 @@ func (d *domain) serve(ctx context.Context, l *check) (n int, left bool, err err
 // is the consumer that has them; empty: any. It begins with start and returns where to go on,
 // because the reader is full or Count is reached; see poll.ClaimIdle.
 func (d *domain) claim(ctx context.Context, s Stream, from, start string, minIdle time.Duration, why string) (n int, next string, err error) {
-	c := d.r.o.Config
+	c := d.r.opts.Config
 	rest := c.Count
 	next, err = poll.ClaimIdle(ctx, d.target.Client(), poll.IdleClaim{
 		Stream: s.Name, Group: s.Group, Consumer: s.Consumer, From: from, MinIdle: minIdle, Start: start, Step: c.ClaimBatchSize,
@@ -85,7 +85,7 @@ func (d *domain) claim(ctx context.Context, s Stream, from, start string, minIdl
 		Skip:     func(p goredis.XPendingExt) bool { return stuckHere(s, p) },
 		Take: func(got poll.Claimed) error {
 			rest -= len(got.Entries) + len(got.Deleted)
-			d.r.o.metrics.observe(d.target.Domain(), s.Shard, got.Took)
+			d.r.opts.metrics.observe(d.target.Domain(), s.Shard, got.Took)
 			d.lost(s, got.Deleted)
 			if err := d.adopt(ctx, s, got, why); err != nil {
 				return err
@@ -114,7 +114,7 @@ func (d *domain) removeReader(ctx context.Context, s Stream, consumer string, n 
 	if !removed {
 		return false, nil
 	}
-	d.r.o.metrics.removed.WithLabelValues(d.target.Domain(), s.Shard).Inc()
+	d.r.opts.metrics.removed.WithLabelValues(d.target.Domain(), s.Shard).Inc()
 	d.log.InfoContext(ctx, "reader of a dead instance removed", slog.String(logs.Stream, s.Name), slog.String("consumer", consumer), slog.Int("entries", n))
 	return true, nil
 }
@@ -133,12 +133,12 @@ func (d *domain) adopt(ctx context.Context, s Stream, got poll.Claimed, why stri
 	}
 	failpoint.Hit(failpoint.Reclaim)
 	n := float64(len(got.Entries))
-	d.r.o.metrics.claims.WithLabelValues(d.target.Domain(), s.Shard, why).Add(n)
+	d.r.opts.metrics.claims.WithLabelValues(d.target.Domain(), s.Shard, why).Add(n)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.r.call)
 	defer cancel()
-	acked := d.r.o.metrics.messages.WithLabelValues(d.target.Domain(), s.Shard).Inc
+	acked := d.r.opts.metrics.messages.WithLabelValues(d.target.Domain(), s.Shard).Inc
 	if err := s.Reader.Adopt(ctx, got.Entries, got.Delivered, acked); err != nil {
-		d.r.o.metrics.refused.WithLabelValues(d.target.Domain(), s.Shard).Add(n)
+		d.r.opts.metrics.refused.WithLabelValues(d.target.Domain(), s.Shard).Add(n)
 		return fmt.Errorf("give %d entries to the reader: %w", len(got.Entries), err)
 	}
 	return nil
@@ -150,7 +150,7 @@ func (d *domain) lost(s Stream, ids []string) {
 	if len(ids) == 0 {
 		return
 	}
-	d.r.o.metrics.losses.WithLabelValues(d.target.Domain(), s.Shard).Add(float64(len(ids)))
+	d.r.opts.metrics.losses.WithLabelValues(d.target.Domain(), s.Shard).Add(float64(len(ids)))
 	d.log.Error("pending entries are deleted from their stream", slog.String(logs.Stream, s.Name), slog.Int("entries", len(ids)), slog.Any("ids", ids))
-	d.r.o.Lost(s.Name, ids)
+	d.r.opts.Lost(s.Name, ids)
 }

@@ -299,7 +299,7 @@ func TestWhatAStoppedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 		c := quick()
 		c.MinIdle, c.PresenceTimeout = time.Hour, time.Hour
 		rig := newRig(c, "me-1", nil)
-		rig.o.Alive = func(ctx context.Context, instances ...string) (map[string]bool, error) {
+		rig.opts.Alive = func(ctx context.Context, instances ...string) (map[string]bool, error) {
 			return redis.Alive(ctx, s.client, instances...)
 		}
 		d := newDomain(rig.Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})

@@ -42,7 +42,7 @@ func TestOnlyWhatWasThereCanBeGone(t *testing.T) {
 		require.Len(t, before, 4)
 
 		r := newRig(c, "me-1", present(), &fakeTarget{client: s.client, streams: []Stream{st}})
-		r.o.Alive = func(ctx context.Context, instances ...string) (map[string]bool, error) {
+		r.opts.Alive = func(ctx context.Context, instances ...string) (map[string]bool, error) {
 			return redis.Alive(ctx, s.client, instances...)
 		}
 		r.run(t)

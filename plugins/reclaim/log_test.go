@@ -41,7 +41,7 @@ func TestAnOutageIsALinePerMinute(t *testing.T) {
 		require.Equal(t, 6, r.log.Count("level=WARN"))
 		require.Zero(t, r.log.Count("level=ERROR"), "the next round tries again")
 		require.Equal(t, 2, r.log.Count("times=5000"), r.log)
-		require.InDelta(t, 15_015, testutil.ToFloat64(r.o.metrics.failures.WithLabelValues("domain", "0")), 0)
+		require.InDelta(t, 15_015, testutil.ToFloat64(r.opts.metrics.failures.WithLabelValues("domain", "0")), 0)
 	})
 }
 

@@ -53,8 +53,8 @@ func newQuietRig(t *testing.T, s server) *quietRig {
 	q.read = s.hold(t, q.target.streams[0], "other-0", 1)[0]
 	s.client.AddHook(q.commands)
 	r := newRig(quick(), "me", q.presence, q.target)
-	r.o.Config.MinIdle = time.Hour
-	r.o.Marks = q.marks.read
+	r.opts.Config.MinIdle = time.Hour
+	r.opts.Marks = q.marks.read
 	q.domain = newDomain(r.Reclaimer, q.target)
 	q.round(t.Context(), true)
 	require.EqualValues(t, 2, q.commands.n.Swap(0))
@@ -115,7 +115,7 @@ func TestAPresenceThatReturnsEndsTheAbsence(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, s server) {
 		q := newQuietRig(t, s)
-		q.r.o.Config.PresenceTimeout = time.Hour
+		q.r.opts.Config.PresenceTimeout = time.Hour
 		q.presence.set("other", false)
 		q.round(t.Context(), false)
 		first := q.gone["other"]

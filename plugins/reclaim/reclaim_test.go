@@ -57,7 +57,7 @@ func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
 			require.Zero(t, runs[id], "nothing is taken from the living")
 		}
 		mu.Unlock()
-		m := r.o.metrics
+		m := r.opts.metrics
 		redistest.Eventually(t, "counted", func() bool {
 			return testutil.ToFloat64(m.messages.WithLabelValues("domain", "0")) == 25 &&
 				testutil.ToFloat64(m.removed.WithLabelValues("domain", "0")) == 1
@@ -270,7 +270,7 @@ func TestDeletedEntriesAreReportedAsLost(t *testing.T) {
 		r.mu.Lock()
 		require.ElementsMatch(t, lost, r.lost[st.Name])
 		r.mu.Unlock()
-		require.InDelta(t, float64(len(lost)), testutil.ToFloat64(r.o.metrics.losses.WithLabelValues("domain", "0")), 0)
+		require.InDelta(t, float64(len(lost)), testutil.ToFloat64(r.opts.metrics.losses.WithLabelValues("domain", "0")), 0)
 		require.NotZero(t, r.log.Count("level=ERROR"))
 		redistest.Eventually(t, "dead reader removed", func() bool { return !slices.Contains(s.consumers(t, st), "dead-2-0") })
 	})
@@ -303,7 +303,7 @@ func TestAFailingStreamDelaysNoOther(t *testing.T) {
 		r := newRig(c, "me-1", present("alive-3"), shards, &fakeTarget{client: nowhere, streams: []Stream{down}})
 		r.run(t)
 		redistest.Eventually(t, "the others finish", func() bool { return len(good[0].got()) == 5 && len(good[1].got()) == 5 })
-		failures := r.o.metrics.failures
+		failures := r.opts.metrics.failures
 		redistest.Eventually(t, "counted", func() bool { return testutil.ToFloat64(failures.WithLabelValues("domain", "2")) > 0 })
 		redistest.Eventually(t, "the server that is down too", func() bool { return testutil.ToFloat64(failures.WithLabelValues("domain", "0")) > 0 })
 		require.Zero(t, testutil.ToFloat64(failures.WithLabelValues("domain", "1")), "NOGROUP and an absent stream are no error")
@@ -329,7 +329,7 @@ func TestAReaderThatStopsRefuses(t *testing.T) {
 		<-time.After(c.PresenceTimeout)
 		d.round(t.Context(), false)
 		require.Equal(t, 1, stopping.refused)
-		require.InDelta(t, 1, testutil.ToFloat64(d.r.o.metrics.refused.WithLabelValues("domain", "0")), 0)
+		require.InDelta(t, 1, testutil.ToFloat64(d.r.opts.metrics.refused.WithLabelValues("domain", "0")), 0)
 		p, err := s.client.XPendingExt(t.Context(), &goredis.XPendingExtArgs{Stream: st.Name, Group: st.Group, Idle: c.MinIdle, Start: "-", End: "+", Count: 10}).Result()
 		require.NoError(t, err)
 		require.Len(t, p, 1, "claimable at once")

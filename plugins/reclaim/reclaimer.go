@@ -45,7 +45,7 @@ type Options struct {
 
 // Reclaimer is the service that goes through the targets. It is built offline.
 type Reclaimer struct {
-	o       Options
+	opts    Options
 	scripts scripts
 	log     *slog.Logger
 	call    time.Duration // callTimeout, but in tests
@@ -64,13 +64,13 @@ func NewReclaimer(o Options) *Reclaimer {
 	if o.Lost == nil {
 		o.Lost = func(string, []string) {}
 	}
-	return &Reclaimer{o: o, scripts: newScripts(), log: o.Logger, call: callTimeout}
+	return &Reclaimer{opts: o, scripts: newScripts(), log: o.Logger, call: callTimeout}
 }
 
 // Start starts one goroutine per target. It connects to nothing.
 func (r *Reclaimer) Start(ctx context.Context) error {
 	var loops []func(context.Context)
-	for _, t := range r.o.Targets {
+	for _, t := range r.opts.Targets {
 		loops = append(loops, newDomain(r, t).run)
 	}
 	if err := r.loops.Start(ctx, loops...); err != nil {
@@ -124,7 +124,7 @@ func newDomain(r *Reclaimer, t Target) *domain {
 // ends. The first round for idle entries comes early: an instance that was restarted may be the one
 // they are waiting for.
 func (d *domain) run(ctx context.Context) {
-	c := d.r.o.Config
+	c := d.r.opts.Config
 	next := time.Now().Add(jitter(min(c.DeadCheck, c.Interval))) // the next round over all streams
 	nextIdle := next
 	loop.Repeat(ctx, time.Until(next), func(ctx context.Context) time.Duration {
@@ -179,10 +179,10 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	for _, s := range streams {
 		if _, known := d.shards[s.Shard]; !known {
 			d.shards[s.Shard] = struct{}{}
-			d.r.o.metrics.initialize(d.target.Domain(), s.Shard)
+			d.r.opts.metrics.initialize(d.target.Domain(), s.Shard)
 		}
 	}
-	d.minIdle = max(d.r.o.Config.MinIdle, d.target.MinIdle())
+	d.minIdle = max(d.r.opts.Config.MinIdle, d.target.MinIdle())
 	calm, troubled := d.sort(streams)
 	seen := map[string]bool{} // instances that read any of the streams
 	total := 0
@@ -280,7 +280,7 @@ func (d *domain) failed(s Stream, err error) {
 		return
 	}
 	d.failing[s.Name] = struct{}{}
-	d.r.o.metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
+	d.r.opts.metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
 	// The next round tries again; an alert says when a person must act. A stream that the server refuses
 	// is not hidden by many that got no answer.
 	text := "stream not reclaimed, the server did not answer"

@@ -144,7 +144,7 @@ func TestAStalledDomainDelaysNoOther(t *testing.T) {
 		waves(t, s, there, stalled, 1)
 		p.hang(true)
 		held := s.hold(t, there, "alive-3-0", 3)
-		failures := func() float64 { return testutil.ToFloat64(r.o.metrics.failures.WithLabelValues("chat", "0")) }
+		failures := func() float64 { return testutil.ToFloat64(r.opts.metrics.failures.WithLabelValues("chat", "0")) }
 		redistest.Eventually(t, "its call has ended", func() bool { return failures() >= 1 })
 		waves(t, s, here, good, 5)
 		redistest.Eventually(t, "it is asked again", func() bool { return failures() >= 2 })
@@ -153,7 +153,7 @@ func TestAStalledDomainDelaysNoOther(t *testing.T) {
 		p.hang(false)
 		redistest.Eventually(t, "served again", func() bool { return len(stalled.got()) >= 6 })
 		require.Subset(t, stalled.got(), held)
-		require.Zero(t, testutil.ToFloat64(r.o.metrics.failures.WithLabelValues("domain", "0")))
+		require.Zero(t, testutil.ToFloat64(r.opts.metrics.failures.WithLabelValues("domain", "0")))
 	})
 }
 
@@ -266,7 +266,7 @@ func TestASlowShardComesLast(t *testing.T) {
 			} else {
 				require.Equal(t, "slow", begun()[0], "nothing was known of it")
 			}
-			require.InDelta(t, round+1, testutil.ToFloat64(rig.o.metrics.failures.WithLabelValues("domain", "0")), 0)
+			require.InDelta(t, round+1, testutil.ToFloat64(rig.opts.metrics.failures.WithLabelValues("domain", "0")), 0)
 		}
 		require.Empty(t, readers[0].got())
 		silent.Store(false)
@@ -335,7 +335,7 @@ func TestWhatASlowShardHasDoneIsCounted(t *testing.T) {
 		d.round(t.Context(), true)
 		require.Len(t, reader.got(), 3)
 		require.Contains(t, d.slow, st.Name)
-		require.InDelta(t, 3, testutil.ToFloat64(rig.o.metrics.messages.WithLabelValues("domain", "0")), 0)
+		require.InDelta(t, 3, testutil.ToFloat64(rig.opts.metrics.messages.WithLabelValues("domain", "0")), 0)
 	})
 }
 

@@ -35,8 +35,8 @@ type FamilyOptions struct {
 // read by each instance that has opened the source. Its group is created at 0, and the stream
 // never. Build it with Plugin.Family. It is safe for concurrent use.
 type Family struct {
-	p *Plugin
-	o FamilyOptions
+	p    *Plugin
+	opts FamilyOptions
 
 	mu  sync.Mutex
 	sub *familySubscription // the last one that was opened
@@ -49,14 +49,14 @@ func (p *Plugin) Family(o FamilyOptions) *Family {
 	if o.Server == nil {
 		o.Server = p.Server(nil)
 	}
-	return &Family{p: p, o: o}
+	return &Family{p: p, opts: o}
 }
 
 // Name labels metrics and logs: the text before the first colon of FamilyOptions.Name.
-func (f *Family) Name() string { return nameOf(f.o.Name) }
+func (f *Family) Name() string { return nameOf(f.opts.Name) }
 
 // Client is the client of the server; nil before its start.
-func (f *Family) Client() goredis.UniversalClient { return f.o.Server.Client() }
+func (f *Family) Client() goredis.UniversalClient { return f.opts.Server.Client() }
 
 // MinIdle is the setting min_idle, within which readers renew their entries.
 func (f *Family) MinIdle() time.Duration { return f.p.cfg.MinIdle }
@@ -114,7 +114,7 @@ type familySource struct{ f *Family }
 
 // Describe works offline.
 func (s familySource) Describe() pipeline.Endpoint {
-	return pipeline.Endpoint{Kind: poll.Kind, Name: s.f.o.Name, Group: s.f.o.Group}
+	return pipeline.Endpoint{Kind: poll.Kind, Name: s.f.opts.Name, Group: s.f.opts.Group}
 }
 
 // Open begins to read. A stream that can not be read is logged and tried again. It delays no other.
@@ -123,9 +123,9 @@ func (s familySource) Open(_ context.Context, flow pipeline.Flow) (pipeline.Subs
 	if flow.MaxInFlight > 0 {
 		return nil, errors.New("redis: a family can't divide MaxInFlight among its streams")
 	}
-	o := []poll.Options{{Config: f.p.cfg.Config, Fields: f.o.Fields, Scheduler: &poll.Scheduler{}}}
+	o := []poll.Options{{Config: f.p.cfg.Config, Fields: f.opts.Fields, Scheduler: &poll.Scheduler{}}}
 	o[0].Concurrency = concurrencyOf(flow, o[0].Concurrency)
-	o[0].PollInterval = cmp.Or(f.o.PollInterval, o[0].PollInterval)
+	o[0].PollInterval = cmp.Or(f.opts.PollInterval, o[0].PollInterval)
 	_, log, err := f.p.complete(s.Describe(), flow, o)
 	if err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (s *familySubscription) run(context.Context) error {
 		select {
 		case <-s.Reading.Done():
 		case <-s.wake:
-		case <-time.After(s.f.o.ListInterval):
+		case <-time.After(s.f.opts.ListInterval):
 		}
 	}
 	s.mu.Lock()
@@ -212,7 +212,7 @@ func (s *familySubscription) Drain(ctx context.Context) error {
 func (s *familySubscription) round() {
 	ctx, cancel := context.WithTimeout(s.Reading, familyTimeout)
 	defer cancel()
-	list, err := s.f.o.List(ctx)
+	list, err := s.f.opts.List(ctx)
 	if err != nil {
 		if s.Reading.Err() == nil {
 			s.sampled.Warn(s.log, "streams of a family not listed, trying again", slog.String(logs.Domain, s.f.Name()), logs.Err(err))
@@ -241,7 +241,7 @@ func (s *familySubscription) round() {
 		}
 	}
 	s.mu.Unlock()
-	_ = s.f.o.Server.Do(ctx, calls...) // each call has its own error
+	_ = s.f.opts.Server.Do(ctx, calls...) // each call has its own error
 	for _, c := range calls {
 		switch err := c.Err(); {
 		case isNoStream(err):
@@ -259,7 +259,7 @@ func (s *familySubscription) read(stream string) {
 	o.Stream = stream
 	o.Absent = func(ctx context.Context) (again bool, err error) {
 		c := s.createGroup(stream)
-		err = s.f.o.Server.Do(ctx, c)
+		err = s.f.opts.Server.Do(ctx, c)
 		switch {
 		case isNoStream(err):
 			return false, nil

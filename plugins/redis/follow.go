@@ -60,7 +60,7 @@ type FollowedEntry struct {
 // node in one pipeline. It is a pipeline.Service.
 type Follower struct {
 	server  *Server
-	o       FollowOptions
+	opts    FollowOptions
 	script  *Script
 	streams []*followed
 	warn    *logs.Throttle
@@ -85,7 +85,7 @@ func (s *Server) Follow(o FollowOptions) *Follower {
 	if o.MaxInterval == 0 {
 		o.MaxInterval = followMaxInterval
 	}
-	f := &Follower{server: s, o: o, script: NewScript(followSource), warn: logs.NewThrottle(followWarned)}
+	f := &Follower{server: s, opts: o, script: NewScript(followSource), warn: logs.NewThrottle(followWarned)}
 	for _, name := range o.Streams {
 		f.streams = append(f.streams, &followed{name: name})
 	}
@@ -136,7 +136,7 @@ func (f *Follower) Stop(ctx context.Context) error { return f.loops.Stop(ctx) }
 // follow reads streams until ctx ends. Streams of other nodes get a loop of their own per node: a
 // node that does not answer delays only its own streams.
 func (f *Follower) follow(ctx context.Context, streams []*followed) {
-	wait := f.o.Interval
+	wait := f.opts.Interval
 	loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		for _, other := range f.divide(ctx, &streams) {
 			f.parts.Go(func() { f.follow(ctx, other) })
@@ -146,9 +146,9 @@ func (f *Follower) follow(ctx context.Context, streams []*followed) {
 		case most >= followPage:
 			return 0
 		case most > 0:
-			wait = f.o.Interval
+			wait = f.opts.Interval
 		default:
-			wait = min(2*wait, f.o.MaxInterval)
+			wait = min(2*wait, f.opts.MaxInterval)
 		}
 		return wait
 	})
@@ -210,10 +210,10 @@ func (f *Follower) read(ctx context.Context, streams []*followed) (most int) {
 		s.at, s.failed = at, nil
 		f.accept(s)
 		if reason != nil && known {
-			f.o.Lost(s.name, reason)
+			f.opts.Lost(s.name, reason)
 		}
 		if len(entries) > 0 {
-			f.o.Entries(s.name, entries)
+			f.opts.Entries(s.name, entries)
 		}
 		most = max(most, len(entries))
 	}
@@ -257,8 +257,8 @@ func refusedKey(err error) bool {
 }
 
 func (f *Follower) log() *slog.Logger {
-	if f.o.Log != nil {
-		return f.o.Log
+	if f.opts.Log != nil {
+		return f.opts.Log
 	}
 	return f.server.log()
 }

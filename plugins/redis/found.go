@@ -106,12 +106,12 @@ func globEscape(text string) string {
 
 // Backlog implements operate.Measured: all streams of the family that exist, together and one by one.
 func (s familySource) Backlog(ctx context.Context) (operate.Backlog, error) {
-	c, done, err := s.f.o.Server.Connect(ctx)
+	c, done, err := s.f.opts.Server.Connect(ctx)
 	if err != nil {
 		return operate.Backlog{}, err
 	}
 	defer done()
-	return FoundBacklog(ctx, c, s.f.o.Name, func(string) (string, bool) { return s.f.o.Group, true })
+	return FoundBacklog(ctx, c, s.f.opts.Name, func(string) (string, bool) { return s.f.opts.Group, true })
 }
 
 // Connect implements operate.Connecting.

@@ -22,13 +22,13 @@ func TestTheBacklogOfElasticStreams(t *testing.T) {
 			_, _, err := in.EnqueueBatch(t.Context(), id, entries(0, n))
 			require.NoError(t, err)
 		}
-		kind := in.o.Kind
+		kind := in.opts.Kind
 		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: kind.StreamPrefix + "4:other", Values: []string{"a", "b"}}).Err())
 		require.NoError(t, s.client.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: kind.Group("2"), Consumer: "c", Streams: []string{kind.Stream("2"), ">"}, Count: 2}).Err())
 
 		closed := 0
 		elsewhere := NewManager(Options{
-			Kind: kind, Config: in.o.Config, Client: func() redis.UniversalClient { return nil }, Activations: newActiveSet(), Instance: "command",
+			Kind: kind, Config: in.opts.Config, Client: func() redis.UniversalClient { return nil }, Activations: newActiveSet(), Instance: "command",
 			Connect: func(context.Context) (redis.UniversalClient, func(), error) {
 				return s.client, func() { closed++ }, nil
 			},
@@ -44,7 +44,7 @@ func TestTheBacklogOfElasticStreams(t *testing.T) {
 		require.Equal(t, []string{kind.Stream("2"), kind.Stream("1"), kind.Stream("3")}, order)
 		require.Equal(t, 1, closed)
 
-		elsewhere.o.Connect = nil
+		elsewhere.opts.Connect = nil
 		_, err = elsewhere.Source().(operate.Measured).Backlog(t.Context())
 		require.ErrorIs(t, err, pipeline.ErrUnavailable)
 	})

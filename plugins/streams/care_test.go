@@ -39,14 +39,14 @@ func TestFullIsAnsweredAndNothingIsLost(t *testing.T) {
 			n, _, err := in.EnqueueBatch(t.Context(), "1", entries(next, min(50, 500-next)))
 			require.NoError(t, err)
 			next += n
-			require.LessOrEqual(t, s.client.XLen(t.Context(), in.o.Kind.Stream("1")).Val(), c.MaxLen)
+			require.LessOrEqual(t, s.client.XLen(t.Context(), in.opts.Kind.Stream("1")).Val(), c.MaxLen)
 			if n == 0 {
 				<-time.After(fullMemory / 4)
 			}
 		}
 		redistest.Eventually(t, "500 handled", func() bool { return len(in.done()) == 500 })
 		require.Len(t, merge(in), 500)
-		redistest.Eventually(t, "trimmed by the visits", func() bool { return s.client.XLen(t.Context(), in.o.Kind.Stream("1")).Val() == 0 })
+		redistest.Eventually(t, "trimmed by the visits", func() bool { return s.client.XLen(t.Context(), in.opts.Kind.Stream("1")).Val() == 0 })
 	})
 }
 
@@ -93,7 +93,7 @@ func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 		var reads atomic.Int64
 		h := &hook{}
 		in.client.AddHook(h)
-		stream := in.o.Kind.Stream("1")
+		stream := in.opts.Kind.Stream("1")
 		h.set(func(cmd redis.Cmder) error {
 			if strings.EqualFold(cmd.Name(), "xreadgroup") {
 				reads.Add(1)
@@ -125,7 +125,7 @@ func TestWipedStreamsComeBackWithANewIncarnation(t *testing.T) {
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 		before, err := in.Inspect(t.Context(), "1")
 		require.NoError(t, err)
-		stream := in.o.Kind.Stream("1")
+		stream := in.opts.Kind.Stream("1")
 		if s.Name == "miniredis" {
 			require.NoError(t, s.client.FlushAll(t.Context()).Err())
 		} else { // other tests share the server: wipe what is ours
@@ -151,7 +151,7 @@ func TestStreamDeletedByAnotherInstance(t *testing.T) {
 		in.open(t, pipeline.Flow{}, nil)
 		redistest.Eventually(t, "running", func() bool { return in.isRunning("1") })
 		require.NoError(t, active.Deactivate(t.Context(), "1"))
-		stream := in.o.Kind.Stream("1")
+		stream := in.opts.Kind.Stream("1")
 		require.NoError(t, s.client.Del(t.Context(), stream, MetaKey(stream)).Err())
 		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning("1") })
 		require.Zero(t, in.log.Count("level=WARN"), in.log.String())
@@ -191,7 +191,7 @@ func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 		}, nil)
 		redistest.Eventually(t, "stopped all the same", func() bool { return in.log.Count("stream stopped") == 1 })
 		require.False(t, in.isRunning("1"))
-		stream := in.o.Kind.Stream("1")
+		stream := in.opts.Kind.Stream("1")
 		require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val())
 		redistest.Eventually(t, "tried again", func() bool { return in.log.Count("clean-up failed again") >= 2 })
 		require.GreaterOrEqual(t, in.log.Count("level=WARN"), 3)
@@ -335,8 +335,8 @@ func TestStatusesOverAllInstances(t *testing.T) {
 			return err == nil && len(got) == 2 && got[0].InFlight == 1
 		})
 		require.Equal(t, "host-a-1", got[0].Instance)
-		require.Equal(t, a.o.Kind.Stream("1"), got[0].Stream)
-		require.Equal(t, a.o.Kind.Group("1"), got[0].Group)
+		require.Equal(t, a.opts.Kind.Stream("1"), got[0].Stream)
+		require.Equal(t, a.opts.Kind.Group("1"), got[0].Group)
 		require.Equal(t, 2, got[0].Slots)
 		require.WithinDuration(t, time.Now(), got[0].LastMessage, 10*time.Second)
 		require.WithinDuration(t, time.Now(), got[0].Since, 10*time.Second)
@@ -349,7 +349,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		require.Len(t, got, 1, "who has stopped takes its status along")
 
 		// One that was killed goes stale by the server's clock; one of another version is no harm.
-		meta := MetaKey(a.o.Kind.Stream("1"))
+		meta := MetaKey(a.opts.Kind.Stream("1"))
 		old := time.Now().Add(-time.Minute).UnixMilli()
 		require.NoError(t, s.client.HSet(t.Context(), meta, "i:killed-3", fmt.Sprintf(`%d {"slots":1}`, old), "i:odd-4", "?", "other", "x").Err())
 		got, err = b.Statuses(t.Context(), "1")
@@ -364,7 +364,7 @@ func TestSweepFindsOrphans(t *testing.T) {
 		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
-		for _, key := range []string{in.o.Kind.Stream("1"), in.o.Kind.Stream("2"), in.o.Kind.StreamPrefix + "x:y", strings.ToLower(in.o.Kind.StreamPrefix) + "3"} {
+		for _, key := range []string{in.opts.Kind.Stream("1"), in.opts.Kind.Stream("2"), in.opts.Kind.StreamPrefix + "x:y", strings.ToLower(in.opts.Kind.StreamPrefix) + "3"} {
 			require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"message", "foreign"}}).Err())
 		}
 		require.NoError(t, in.Ensure(ctx, "1"))

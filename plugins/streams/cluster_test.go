@@ -57,7 +57,7 @@ func TestASilentNodeWithTheWakeUpStreamDelaysNoEnqueue(t *testing.T) {
 		done++
 	}
 	require.Less(t, slow, enqueues/2, "each waited for the wake-up")
-	failures := func() float64 { return testutil.ToFloat64(m.o.Metrics.failures.WithLabelValues("POINT", "wake")) }
+	failures := func() float64 { return testutil.ToFloat64(m.opts.Metrics.failures.WithLabelValues("POINT", "wake")) }
 	redistest.Eventually(t, "the failure is counted", func() bool { return failures() == 1 })
 }
 

@@ -22,7 +22,7 @@ const visitBatch = 100
 // controlLoop runs reconcile every Config.ReconcileInterval and after Refresh, until Reading ends.
 // A Refresh visits no stream: while many streams are created, each creation calls it.
 func (s *subscription) controlLoop() {
-	timer := time.NewTimer(s.m.o.Config().ReconcileInterval)
+	timer := time.NewTimer(s.m.opts.Config().ReconcileInterval)
 	defer timer.Stop()
 	for {
 		select {
@@ -36,7 +36,7 @@ func (s *subscription) controlLoop() {
 			if wanted != nil {
 				s.retryCleanups()
 			}
-			timer.Reset(s.m.o.Config().ReconcileInterval)
+			timer.Reset(s.m.opts.Config().ReconcileInterval)
 		}
 	}
 }
@@ -51,7 +51,7 @@ func (s *subscription) reconcile() (wanted map[string]Activation) {
 	cancel()
 	if err != nil {
 		if s.Reading.Err() == nil {
-			s.m.o.Metrics.failed(s.m.o.Kind.Type, "active")
+			s.m.opts.Metrics.failed(s.m.opts.Kind.Type, "active")
 			s.m.log.Warn("active set could not be read, running streams go on", logs.Err(err))
 		}
 		return nil
@@ -98,8 +98,8 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 		s.reportBlocked(ctx, a.ID)
 	}
 	if err != nil && !errors.Is(err, ErrForeign) && s.Reading.Err() == nil {
-		s.m.o.Metrics.failed(s.m.o.Kind.Type, "start")
-		s.m.sampler.Warn(s.m.log, "stream not started, tried again", slog.String(logs.Stream, s.m.o.Kind.Stream(a.ID)), logs.Err(err))
+		s.m.opts.Metrics.failed(s.m.opts.Kind.Type, "start")
+		s.m.sampler.Warn(s.m.log, "stream not started, tried again", slog.String(logs.Stream, s.m.opts.Kind.Stream(a.ID)), logs.Err(err))
 	}
 }
 
@@ -107,8 +107,8 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 func (s *subscription) reportBlocked(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := s.m.o.Blocked(ctx, id); err != nil && s.Reading.Err() == nil {
-		s.m.sampler.Warn(s.m.log, "a stream that can't be used was not reported, tried again", slog.String(logs.Stream, s.m.o.Kind.Stream(id)), logs.Err(err))
+	if err := s.m.opts.Blocked(ctx, id); err != nil && s.Reading.Err() == nil {
+		s.m.sampler.Warn(s.m.log, "a stream that can't be used was not reported, tried again", slog.String(logs.Stream, s.m.opts.Kind.Stream(id)), logs.Err(err))
 	}
 }
 
@@ -125,7 +125,7 @@ func (s *subscription) reap() {
 // acknowledged entries, and finds out whether the stream is idle or no longer active. wanted is nil
 // when the active set could not be read.
 func (s *subscription) visitAll(wanted map[string]Activation) {
-	all, c := s.list(), s.m.o.Config()
+	all, c := s.list(), s.m.opts.Config()
 	list := s.dueVisits(all, wanted)
 	var found redis.Delays
 	var failed int
@@ -140,7 +140,7 @@ func (s *subscription) visitAll(wanted map[string]Activation) {
 			args[i] = append(s.m.args(r.id), s.m.statusField(), s.status(r, c))
 		}
 		ctx, cancel := context.WithTimeout(s.Reading, callTimeout)
-		cmds := runAll(ctx, s.m.o.Client(), s.m.scripts.visit, keys, args)
+		cmds := runAll(ctx, s.m.opts.Client(), s.m.scripts.visit, keys, args)
 		unanswered := 0
 		late := ctx.Err() != nil
 		cancel()
@@ -154,7 +154,7 @@ func (s *subscription) visitAll(wanted map[string]Activation) {
 				})
 				continue
 			} else if errors.Is(err, ErrRefused) {
-				s.m.o.Metrics.failed(s.m.o.Kind.Type, "visit")
+				s.m.opts.Metrics.failed(s.m.opts.Kind.Type, "visit")
 				if _, active := wanted[part[i].id]; active {
 					s.begin(part[i].id, func(ctx context.Context) { s.reportBlocked(ctx, part[i].id) })
 				}
@@ -170,7 +170,7 @@ func (s *subscription) visitAll(wanted map[string]Activation) {
 				}
 				continue
 			}
-			s.m.o.Metrics.trimmed(s.m.o.Kind.Type, t.trimmed)
+			s.m.opts.Metrics.trimmed(s.m.opts.Kind.Type, t.trimmed)
 			part[i].visited(t, c, time.Now())
 			s.evaluate(part[i], t, wanted)
 		}
@@ -184,10 +184,10 @@ func (s *subscription) visitAll(wanted map[string]Activation) {
 		found.Note(r.stream, r.delaying, c.ForeignGroupGrace)
 		entries += r.entries
 	}
-	s.m.o.Metrics.measured(s.m.o.Kind.Type, entries)
+	s.m.opts.Metrics.measured(s.m.opts.Kind.Type, entries)
 	s.m.delayed(&found)
 	if first != nil && s.Reading.Err() == nil {
-		s.m.o.Metrics.failed(s.m.o.Kind.Type, "visit")
+		s.m.opts.Metrics.failed(s.m.opts.Kind.Type, "visit")
 		s.m.log.Warn("streams could not be visited", slog.Int("streams", failed), logs.Err(first))
 	}
 }
@@ -206,7 +206,7 @@ func (s *subscription) evaluate(r *running, t visited, wanted map[string]Activat
 	s.mu.Unlock()
 
 	inFlight, _ := r.inFlight.count()
-	c := s.m.o.Config()
+	c := s.m.opts.Config()
 	switch {
 	case !t.exists && wanted != nil && !active:
 		s.begin(r.id, func(ctx context.Context) {

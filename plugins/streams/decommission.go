@@ -43,9 +43,9 @@ const (
 // makes the script refuse, and the stream is reactivated. A missing stream is not reactivated: the
 // enqueue that creates it again activates it after that (see confirm).
 func (m *Manager) decommission(ctx context.Context, id string) decommissioned {
-	log := m.log.With(slog.String(logs.Stream, m.o.Kind.Stream(id)))
-	if err := m.o.Activations.Deactivate(ctx, id); err != nil {
-		m.o.Metrics.cleanup(m.o.Kind.Type, "failed")
+	log := m.log.With(slog.String(logs.Stream, m.opts.Kind.Stream(id)))
+	if err := m.opts.Activations.Deactivate(ctx, id); err != nil {
+		m.opts.Metrics.cleanup(m.opts.Kind.Type, "failed")
 		log.WarnContext(ctx, "idle stream not taken off the active set, tried again", logs.Err(err))
 		return stillActive
 	}
@@ -71,19 +71,19 @@ func (m *Manager) decommission(ctx context.Context, id string) decommissioned {
 func (m *Manager) cleanUp(ctx context.Context, id string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	stream := m.o.Kind.Stream(id)
-	args := append(m.args(id), m.o.Config().IdleTimeout.Milliseconds())
-	reply, err := m.scripts.delete.Run(ctx, m.o.Client(), m.keys(id), args...).Slice()
+	stream := m.opts.Kind.Stream(id)
+	args := append(m.args(id), m.opts.Config().IdleTimeout.Milliseconds())
+	reply, err := m.scripts.delete.Run(ctx, m.opts.Client(), m.keys(id), args...).Slice()
 	if err != nil {
-		m.o.Metrics.cleanup(m.o.Kind.Type, "failed")
+		m.opts.Metrics.cleanup(m.opts.Kind.Type, "failed")
 		return 0, fmt.Errorf("clean up %s: %w", stream, m.refusal(id, err))
 	}
 	n, _ := reply[0].(int64)
 	answer := int(n)
-	m.o.Metrics.cleanup(m.o.Kind.Type, map[int]string{cleanDeleted: "deleted", cleanNotDrained: "not_drained", cleanAbsent: "absent"}[answer])
-	if answer == cleanDeleted && m.o.Deleted != nil {
+	m.opts.Metrics.cleanup(m.opts.Kind.Type, map[int]string{cleanDeleted: "deleted", cleanNotDrained: "not_drained", cleanAbsent: "absent"}[answer])
+	if answer == cleanDeleted && m.opts.Deleted != nil {
 		incarnation, _ := reply[1].(string)
-		if err := m.o.Deleted(ctx, id, incarnation); err != nil {
+		if err := m.opts.Deleted(ctx, id, incarnation); err != nil {
 			m.log.WarnContext(ctx, "the end of a stream is not noted, and may be reported as a loss", slog.String(logs.Stream, stream), logs.Err(err))
 		}
 	}
@@ -92,12 +92,12 @@ func (m *Manager) cleanUp(ctx context.Context, id string) (int, error) {
 
 // reactivate adds a stream that has work, or may have, to the active set again.
 func (m *Manager) reactivate(ctx context.Context, id string) error {
-	stream := slog.String(logs.Stream, m.o.Kind.Stream(id))
-	if err := m.o.Activations.Activate(ctx, id); err != nil {
+	stream := slog.String(logs.Stream, m.opts.Kind.Stream(id))
+	if err := m.opts.Activations.Activate(ctx, id); err != nil {
 		m.log.WarnContext(ctx, "stream not reactivated, retried", stream, logs.Err(err))
 		return err
 	}
-	m.o.Metrics.reactivated(m.o.Kind.Type)
+	m.opts.Metrics.reactivated(m.opts.Kind.Type)
 	m.log.InfoContext(ctx, "stream reactivated", stream)
 	m.Refresh()
 	return nil
@@ -128,7 +128,7 @@ func (s *subscription) retryCleanup(ctx context.Context, id string) {
 		err = s.m.reactivate(ctx, id)
 	}
 	if err != nil && !errors.Is(err, ErrForeign) {
-		s.m.log.WarnContext(ctx, "clean-up failed again", slog.String(logs.Stream, s.m.o.Kind.Stream(id)), logs.Err(err))
+		s.m.log.WarnContext(ctx, "clean-up failed again", slog.String(logs.Stream, s.m.opts.Kind.Stream(id)), logs.Err(err))
 		return
 	}
 	s.mu.Lock()

@@ -72,7 +72,7 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id string, es []entry.Entry)
 		n, err := m.addBatch(ctx, id, batch)
 		added += n
 		if err != nil {
-			return added, Full, fmt.Errorf("streams: enqueue %d entries to %s: %w", len(es), m.o.Kind.Stream(id), err)
+			return added, Full, fmt.Errorf("streams: enqueue %d entries to %s: %w", len(es), m.opts.Kind.Stream(id), err)
 		}
 		if n < len(batch) {
 			return added, Full, nil
@@ -112,7 +112,7 @@ func (m *Manager) addBatch(ctx context.Context, id string, es []entry.Entry) (ad
 			return 0, err
 		}
 		if n >= 0 {
-			m.o.Metrics.enqueued(m.o.Kind.Type, n, len(es)-n)
+			m.opts.Metrics.enqueued(m.opts.Kind.Type, n, len(es)-n)
 			if n > 0 {
 				m.wake(id)
 				m.announce(id)
@@ -124,7 +124,7 @@ func (m *Manager) addBatch(ctx context.Context, id string, es []entry.Entry) (ad
 			}
 			return n, nil
 		}
-		if ok, err := m.o.Admit(ctx, id); err != nil {
+		if ok, err := m.opts.Admit(ctx, id); err != nil {
 			return 0, fmt.Errorf("activate: %w", err)
 		} else if !ok {
 			return 0, nil
@@ -141,14 +141,14 @@ func (m *Manager) addBatch(ctx context.Context, id string, es []entry.Entry) (ad
 // stop of another instance can strand the entry. Between activate and create here, the other
 // instance deactivates the id. Its clean-up finds no stream, and reactivates nothing.
 func (m *Manager) confirm(ctx context.Context, id string, added int) error {
-	m.log.InfoContext(ctx, "stream revived", "stream", m.o.Kind.Stream(id), "entries", added)
-	m.o.Metrics.revived(m.o.Kind.Type)
+	m.log.InfoContext(ctx, "stream revived", "stream", m.opts.Kind.Stream(id), "entries", added)
+	m.opts.Metrics.revived(m.opts.Kind.Type)
 	return m.activateMade(ctx, id)
 }
 
 // activateMade adds a stream that was just created to the active set.
 func (m *Manager) activateMade(ctx context.Context, id string) error {
-	if err := m.o.Activations.Activate(ctx, id); err != nil {
+	if err := m.opts.Activations.Activate(ctx, id); err != nil {
 		return fmt.Errorf("activate after create: %w", err)
 	}
 	m.Refresh()
@@ -170,22 +170,22 @@ func (m *Manager) add(ctx context.Context, id string, es []entry.Entry) (int, er
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	args := slices.Grow(m.args(id), 4+len(es)*entryWords)
-	args = append(args, m.o.Config().MaxLen, len(es), id, m.o.Instance)
+	args = append(args, m.opts.Config().MaxLen, len(es), id, m.opts.Instance)
 	for _, e := range es {
 		values := e.Values()
 		args = append(append(args, len(values)), values...)
 	}
 	keys := m.keys(id)
 	if !m.isCluster() {
-		keys = append(keys, m.o.Kind.WakeKey())
+		keys = append(keys, m.opts.Kind.WakeKey())
 	}
-	n, err := m.scripts.enqueue.Run(ctx, m.o.Client(), keys, args...).Int()
+	n, err := m.scripts.enqueue.Run(ctx, m.opts.Client(), keys, args...).Int()
 	if goredis.HasErrorPrefix(err, "CROSSSLOT") && len(keys) > 2 {
 		m.wakeUps.crossSlot.Store(true)
-		n, err = m.scripts.enqueue.Run(ctx, m.o.Client(), keys[:2], args...).Int()
+		n, err = m.scripts.enqueue.Run(ctx, m.opts.Client(), keys[:2], args...).Int()
 	}
 	if err != nil {
-		m.o.Metrics.enqueueFailed(m.o.Kind.Type, len(es))
+		m.opts.Metrics.enqueueFailed(m.opts.Kind.Type, len(es))
 		return 0, fmt.Errorf("add: %w", m.refusal(id, err))
 	}
 	return n, nil
@@ -204,7 +204,7 @@ func (m *Manager) Ensure(ctx context.Context, id string) error {
 		err = m.activateMade(ctx, id)
 	}
 	if err != nil {
-		return fmt.Errorf("streams: ensure %s: %w", m.o.Kind.Stream(id), err)
+		return fmt.Errorf("streams: ensure %s: %w", m.opts.Kind.Stream(id), err)
 	}
 	return nil
 }
@@ -214,16 +214,16 @@ func (m *Manager) Ensure(ctx context.Context, id string) error {
 func (m *Manager) create(ctx context.Context, id string) (made bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	stream := m.o.Kind.Stream(id)
-	reply, err := m.scripts.create.Run(ctx, m.o.Client(), []string{stream, MetaKey(stream)}, m.o.Kind.Group(id), newToken(), m.o.Owner()).Slice()
+	stream := m.opts.Kind.Stream(id)
+	reply, err := m.scripts.create.Run(ctx, m.opts.Client(), []string{stream, MetaKey(stream)}, m.opts.Kind.Group(id), newToken(), m.opts.Owner()).Slice()
 	if err != nil {
 		return false, fmt.Errorf("create: %w", m.refusal(id, err))
 	}
 	made = len(reply) > 1 && reply[0] == int64(1)
 	if made {
-		m.log.InfoContext(ctx, "stream created", "stream", stream, "group", m.o.Kind.Group(id))
-		if incarnation, ok := reply[1].(string); ok && m.o.Created != nil {
-			if err := m.o.Created(ctx, id, incarnation); err != nil {
+		m.log.InfoContext(ctx, "stream created", "stream", stream, "group", m.opts.Kind.Group(id))
+		if incarnation, ok := reply[1].(string); ok && m.opts.Created != nil {
+			if err := m.opts.Created(ctx, id, incarnation); err != nil {
 				return true, fmt.Errorf("create: record the incarnation: %w", err)
 			}
 		}

@@ -26,7 +26,7 @@ func TestTheEntriesOfAllStreamsAreMeasured(t *testing.T) {
 		free := sync.OnceFunc(func() { close(release) })
 		defer free()
 		measured := func(in *instance) float64 {
-			return testutil.ToFloat64(in.o.Metrics.entries.WithLabelValues(in.o.Kind.Type))
+			return testutil.ToFloat64(in.opts.Metrics.entries.WithLabelValues(in.opts.Kind.Type))
 		}
 		for id, n := range map[string]int{"1": 30, "2": 50} {
 			require.NoError(t, a.Ensure(t.Context(), id))

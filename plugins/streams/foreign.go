@@ -21,23 +21,23 @@ func (c Config) groupArgs(own string) []any {
 
 // args returns the arguments of scripts that check the owner too.
 func (m *Manager) args(id string) []any {
-	return append(m.o.Config().groupArgs(m.o.Kind.Group(id)), m.o.Owner())
+	return append(m.opts.Config().groupArgs(m.opts.Kind.Group(id)), m.opts.Owner())
 }
 
 // keys returns the keys of a script about the stream of id.
 func (m *Manager) keys(id string) []string {
-	stream := m.o.Kind.Stream(id)
+	stream := m.opts.Kind.Stream(id)
 	return []string{stream, MetaKey(stream)}
 }
 
 // delayed reports what one round over all streams has found: the gauge, and the group that delays
 // longest.
 func (m *Manager) delayed(d *redis.Delays) {
-	m.o.Metrics.delayedBy(m.o.Kind.Type, d)
+	m.opts.Metrics.delayedBy(m.opts.Kind.Type, d)
 	if d.Streams > 0 {
 		m.sampler.Warn(m.log, "a foreign consumer group delays trimming and deletion of a stream",
 			slog.String(logs.Stream, d.Stream), slog.String(logs.Group, d.Worst.Group), slog.Duration("for", d.Worst.For),
-			slog.Bool("ignored", d.Worst.Ignored), slog.Duration("foreign_group_grace", m.o.Config().ForeignGroupGrace), slog.Int("streams", d.Streams))
+			slog.Bool("ignored", d.Worst.Ignored), slog.Duration("foreign_group_grace", m.opts.Config().ForeignGroupGrace), slog.Int("streams", d.Streams))
 	}
 }
 

@@ -31,7 +31,7 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		strict := newInstance(t, s, "strict", active, graced(0))
 		bound := newInstance(t, s, "bound", active, graced(0, "audit"))
 		ctx := t.Context()
-		stream, own := lenient.o.Kind.Stream("1"), lenient.o.Kind.Group("1")
+		stream, own := lenient.opts.Kind.Stream("1"), lenient.opts.Kind.Group("1")
 		require.NoError(t, lenient.Ensure(ctx, "1"))
 		handle := func(group string) {
 			for ids := readSome(t, s, stream, group, "c-0", 10); ids != nil; ids = readSome(t, s, stream, group, "c-0", 10) {
@@ -110,7 +110,7 @@ func TestAForeignGroupThatReadsAlong(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), graced(time.Hour))
 		ctx := t.Context()
-		stream, own := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
+		stream, own := in.opts.Kind.Stream("1"), in.opts.Kind.Group("1")
 		require.NoError(t, in.Ensure(ctx, "1"))
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "along", "0").Err())
 		mark, read := "", []string(nil)
@@ -140,7 +140,7 @@ func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 		active := newActiveSet()
 		in := newInstance(t, s, "a", active, c)
 		require.NoError(t, in.Ensure(t.Context(), "1"))
-		require.NoError(t, s.client.XGroupCreate(t.Context(), in.o.Kind.Stream("1"), "debug", "0").Err())
+		require.NoError(t, s.client.XGroupCreate(t.Context(), in.opts.Kind.Stream("1"), "debug", "0").Err())
 		active.set(Activation{ID: "1"})
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { return nil })
 		for next := 0; next < 50; {
@@ -149,13 +149,13 @@ func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 			if next += n; next == 50 {
 				break
 			}
-			redistest.Eventually(t, "room is made", func() bool { return s.client.XLen(t.Context(), in.o.Kind.Stream("1")).Val() < c.MaxLen })
+			redistest.Eventually(t, "room is made", func() bool { return s.client.XLen(t.Context(), in.opts.Kind.Stream("1")).Val() < c.MaxLen })
 		}
 		redistest.Eventually(t, "all are handled", func() bool { return len(in.done()) == 50 })
 		redistest.Eventually(t, "it is reported", func() bool {
-			return testutil.CollectAndCount(in.o.Metrics.delaying) == 1 || !in.isRunning("1")
+			return testutil.CollectAndCount(in.opts.Metrics.delaying) == 1 || !in.isRunning("1")
 		})
-		redistest.Eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(t.Context(), in.o.Kind.Stream("1")).Val() == 0 })
+		redistest.Eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(t.Context(), in.opts.Kind.Stream("1")).Val() == 0 })
 		require.Equal(t, 1, in.log.Count("a foreign consumer group delays"))
 		require.Positive(t, in.log.Count("group=debug"))
 	})

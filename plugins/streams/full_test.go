@@ -57,7 +57,7 @@ func TestAFullServerIsFreed(t *testing.T) {
 		c.IdleTimeout = time.Millisecond
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		ctx := t.Context()
-		stream, group := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
+		stream, group := in.opts.Kind.Stream("1"), in.opts.Kind.Group("1")
 		require.NoError(t, in.Ensure(ctx, "1"))
 		_, err := in.add(ctx, "1", entries(0, 20))
 		require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		require.NoError(t, in.Ensure(ctx, "1"))
 		_, err := in.add(ctx, "1", entries(0, 10))
 		require.NoError(t, err)
-		readSome(t, s, in.o.Kind.Stream("1"), in.o.Kind.Group("1"), "dead-0", 5)
+		readSome(t, s, in.opts.Kind.Stream("1"), in.opts.Kind.Group("1"), "dead-0", 5)
 		require.NoError(t, s.client.HSet(ctx, "millrace:instances", "dead", time.Now().UnixMilli()).Err())
 		plain := s.prefix + ":plain"
 		require.NoError(t, s.client.XGroupCreateMkStream(ctx, plain, "g", "0").Err())
@@ -118,7 +118,7 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		in.open(t, pipeline.Flow{}, nil)
 		require.Equal(t, "plain", <-handled)
 		redistest.Eventually(t, "everything is handled, what the dead instance held too", func() bool { return len(in.done()) == 10 })
-		redistest.Eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(ctx, in.o.Kind.Stream("1")).Val() == 0 })
+		redistest.Eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(ctx, in.opts.Kind.Stream("1")).Val() == 0 })
 		alive, err := redis.Alive(ctx, s.client, "test", "dead")
 		require.NoError(t, err)
 		require.Equal(t, map[string]bool{"test": true, "dead": false}, alive)

@@ -22,7 +22,7 @@ func reclaimFor(t *testing.T, in *instance, gone func(instance string) bool) {
 	c := reclaim.DefaultConfig()
 	c.Interval, c.DeadCheck, c.PresenceTimeout = 20*time.Millisecond, 10*time.Millisecond, 30*time.Millisecond
 	r := reclaim.NewReclaimer(reclaim.Options{
-		Config: c, Instance: in.o.Instance, Targets: []reclaim.Target{in.ReclaimTarget()}, Logger: in.Manager.log,
+		Config: c, Instance: in.opts.Instance, Targets: []reclaim.Target{in.ReclaimTarget()}, Logger: in.Manager.log,
 		Alive: func(_ context.Context, instances ...string) (map[string]bool, error) {
 			out := map[string]bool{}
 			for _, i := range instances {
@@ -69,7 +69,7 @@ func TestOneInstanceDrainsWhileAnotherWorks(t *testing.T) {
 		redistest.Eventually(t, "both work", func() bool { return len(a.done()) > 5 && len(b.done()) > 5 })
 		a.close()
 		drained.Store(true)
-		stream, group := a.o.Kind.Stream("1"), a.o.Kind.Group("1")
+		stream, group := a.opts.Kind.Stream("1"), a.opts.Kind.Group("1")
 		stopped := len(a.done())
 		if st, err := b.Inspect(t.Context(), "1"); err == nil && !st.Drained {
 			require.Contains(t, consumers(t, s, stream, group), "b-0", "B goes on")
@@ -115,7 +115,7 @@ func TestAKilledInstanceIsHealedWithoutWaitingForMinIdle(t *testing.T) {
 		b.open(t, pipeline.Flow{}, briefly)
 		reclaimFor(t, b, func(name string) bool { return name == "a" })
 		redistest.Eventually(t, "everything handled", func() bool { return len(merge(a, b)) == 150 })
-		stream := a.o.Kind.Stream("1")
+		stream := a.opts.Kind.Stream("1")
 		redistest.Eventually(t, "nothing left", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
 	})
 }
@@ -132,7 +132,7 @@ func TestReclaimTargetLeavesPausedStreamsOut(t *testing.T) {
 	active.set(Activation{ID: "2", Paused: true})
 	redistest.Eventually(t, "one", func() bool { return len(target.Streams()) == 1 })
 	st := target.Streams()[0]
-	require.Equal(t, in.o.Kind.Stream("1"), st.Name)
+	require.Equal(t, in.opts.Kind.Stream("1"), st.Name)
 	require.Equal(t, "POINT", st.Shard)
 	require.Equal(t, "a-0", st.Consumer)
 	require.Equal(t, MetaKey(st.Name), st.Meta)

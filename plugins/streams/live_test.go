@@ -50,7 +50,7 @@ func TestAStreamIsStartedOnceAndHandled(t *testing.T) {
 		in.open(t, pipeline.Flow{}, nil)
 		require.NoError(t, in.start(t.Context(), "1", 1000))
 		require.True(t, in.isRunning("1"))
-		stream, group := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
+		stream, group := in.opts.Kind.Stream("1"), in.opts.Kind.Group("1")
 		groups, err := s.client.XInfoGroups(t.Context(), stream).Result()
 		require.NoError(t, err)
 		require.Len(t, groups, 1)
@@ -82,7 +82,7 @@ func TestAStopEndsTheReadingAndKeepsTheStream(t *testing.T) {
 		require.NoError(t, in.stop(t.Context(), "1"))
 		require.NoError(t, in.stop(t.Context(), "1"), "a second stop does nothing")
 		require.False(t, in.isRunning("1"))
-		stream, group := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
+		stream, group := in.opts.Kind.Stream("1"), in.opts.Kind.Group("1")
 		require.Empty(t, consumers(t, s, stream, group), "its own reader is removed")
 		enqueue(t, in.Manager, "1", 5, 1)
 		st, err := in.Inspect(t.Context(), "1")
@@ -129,7 +129,7 @@ func TestAShutdownFinishesWhatIsInFlight(t *testing.T) {
 		require.NoError(t, in.sub.Drain(t.Context()), "a second drain is no error")
 		require.ErrorIs(t, in.sub.(*subscription).startLocked(t.Context(), Activation{ID: "1"}), context.Canceled)
 		for id := int64(1); id <= 2; id++ {
-			stream, group := in.o.Kind.Stream(fmt.Sprint(id)), in.o.Kind.Group(fmt.Sprint(id))
+			stream, group := in.opts.Kind.Stream(fmt.Sprint(id)), in.opts.Kind.Group(fmt.Sprint(id))
 			require.Zero(t, pending(s, stream, group), "acknowledged before the end")
 			require.Empty(t, consumers(t, s, stream, group))
 			require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val(), "the stream stays")
@@ -156,7 +156,7 @@ func TestTheLongestHoldOfTheRoute(t *testing.T) {
 				enqueue(t, in.Manager, "1", 0, 1)
 				redistest.Eventually(t, "no sign of life", func() bool {
 					idle, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{
-						Stream: in.o.Kind.Stream("1"), Group: in.o.Kind.Group("1"), Idle: c.MinIdle, Start: "-", End: "+", Count: 1,
+						Stream: in.opts.Kind.Stream("1"), Group: in.opts.Kind.Group("1"), Idle: c.MinIdle, Start: "-", End: "+", Count: 1,
 					}).Result()
 					return err == nil && len(idle) == 1
 				})
@@ -184,8 +184,8 @@ func TestDrainIsBounded(t *testing.T) {
 		start := time.Now()
 		require.ErrorContains(t, in.sub.Close(), "drain")
 		require.Less(t, time.Since(start), 30*time.Second)
-		require.Equal(t, int64(1), pending(s, in.o.Kind.Stream("1"), in.o.Kind.Group("1")), "nothing is lost")
-		require.Equal(t, []string{"a-0"}, consumers(t, s, in.o.Kind.Stream("1"), in.o.Kind.Group("1")), "a reader that holds something stays")
+		require.Equal(t, int64(1), pending(s, in.opts.Kind.Stream("1"), in.opts.Kind.Group("1")), "nothing is lost")
+		require.Equal(t, []string{"a-0"}, consumers(t, s, in.opts.Kind.Stream("1"), in.opts.Kind.Group("1")), "a reader that holds something stays")
 		free()
 		in.wait.Wait()
 	})
@@ -204,7 +204,7 @@ func TestAnIdleStreamIsStoppedAndStartedAgain(t *testing.T) {
 		redistest.Eventually(t, "both stopped", func() bool { return len(in.running()) == 0 })
 		require.GreaterOrEqual(t, time.Since(begin), quick().IdleTimeout)
 		for id := int64(1); id <= 2; id++ {
-			stream := in.o.Kind.Stream(fmt.Sprint(id))
+			stream := in.opts.Kind.Stream(fmt.Sprint(id))
 			require.Zero(t, s.client.Exists(t.Context(), stream, MetaKey(stream)).Val())
 			require.False(t, active.has(fmt.Sprint(id)))
 		}
@@ -250,9 +250,9 @@ func TestAMessageInFlightIsNotIdleEvenWhenAcked(t *testing.T) {
 		t.Cleanup(free)
 		enqueue(t, in.Manager, "1", 0, 1)
 		redistest.Eventually(t, "in flight", func() bool { return in.inFlight.Load() == 1 })
-		ids, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: in.o.Kind.Stream("1"), Group: in.o.Kind.Group("1"), Start: "-", End: "+", Count: 1}).Result()
+		ids, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: in.opts.Kind.Stream("1"), Group: in.opts.Kind.Group("1"), Start: "-", End: "+", Count: 1}).Result()
 		require.NoError(t, err)
-		require.NoError(t, s.client.XAck(t.Context(), in.o.Kind.Stream("1"), in.o.Kind.Group("1"), ids[0].ID).Err())
+		require.NoError(t, s.client.XAck(t.Context(), in.opts.Kind.Stream("1"), in.opts.Kind.Group("1"), ids[0].ID).Err())
 		require.Never(t, func() bool { return !active.has("1") }, 3*quick().IdleTimeout, 10*time.Millisecond)
 		free()
 		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning("1") })

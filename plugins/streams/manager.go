@@ -91,8 +91,8 @@ type Options struct {
 // Ensure, Inspect, Statuses and Sweep need only Redis, and work while the Source is not open. All
 // methods are safe for concurrent use.
 type Manager struct {
-	o   Options // the defaults applied
-	log *slog.Logger
+	opts Options // the defaults applied
+	log  *slog.Logger
 
 	scripts  scripts
 	full     fullStreams
@@ -133,7 +133,7 @@ func NewManager(o Options) *Manager {
 	}
 	o.Metrics.initialize(o.Kind.Type)
 	return &Manager{
-		o:        o,
+		opts:     o,
 		log:      o.Logger.With(slog.String("kind", o.Kind.Type)),
 		scripts:  newScripts(),
 		enqueues: make(chan struct{}, batchCalls),
@@ -146,7 +146,7 @@ func NewManager(o Options) *Manager {
 }
 
 // Kind returns what the Manager was built for.
-func (m *Manager) Kind() Kind { return m.o.Kind }
+func (m *Manager) Kind() Kind { return m.opts.Kind }
 
 // Source returns all active streams of the kind as one source. It can be opened once at a time.
 func (m *Manager) Source() pipeline.Source { return source{m} }

@@ -16,7 +16,7 @@ const ownersTogether = 500
 // ours returns the ids whose streams do not belong to another deployment, and how many do. The
 // latter are logged.
 func (m *Manager) ours(ctx context.Context, ids []string) (own []string, foreign int, err error) {
-	if m.o.Owner() == "" {
+	if m.opts.Owner() == "" {
 		return ids, 0, nil
 	}
 	for len(ids) > 0 {
@@ -24,9 +24,9 @@ func (m *Manager) ours(ctx context.Context, ids []string) (own []string, foreign
 		ids = ids[len(part):]
 		owners := make([]*redis.StringCmd, len(part))
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
-		_, _ = m.o.Client().Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		_, _ = m.opts.Client().Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for i, id := range part {
-				owners[i] = pipe.HGet(ctx, MetaKey(m.o.Kind.Stream(id)), "owner")
+				owners[i] = pipe.HGet(ctx, MetaKey(m.opts.Kind.Stream(id)), "owner")
 			}
 			return nil
 		}) // each command has its own error
@@ -37,12 +37,12 @@ func (m *Manager) ours(ctx context.Context, ids []string) (own []string, foreign
 				return nil, 0, err
 			}
 			switch owner {
-			case "", m.o.Owner():
+			case "", m.opts.Owner():
 				own = append(own, part[i])
 			default:
 				foreign++
 				m.sampler.Warn(m.log, "streams of another deployment have this deployment's prefix, they are left alone",
-					slog.String(logs.Stream, m.o.Kind.Stream(part[i])), slog.String("owner", owner))
+					slog.String(logs.Stream, m.opts.Kind.Stream(part[i])), slog.String("owner", owner))
 			}
 		}
 	}
@@ -69,5 +69,5 @@ func (s *subscription) countForeign(wanted map[string]Activation) {
 			delete(s.foreign, id)
 		}
 	}
-	s.m.o.Metrics.foreign(s.m.o.Kind.Type, true, len(s.foreign))
+	s.m.opts.Metrics.foreign(s.m.opts.Kind.Type, true, len(s.foreign))
 }

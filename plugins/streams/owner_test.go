@@ -34,7 +34,7 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 		ours, theirs := deployment(t, s, "ours", newActiveSet("1", "2"), still()), deployment(t, s, "theirs", newActiveSet("1"), still())
 		require.NoError(t, theirs.Ensure(ctx, "1"))
 		enqueue(t, theirs.Manager, "1", 0, 3)
-		stream := theirs.o.Kind.Stream("1")
+		stream := theirs.opts.Kind.Stream("1")
 
 		_, err := ours.Enqueue(ctx, "1", newEntry("x"))
 		require.ErrorIs(t, err, ErrForeign)
@@ -45,7 +45,7 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 		_, err = ours.cleanUp(ctx, "1")
 		require.ErrorIs(t, err, ErrForeign)
 		require.False(t, ours.Decommission(ctx, "1"))
-		require.NoError(t, ours.o.Activations.Activate(ctx, "1"))
+		require.NoError(t, ours.opts.Activations.Activate(ctx, "1"))
 		require.EqualValues(t, 3, s.client.XLen(ctx, stream).Val())
 		require.Equal(t, 1, ours.log.Count("a stream belongs to another deployment"))
 		require.Positive(t, ours.log.Count("owner=theirs"))
@@ -56,22 +56,22 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 
 		// The sweep skips it, and finds the other orphan.
 		require.NoError(t, theirs.Ensure(ctx, "3"))
-		require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: ours.o.Kind.Stream("4"), Values: []any{"message", "x"}}).Err())
+		require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: ours.opts.Kind.Stream("4"), Values: []any{"message", "x"}}).Err())
 		var found []string
 		require.NoError(t, ours.Sweep(ctx, 0, func(_ context.Context, id string) error { found = append(found, id); return nil }))
 		require.Equal(t, []string{"4"}, found)
-		require.InDelta(t, 1, testutil.ToFloat64(ours.o.Metrics.foreigns.WithLabelValues("POINT", "false")), 0)
+		require.InDelta(t, 1, testutil.ToFloat64(ours.opts.Metrics.foreigns.WithLabelValues("POINT", "false")), 0)
 
 		// Its own readers read it; ours read the other stream.
 		ours.open(t, pipeline.Flow{}, nil)
 		enqueue(t, ours.Manager, "2", 10, 1)
 		redistest.Eventually(t, "the other stream is read", func() bool { return len(ours.done()) == 1 })
 		redistest.Eventually(t, "it is counted", func() bool {
-			return testutil.ToFloat64(ours.o.Metrics.foreigns.WithLabelValues("POINT", "true")) == 1
+			return testutil.ToFloat64(ours.opts.Metrics.foreigns.WithLabelValues("POINT", "true")) == 1
 		})
-		require.Zero(t, testutil.ToFloat64(ours.o.Metrics.failures.WithLabelValues("POINT", "start")))
+		require.Zero(t, testutil.ToFloat64(ours.opts.Metrics.failures.WithLabelValues("POINT", "start")))
 		require.False(t, ours.isRunning("1"))
-		require.Empty(t, s.client.XInfoConsumers(ctx, stream, theirs.o.Kind.Group("1")).Val())
+		require.Empty(t, s.client.XInfoConsumers(ctx, stream, theirs.opts.Kind.Group("1")).Val())
 		theirs.open(t, pipeline.Flow{}, nil)
 		redistest.Eventually(t, "all are handled there", func() bool { return len(theirs.done()) == 3 })
 
@@ -81,7 +81,7 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 		redistest.Eventually(t, "it starts here", func() bool { return ours.isRunning("1") })
 		require.Equal(t, "ours", s.client.HGet(ctx, MetaKey(stream), "owner").Val())
 		redistest.Eventually(t, "it no longer counts", func() bool {
-			return testutil.ToFloat64(ours.o.Metrics.foreigns.WithLabelValues("POINT", "true")) == 0
+			return testutil.ToFloat64(ours.opts.Metrics.foreigns.WithLabelValues("POINT", "true")) == 0
 		})
 	})
 }
@@ -93,7 +93,7 @@ func TestAStreamWithoutAnOwnerIsAdoptedOnce(t *testing.T) {
 		ctx := t.Context()
 		before := newInstance(t, s, "before", newActiveSet(), still()) // a version without owners
 		a, b := deployment(t, s, "a", newActiveSet(), still()), deployment(t, s, "b", newActiveSet(), still())
-		owner := func(id string) string { return s.client.HGet(ctx, MetaKey(a.o.Kind.Stream(id)), "owner").Val() }
+		owner := func(id string) string { return s.client.HGet(ctx, MetaKey(a.opts.Kind.Stream(id)), "owner").Val() }
 		for id, adopt := range map[string]func(*instance, string) error{
 			"1": func(in *instance, id string) error { return in.Ensure(ctx, id) },
 			"2": func(in *instance, id string) error { _, err := in.Enqueue(ctx, id, newEntry("x")); return err },
@@ -114,7 +114,7 @@ func TestAStreamWithoutAnOwnerIsAdoptedOnce(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, st.Incarnation, again.Incarnation, "adopting loses nothing")
 
-			require.NoError(t, s.client.Del(ctx, a.o.Kind.Stream(id)).Err())
+			require.NoError(t, s.client.Del(ctx, a.opts.Kind.Stream(id)).Err())
 			require.ErrorIs(t, b.Ensure(ctx, id), ErrForeign, "its owner makes it again")
 			require.NoError(t, a.Ensure(ctx, id))
 			require.Equal(t, "a", owner(id))
@@ -133,11 +133,11 @@ func TestAReaderLeavesAStreamThatChangedItsOwner(t *testing.T) {
 		redistest.Eventually(t, "it runs", func() bool { return in.isRunning("1") })
 		enqueue(t, in.Manager, "1", 0, 1)
 		redistest.Eventually(t, "one is in flight", func() bool { return in.inFlight.Load() == 1 })
-		require.NoError(t, s.client.HSet(ctx, MetaKey(in.o.Kind.Stream("1")), "owner", "theirs").Err())
+		require.NoError(t, s.client.HSet(ctx, MetaKey(in.opts.Kind.Stream("1")), "owner", "theirs").Err())
 		close(release)
 		redistest.Eventually(t, "it is not read any more", func() bool { return !in.isRunning("1") })
 		redistest.Eventually(t, "and not started again", func() bool {
-			return testutil.ToFloat64(in.o.Metrics.foreigns.WithLabelValues("POINT", "true")) == 1
+			return testutil.ToFloat64(in.opts.Metrics.foreigns.WithLabelValues("POINT", "true")) == 1
 		})
 		redistest.Eventually(t, "what was in flight is finished", func() bool { return len(in.done()) == 1 })
 	})
@@ -172,7 +172,7 @@ func TestADrainBoundsWhatTheControlLoopHasStarted(t *testing.T) {
 	c.StopTimeout = time.Millisecond
 	in := newInstance(t, s, "a", newActiveSet("1"), c)
 	started, ended := make(chan struct{}), make(chan error, 1)
-	in.o.Created = func(ctx context.Context, _, _ string) error {
+	in.opts.Created = func(ctx context.Context, _, _ string) error {
 		close(started)
 		<-ctx.Done()
 		ended <- ctx.Err()
@@ -191,7 +191,7 @@ func TestNoHandlerStartsBeforeTheFence(t *testing.T) {
 		var calls atomic.Int64
 		in := newInstance(t, s, "a", newActiveSet("1"), still())
 		fenced.Store(true)
-		in.o.Fence = func() time.Time {
+		in.opts.Fence = func() time.Time {
 			calls.Add(1)
 			if fenced.Load() {
 				return time.Now().Add(time.Hour)

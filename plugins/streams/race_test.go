@@ -115,7 +115,7 @@ func newCast(t *testing.T, s server, actors int) *cast {
 func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	ctx := context.Background()
 	watch := c.actors[0]
-	stream := watch.o.Kind.Stream("1")
+	stream := watch.opts.Kind.Stream("1")
 	require.NoError(t, c.s.client.Del(ctx, stream, MetaKey(stream)).Err())
 	c.active.set(Activation{ID: "1"})
 	require.NoError(t, watch.Ensure(ctx, "1"))
@@ -129,14 +129,14 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	for i, m := range c.actors {
 		step := func() { st.step(i) }
 		c.hooks[i].set(func(redis.Cmder) error { step(); return nil }, nil)
-		m.o.Activations = stepped{c.active, step}
+		m.opts.Activations = stepped{c.active, step}
 		if i%2 == 0 {
 			acts = append(acts, func() { m.decommission(ctx, "1") })
 			continue
 		}
 		acts = append(acts, func() {
 			if c.feeds {
-				if err := errors.Join(m.o.Activations.Activate(ctx, "1"), m.Ensure(ctx, "1")); err != nil {
+				if err := errors.Join(m.opts.Activations.Activate(ctx, "1"), m.Ensure(ctx, "1")); err != nil {
 					failed = err
 				}
 			}
@@ -150,7 +150,7 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	order := st.play(acts, choose)
 	for i, h := range c.hooks {
 		h.set(nil, nil)
-		c.actors[i].o.Activations = c.active
+		c.actors[i].opts.Activations = c.active
 	}
 	require.NoError(t, failed)
 	n := c.s.client.XLen(ctx, stream).Val()

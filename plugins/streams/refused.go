@@ -43,7 +43,7 @@ func (m *Manager) refusal(id string, err error) error {
 	if !poll.IsReply(err) || errors.Is(err, ErrRefused) {
 		return err
 	}
-	stream := slog.String(logs.Stream, m.o.Kind.Stream(id))
+	stream := slog.String(logs.Stream, m.opts.Kind.Stream(id))
 	if owner, foreign := strings.CutPrefix(err.Error(), foreignReply); foreign {
 		m.sampler.Warn(m.log, "a stream belongs to another deployment, it is not read here and its work waits", stream, slog.String("owner", owner))
 		return fmt.Errorf("%w: %s", ErrForeign, owner)
@@ -52,7 +52,7 @@ func (m *Manager) refusal(id string, err error) error {
 		if !strings.Contains(err.Error(), text) {
 			continue
 		}
-		m.o.Metrics.refused(m.o.Kind.Type)
+		m.opts.Metrics.refused(m.opts.Kind.Type)
 		m.sampler.Warn(m.log, "redis refuses a stream's key, its work waits; other streams are not affected", stream, logs.Err(err))
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}

@@ -25,22 +25,22 @@ func TestAKeyThatIsNoStream(t *testing.T) {
 		active := newActiveSet("1", "2")
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
-		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream("1"), "x", 0).Err())
-		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream("3"), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, in.opts.Kind.Stream("1"), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, in.opts.Kind.Stream("3"), "x", 0).Err())
 		for _, id := range []string{"1", "3"} {
 			_, err := in.Enqueue(ctx, fmt.Sprint(id), newEntry("x"))
 			require.ErrorIs(t, err, ErrRefused)
 			require.ErrorIs(t, in.Ensure(ctx, fmt.Sprint(id)), ErrRefused)
 		}
 		require.NoError(t, in.Ensure(ctx, "4"))
-		require.NoError(t, s.client.Set(ctx, MetaKey(in.o.Kind.Stream("4")), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, MetaKey(in.opts.Kind.Stream("4")), "x", 0).Err())
 		require.ErrorIs(t, in.Ensure(ctx, "4"), ErrRefused, "the companion counts too")
 		in.open(t, pipeline.Flow{}, nil)
 		redistest.Eventually(t, "the start is tried again and again", func() bool {
-			return testutil.ToFloat64(in.o.Metrics.failures.WithLabelValues("POINT", "start")) >= 5
+			return testutil.ToFloat64(in.opts.Metrics.failures.WithLabelValues("POINT", "start")) >= 5
 		})
 		require.Equal(t, 1, in.log.Count("stream not started"))
-		require.Equal(t, 1, in.log.Count("redis refuses a stream's key, its work waits; other streams are not affected\" kind=POINT stream="+in.o.Kind.Stream("1")))
+		require.Equal(t, 1, in.log.Count("redis refuses a stream's key, its work waits; other streams are not affected\" kind=POINT stream="+in.opts.Kind.Stream("1")))
 		require.NoError(t, in.Sweep(ctx, 0, func(_ context.Context, id string) error {
 			require.NotEqual(t, "3", id, "a string is no orphan")
 			return nil
@@ -50,7 +50,7 @@ func TestAKeyThatIsNoStream(t *testing.T) {
 		require.Equal(t, Added, out)
 		redistest.Eventually(t, "the other stream is read", func() bool { return len(in.done()) == 1 })
 
-		require.NoError(t, s.client.Del(ctx, in.o.Kind.Stream("1")).Err())
+		require.NoError(t, s.client.Del(ctx, in.opts.Kind.Stream("1")).Err())
 		redistest.Eventually(t, "the stream starts when its key is free", func() bool { return in.isRunning("1") })
 	})
 }
@@ -100,7 +100,7 @@ func TestOneLineForAllStreams(t *testing.T) {
 
 		var found redis.Delays
 		for id := range int64(1000) {
-			found.Note(m.o.Kind.Stream(fmt.Sprint(id)), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
+			found.Note(m.opts.Kind.Stream(fmt.Sprint(id)), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
 		}
 		m.delayed(&found)
 		m.delayed(&found)
@@ -131,7 +131,7 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
 		calls, admitted := 0, false
-		in.o.Admit = func(ctx context.Context, id string) (bool, error) {
+		in.opts.Admit = func(ctx context.Context, id string) (bool, error) {
 			calls++
 			if !admitted {
 				return false, nil
@@ -144,7 +144,7 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 			require.Equal(t, Full, out)
 		}
 		require.Less(t, calls, 20)
-		require.Zero(t, s.client.Exists(ctx, in.o.Kind.Stream("1"), MetaKey(in.o.Kind.Stream("1"))).Val())
+		require.Zero(t, s.client.Exists(ctx, in.opts.Kind.Stream("1"), MetaKey(in.opts.Kind.Stream("1"))).Val())
 		require.False(t, active.has("1"))
 
 		admitted = true

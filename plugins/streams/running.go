@@ -64,7 +64,7 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 	}
 	s.running[a.ID] = r
 	delete(s.cleanups, a.ID)
-	s.m.o.Metrics.started(s.m.o.Kind.Type, r.slots)
+	s.m.opts.Metrics.started(s.m.opts.Kind.Type, r.slots)
 	s.mu.Unlock()
 	r.reader.Start()
 	s.m.log.InfoContext(ctx, "stream started", slog.String(logs.Stream, r.stream), slog.Int("slots", r.slots))
@@ -72,13 +72,13 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 }
 
 func (s *subscription) newRunning(a Activation) *running {
-	m, c, d := s.m, s.m.o.Config(), poll.DefaultConfig()
+	m, c, d := s.m, s.m.opts.Config(), poll.DefaultConfig()
 	r := &running{
-		id: a.ID, stream: m.o.Kind.Stream(a.ID), group: m.o.Kind.Group(a.ID),
-		consumer: m.o.Instance + "-0", since: time.Now(), inFlight: m.inFlight.watch(m.o.Kind.Stream(a.ID), true),
+		id: a.ID, stream: m.opts.Kind.Stream(a.ID), group: m.opts.Kind.Group(a.ID),
+		consumer: m.opts.Instance + "-0", since: time.Now(), inFlight: m.inFlight.watch(m.opts.Kind.Stream(a.ID), true),
 		state: state{total: a.TotalCount, slots: s.slots(c, a.TotalCount), paused: a.Paused},
 	}
-	r.reader = poll.NewReader(m.o.Client(), poll.Options{
+	r.reader = poll.NewReader(m.opts.Client(), poll.Options{
 		Config: poll.Config{
 			Concurrency: r.slots, BatchSize: c.BatchSize,
 			PollInterval: c.PollInterval, InitialPollInterval: c.InitialPollInterval,
@@ -87,9 +87,9 @@ func (s *subscription) newRunning(a Activation) *running {
 		},
 		Stream: r.stream, Group: r.group, Consumer: r.consumer,
 		LongestHandlerHold: longestHandlerHold(c, s.flow),
-		Scheduler:          &s.polls, Gate: s.gate, Fence: m.o.Fence, Ahead: m.o.Ahead,
+		Scheduler:          &s.polls, Gate: s.gate, Fence: m.opts.Fence, Ahead: m.opts.Ahead,
 		Absent: func(ctx context.Context) (bool, error) { return s.absent(ctx, a.ID) },
-	}, s.entries, m.log, m.o.ReaderMetrics)
+	}, s.entries, m.log, m.opts.ReaderMetrics)
 	if a.Paused {
 		r.reader.SetPaused(true)
 	}
@@ -123,8 +123,8 @@ func (s *subscription) absent(ctx context.Context, id string) (again bool, err e
 	}
 	for _, a := range active {
 		if a.ID == id {
-			s.m.o.Metrics.lost(s.m.o.Kind.Type)
-			s.m.log.WarnContext(ctx, "stream is gone but active, created again", slog.String(logs.Stream, s.m.o.Kind.Stream(id)))
+			s.m.opts.Metrics.lost(s.m.opts.Kind.Type)
+			s.m.log.WarnContext(ctx, "stream is gone but active, created again", slog.String(logs.Stream, s.m.opts.Kind.Stream(id)))
 			if _, err := s.m.create(ctx, id); !errors.Is(err, ErrForeign) {
 				return true, err
 			}
@@ -140,10 +140,10 @@ func (s *subscription) apply(r *running, a Activation) {
 	defer s.mu.Unlock()
 	slots := r.slots
 	if a.TotalCount > 0 {
-		r.total, slots = a.TotalCount, s.slots(s.m.o.Config(), a.TotalCount)
+		r.total, slots = a.TotalCount, s.slots(s.m.opts.Config(), a.TotalCount)
 	}
 	if slots != r.slots {
-		s.m.o.Metrics.resized(s.m.o.Kind.Type, slots-r.slots)
+		s.m.opts.Metrics.resized(s.m.opts.Kind.Type, slots-r.slots)
 		s.m.log.Info("stream resized", slog.String(logs.Stream, r.stream), slog.Int("from", r.slots), slog.Int("slots", slots))
 		r.slots = slots
 		r.reader.Resize(slots)
@@ -171,7 +171,7 @@ func (s *subscription) stop(ctx context.Context, id string, why string) error {
 
 // stopLocked needs the lock of r.id.
 func (s *subscription) stopLocked(ctx context.Context, r *running, why string) error {
-	ctx, cancel := context.WithTimeout(ctx, s.m.o.Config().StopTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.m.opts.Config().StopTimeout)
 	defer cancel()
 	err := r.reader.Drain(ctx)
 	s.remove(ctx, r, why)
@@ -187,7 +187,7 @@ func (s *subscription) remove(ctx context.Context, r *running, why string) {
 	s.mu.Lock()
 	if s.running[r.id] == r {
 		delete(s.running, r.id)
-		s.m.o.Metrics.stopped(s.m.o.Kind.Type, why, r.slots)
+		s.m.opts.Metrics.stopped(s.m.opts.Kind.Type, why, r.slots)
 	}
 	s.mu.Unlock()
 	s.m.inFlight.watch(r.stream, false)
@@ -195,7 +195,7 @@ func (s *subscription) remove(ctx context.Context, r *running, why string) {
 	// a line.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := s.m.o.Client().HDel(ctx, MetaKey(r.stream), s.m.statusField()).Err(); err != nil {
+	if err := s.m.opts.Client().HDel(ctx, MetaKey(r.stream), s.m.statusField()).Err(); err != nil {
 		s.m.log.DebugContext(ctx, "status not removed", slog.String(logs.Stream, r.stream), logs.Err(err))
 	}
 	s.m.log.Info("stream stopped", slog.String(logs.Stream, r.stream), slog.String("reason", why))

@@ -34,7 +34,7 @@ func TestEnqueueScript(t *testing.T) {
 		c.MaxLen = 5
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		ctx := t.Context()
-		stream, group := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
+		stream, group := in.opts.Kind.Stream("1"), in.opts.Kind.Group("1")
 
 		n, err := in.add(ctx, "1", entries(0, 1))
 		require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestWireFormat(t *testing.T) {
 		out, err := in.Enqueue(t.Context(), "1", e)
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
-		raw, err := s.client.Do(t.Context(), "XRANGE", in.o.Kind.Stream("1"), "-", "+").Slice()
+		raw, err := s.client.Do(t.Context(), "XRANGE", in.opts.Kind.Stream("1"), "-", "+").Slice()
 		require.NoError(t, err)
 		require.Equal(t, []any{"key", "777", "message", `{"a":"ü\u0000"}`, "uuid", "id-1", "headers", `{"x":"1"}`}, raw[0].([]any)[1])
 	})
@@ -89,7 +89,7 @@ func TestCreateScriptRenewsTheIncarnationOnlyWhenSomethingWasLost(t *testing.T) 
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
-		stream, group := in.o.Kind.Stream("7"), in.o.Kind.Group("7")
+		stream, group := in.opts.Kind.Stream("7"), in.opts.Kind.Group("7")
 		token := func() string {
 			require.NoError(t, in.Ensure(ctx, "7"))
 			st, err := in.Inspect(ctx, "7")
@@ -120,13 +120,13 @@ func TestCreateScriptRenewsTheIncarnationOnlyWhenSomethingWasLost(t *testing.T) 
 		require.NoError(t, s.client.Del(ctx, MetaKey(stream)).Err())
 		require.NotEqual(t, fourth, token(), "only meta lost")
 
-		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream("8"), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, in.opts.Kind.Stream("8"), "x", 0).Err())
 		require.ErrorContains(t, in.Ensure(ctx, "8"), "WRONGTYPE", "any other error than BUSYGROUP is one")
 	})
 }
 
 func visitOnce(t require.TestingT, in *instance, id string) visited {
-	stream := in.o.Kind.Stream(id)
+	stream := in.opts.Kind.Stream(id)
 	got, err := parseVisited(in.scripts.visit.Run(context.Background(), in.client, []string{stream, MetaKey(stream)}, append(in.args(id), in.statusField(), "{}")...).Result())
 	require.NoError(t, err)
 	return got
@@ -138,7 +138,7 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		c.IdleTimeout = 80 * time.Millisecond
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		ctx := t.Context()
-		stream, group := in.o.Kind.Stream("1"), in.o.Kind.Group("1")
+		stream, group := in.opts.Kind.Stream("1"), in.opts.Kind.Group("1")
 		clean := func() int {
 			answer, err := in.cleanUp(ctx, "1")
 			require.NoError(t, err)
@@ -196,10 +196,10 @@ func TestDrainedDespiteADeletedTail(t *testing.T) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
 		require.NoError(t, in.Ensure(ctx, "1"))
-		id, err := s.client.XAdd(ctx, &goredis.XAddArgs{Stream: in.o.Kind.Stream("1"), Values: []any{"message", "x"}}).Result()
+		id, err := s.client.XAdd(ctx, &goredis.XAddArgs{Stream: in.opts.Kind.Stream("1"), Values: []any{"message", "x"}}).Result()
 		require.NoError(t, err)
 		require.False(t, visitOnce(t, in, "1").drained)
-		require.NoError(t, s.client.XDel(ctx, in.o.Kind.Stream("1"), id).Err())
+		require.NoError(t, s.client.XDel(ctx, in.opts.Kind.Stream("1"), id).Err())
 		require.True(t, visitOnce(t, in, "1").drained)
 	})
 }
@@ -209,8 +209,8 @@ func TestTrimComparesIDsExactly(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
-		stream := in.o.Kind.Stream("1")
-		own := in.o.Kind.Group("1")
+		stream := in.opts.Kind.Stream("1")
+		own := in.opts.Kind.Group("1")
 		ids := []string{"9-9", "9-10", "10-2", "9007199254740993-1", "9007199254740993-18446744073709551613", "9007199254740993-18446744073709551614"}
 		for _, id := range ids {
 			require.NoError(t, s.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, ID: id, Values: []any{"message", id}}).Err())
@@ -240,7 +240,7 @@ func TestTrimNeverRemovesUnreadOrPending(t *testing.T) {
 		run := int64(0)
 		rapid.Check(t, func(t *rapid.T) {
 			run++
-			stream, main := in.o.Kind.Stream(fmt.Sprint(run)), in.o.Kind.Group(fmt.Sprint(run))
+			stream, main := in.opts.Kind.Stream(fmt.Sprint(run)), in.opts.Kind.Group(fmt.Sprint(run))
 			require.NoError(t, in.Ensure(ctx, fmt.Sprint(run)))
 			defer s.client.Del(ctx, stream, MetaKey(stream))
 			added := map[string]bool{}            // ids, removed ones included

@@ -20,13 +20,13 @@ type source struct{ m *Manager }
 
 // Describe works offline.
 func (s source) Describe() pipeline.Endpoint {
-	return pipeline.Endpoint{Kind: "elastic-streams", Name: s.m.o.Kind.StreamPrefix + "<id>", Group: s.m.o.Kind.GroupPrefix + "<id>"}
+	return pipeline.Endpoint{Kind: "elastic-streams", Name: s.m.opts.Kind.StreamPrefix + "<id>", Group: s.m.opts.Kind.GroupPrefix + "<id>"}
 }
 
 // Backlog implements operate.Measured: all streams of the kind that exist, together and one by one. A foreign
 // deployment's streams of the same kind are among them.
 func (s source) Backlog(ctx context.Context) (operate.Backlog, error) {
-	o := s.m.o
+	o := s.m.opts
 	c := o.Client()
 	if o.Connect != nil {
 		connected, closeIt, err := o.Connect(ctx)
@@ -53,7 +53,7 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 	if f.Order != pipeline.OrderNone {
 		return nil, fmt.Errorf("streams: elastic streams can't keep the order %q", f.Order)
 	}
-	if err := m.o.Config().Validate(); err != nil {
+	if err := m.opts.Config().Validate(); err != nil {
 		return nil, fmt.Errorf("streams: %w", err)
 	}
 	m.mu.Lock()
@@ -69,7 +69,7 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 		foreign:  map[string]struct{}{},
 		locks:    mutexes{m: map[string]*keyLock{}},
 	}
-	sub.Life = pipeline.NewLife(m.o.Config().StopTimeout, sub.run)
+	sub.Life = pipeline.NewLife(m.opts.Config().StopTimeout, sub.run)
 	sub.work, sub.endWork = context.WithCancel(context.Background())
 	sub.entries = sub.Out
 	if f.MaxInFlight > 0 {
@@ -115,7 +115,7 @@ func (s *subscription) run(context.Context) error {
 	}
 	bounded.Go(func() { s.listen(s.Reading) })
 	s.controlLoop()
-	ctx, cancel := context.WithTimeout(context.Background(), s.m.o.Config().StopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.m.opts.Config().StopTimeout)
 	defer cancel()
 	context.AfterFunc(ctx, s.endWork)
 
@@ -176,7 +176,7 @@ func (s *subscription) bound() {
 
 // gate says whether readers may read.
 func (s *subscription) gate() bool {
-	return s.m.o.Gate() && (s.flow.Gate == nil || s.flow.Gate())
+	return s.m.opts.Gate() && (s.flow.Gate == nil || s.flow.Gate())
 }
 
 func (s *subscription) get(id string) *running {

@@ -61,7 +61,7 @@ type wireStatus struct {
 // missedVisits is after how many of its own visits that did not come an instance's status is stale.
 const missedVisits = 5
 
-func (m *Manager) statusField() string { return reclaim.InstanceField(m.o.Instance) }
+func (m *Manager) statusField() string { return reclaim.InstanceField(m.opts.Instance) }
 
 // Inspect looks at the stream of id.
 func (m *Manager) Inspect(ctx context.Context, id string) (State, error) {
@@ -90,7 +90,7 @@ func (m *Manager) Statuses(ctx context.Context, id string) ([]InstanceStatus, er
 }
 
 func (m *Manager) statuses(id string, at time.Time, meta map[string]string) []InstanceStatus {
-	stale := max(missedVisits*m.o.Config().ReconcileInterval, 10*time.Second)
+	stale := max(missedVisits*m.opts.Config().ReconcileInterval, 10*time.Second)
 	var out []InstanceStatus
 	for field, value := range meta {
 		instance, ok := reclaim.FieldInstance(field)
@@ -107,7 +107,7 @@ func (m *Manager) statuses(id string, at time.Time, meta map[string]string) []In
 			continue
 		}
 		st := InstanceStatus{
-			Instance: instance, Stream: m.o.Kind.Stream(id), Group: m.o.Kind.Group(id),
+			Instance: instance, Stream: m.opts.Kind.Stream(id), Group: m.opts.Kind.Group(id),
 			Slots: w.Slots, Paused: w.Paused, Since: time.UnixMilli(w.Since), InFlight: w.InFlight, Note: w.Note,
 		}
 		if w.Last > 0 {
@@ -121,15 +121,15 @@ func (m *Manager) statuses(id string, at time.Time, meta map[string]string) []In
 
 // inspect runs inspect.lua: the state, the server's time, the fields of meta.
 func (m *Manager) inspect(ctx context.Context, id string) (State, time.Time, map[string]string, error) {
-	stream := m.o.Kind.Stream(id)
+	stream := m.opts.Kind.Stream(id)
 	fail := func(err error) (State, time.Time, map[string]string, error) {
 		return State{}, time.Time{}, nil, fmt.Errorf("streams: inspect %s: %w", stream, err)
 	}
-	client := m.o.Client()
+	client := m.opts.Client()
 	if client == nil {
 		return fail(fmt.Errorf("%w: the client was not started", pipeline.ErrUnavailable))
 	}
-	reply, err := m.scripts.inspect.Run(ctx, client, m.keys(id), m.o.Config().groupArgs(m.o.Kind.Group(id))...).Slice()
+	reply, err := m.scripts.inspect.Run(ctx, client, m.keys(id), m.opts.Config().groupArgs(m.opts.Kind.Group(id))...).Slice()
 	if err != nil {
 		return fail(m.refusal(id, err))
 	}
@@ -152,7 +152,7 @@ func (m *Manager) inspect(ctx context.Context, id string) (State, time.Time, map
 		meta[field], _ = flat[i+1].(string)
 	}
 	st := State{Exists: n[0] == 1, Drained: n[1] == 1, Length: n[2], Pending: n[3], Delaying: delaying}
-	own := m.o.Owner()
+	own := m.opts.Owner()
 	st.Owner = meta["owner"]
 	st.Foreign = own != "" && st.Owner != "" && st.Owner != own
 	if st.Exists {

@@ -41,29 +41,29 @@ func (m *Manager) Sweep(ctx context.Context, grace time.Duration, found func(ctx
 	var present []string
 	if err := m.scan(ctx, func(keys []string) {
 		for _, key := range keys {
-			if id, ok := m.o.Kind.id(key); ok {
+			if id, ok := m.opts.Kind.id(key); ok {
 				present = append(present, id)
 			}
 		}
 	}); err != nil {
-		return fmt.Errorf("streams: sweep %s*: %w", m.o.Kind.StreamPrefix, err)
+		return fmt.Errorf("streams: sweep %s*: %w", m.opts.Kind.StreamPrefix, err)
 	}
 	// The active set is read after the scan. Read before, a stream that was created in between
 	// would look like an orphan.
 	active, err := m.active.get(ctx)
 	if err != nil {
-		return fmt.Errorf("streams: sweep %s*: read the active set: %w", m.o.Kind.StreamPrefix, err)
+		return fmt.Errorf("streams: sweep %s*: read the active set: %w", m.opts.Kind.StreamPrefix, err)
 	}
 	due, foreign, err := m.ours(ctx, m.orphans.note(present, active, grace, time.Now()))
 	if err != nil {
-		return fmt.Errorf("streams: sweep %s*: read the owners: %w", m.o.Kind.StreamPrefix, err)
+		return fmt.Errorf("streams: sweep %s*: read the owners: %w", m.opts.Kind.StreamPrefix, err)
 	}
-	m.o.Metrics.foreign(m.o.Kind.Type, false, foreign)
+	m.opts.Metrics.foreign(m.opts.Kind.Type, false, foreign)
 	for _, id := range due {
 		if err := found(ctx, id); err != nil {
-			return fmt.Errorf("streams: sweep: stream %s without activation: %w", m.o.Kind.Stream(id), err)
+			return fmt.Errorf("streams: sweep: stream %s without activation: %w", m.opts.Kind.Stream(id), err)
 		}
-		m.o.Metrics.orphan(m.o.Kind.Type)
+		m.opts.Metrics.orphan(m.opts.Kind.Type)
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func (o *orphans) note(present []string, active []Activation, grace time.Duratio
 
 // scan gives page all streams with the kind's prefix, page by page, on every master of a cluster.
 func (m *Manager) scan(ctx context.Context, page func(keys []string)) error {
-	pattern := globEscape.Replace(m.o.Kind.StreamPrefix) + "*"
+	pattern := globEscape.Replace(m.opts.Kind.StreamPrefix) + "*"
 	var mu sync.Mutex // the masters of a cluster are scanned at the same time
 	one := func(ctx context.Context, c redis.Cmdable) error {
 		var cursor uint64
@@ -122,10 +122,10 @@ func (m *Manager) scan(ctx context.Context, page func(keys []string)) error {
 			}
 		}
 	}
-	if cluster, ok := m.o.Client().(*redis.ClusterClient); ok {
+	if cluster, ok := m.opts.Client().(*redis.ClusterClient); ok {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return one(ctx, c) })
 	}
-	return one(ctx, m.o.Client())
+	return one(ctx, m.opts.Client())
 }
 
 var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

@@ -15,9 +15,9 @@ func (m *Manager) ReclaimTarget() reclaim.Target { return target{m} }
 
 type target struct{ m *Manager }
 
-func (t target) Domain() string                { return t.m.o.Kind.domain() }
-func (t target) Client() redis.UniversalClient { return t.m.o.Client() }
-func (t target) MinIdle() time.Duration        { return t.m.o.Config().MinIdle }
+func (t target) Domain() string                { return t.m.opts.Kind.domain() }
+func (t target) Client() redis.UniversalClient { return t.m.opts.Client() }
+func (t target) MinIdle() time.Duration        { return t.m.opts.Config().MinIdle }
 
 func (t target) Streams() []reclaim.Stream {
 	sub := t.m.opened()
@@ -32,7 +32,7 @@ func (t target) Streams() []reclaim.Stream {
 			continue
 		}
 		out = append(out, reclaim.Stream{
-			Shard: t.m.o.Kind.Type, Name: r.stream, Group: r.group, Consumer: r.consumer,
+			Shard: t.m.opts.Kind.Type, Name: r.stream, Group: r.group, Consumer: r.consumer,
 			Meta: MetaKey(r.stream), Reader: r.reader,
 		})
 	}

@@ -40,8 +40,8 @@ func (s *subscription) dueVisits(all []*running, wanted map[string]Activation) (
 		entries, pending := r.reader.Activity()
 		seen := activitySeen{entries: entries, state: r.state}
 		seen.inFlight, seen.last = r.inFlight.count()
-		if s.m.o.Note != nil {
-			seen.note = string(s.m.o.Note(r.id))
+		if s.m.opts.Note != nil {
+			seen.note = string(s.m.opts.Note(r.id))
 		}
 		r.changed = seen != r.seen || seen.inFlight+pending > 0
 		r.seen = seen

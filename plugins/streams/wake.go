@@ -34,7 +34,7 @@ type wakeUps struct {
 
 // isCluster reports whether the keys of different streams are in different slots.
 func (m *Manager) isCluster() bool {
-	_, cluster := m.o.Client().(*goredis.ClusterClient)
+	_, cluster := m.opts.Client().(*goredis.ClusterClient)
 	return cluster || m.wakeUps.crossSlot.Load()
 }
 
@@ -79,10 +79,10 @@ func (m *Manager) sendWakeUps() {
 func (m *Manager) addWakeUps(ids map[string]struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), wakeTimeout)
 	defer cancel()
-	pipe := m.o.Client().Pipeline()
+	pipe := m.opts.Client().Pipeline()
 	for id := range ids {
 		pipe.XAdd(ctx, &goredis.XAddArgs{
-			Stream: m.o.Kind.WakeKey(), MaxLen: wakeLength, Approx: true, Values: []any{"id", id, "by", m.o.Instance},
+			Stream: m.opts.Kind.WakeKey(), MaxLen: wakeLength, Approx: true, Values: []any{"id", id, "by", m.opts.Instance},
 		})
 	}
 	_, err := pipe.Exec(ctx)
@@ -91,8 +91,8 @@ func (m *Manager) addWakeUps(ids map[string]struct{}) error {
 
 func (m *Manager) wakeFailed(err error) {
 	m.sampler.Warn(m.log, "the wake-up stream can't be used, new entries wait for the poll interval",
-		slog.String(logs.Stream, m.o.Kind.WakeKey()), logs.Err(err))
-	m.o.Metrics.failed(m.o.Kind.Type, "wake")
+		slog.String(logs.Stream, m.opts.Kind.WakeKey()), logs.Err(err))
+	m.opts.Metrics.failed(m.opts.Kind.Type, "wake")
 }
 
 // listen reads the wake-up stream until ctx ends, and wakes the readers of the streams in it. A
@@ -111,7 +111,7 @@ func (s *subscription) listen(ctx context.Context) {
 func (s *subscription) readWakeUps(ctx context.Context, last string) (string, bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	entries, err := s.m.o.Client().XRangeN(ctx, s.m.o.Kind.WakeKey(), "("+last, "+", wakeLength).Result()
+	entries, err := s.m.opts.Client().XRangeN(ctx, s.m.opts.Kind.WakeKey(), "("+last, "+", wakeLength).Result()
 	if err != nil {
 		if s.Reading.Err() == nil {
 			s.m.wakeFailed(err)
@@ -121,7 +121,7 @@ func (s *subscription) readWakeUps(ctx context.Context, last string) (string, bo
 	for _, e := range entries {
 		last = e.ID
 		id, _ := e.Values["id"].(string)
-		if e.Values["by"] == s.m.o.Instance {
+		if e.Values["by"] == s.m.opts.Instance {
 			continue // its own enqueue has woken the reader
 		}
 		if r := s.get(id); r != nil {

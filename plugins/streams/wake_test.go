@@ -45,7 +45,7 @@ func TestAnEnqueueWakesTheReadersOfOtherInstances(t *testing.T) {
 		enqueue(t, other.Manager, "2", 1, 1)
 		enqueue(t, other.Manager, "3", 2, 1)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 3 })
-		require.Zero(t, testutil.ToFloat64(in.o.Metrics.failures.WithLabelValues("POINT", "wake")))
+		require.Zero(t, testutil.ToFloat64(in.opts.Metrics.failures.WithLabelValues("POINT", "wake")))
 	})
 }
 
@@ -60,7 +60,7 @@ func TestALostWakeUpCostsThePollInterval(t *testing.T) {
 		enqueue(t, other.Manager, "1", 0, 3)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 3 })
 		redistest.Eventually(t, "counted", func() bool {
-			return testutil.ToFloat64(in.o.Metrics.failures.WithLabelValues("POINT", "wake")) > 0
+			return testutil.ToFloat64(in.opts.Metrics.failures.WithLabelValues("POINT", "wake")) > 0
 		})
 		require.Equal(t, 1, in.log.Count("the wake-up stream can't be used"))
 	})
@@ -71,7 +71,7 @@ func TestTheWakeUpStreamIsBounded(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet("1"), still())
 		require.NoError(t, in.Ensure(t.Context(), "1"))
-		key := in.o.Kind.WakeKey()
+		key := in.opts.Kind.WakeKey()
 		enqueue(t, in.Manager, "1", 0, 1)
 		last := s.client.XRevRangeN(t.Context(), key, "+", "-", 1).Val()
 		require.Len(t, last, 1)
@@ -97,9 +97,9 @@ func TestManyWakeUpsAreReadAtOnce(t *testing.T) {
 		in := idleInstance(t, s, "1")
 		pipe := s.client.Pipeline()
 		for range 2 * wakeLength {
-			pipe.XAdd(t.Context(), &goredis.XAddArgs{Stream: in.o.Kind.WakeKey(), Values: []any{"id", "7", "by", "b"}})
+			pipe.XAdd(t.Context(), &goredis.XAddArgs{Stream: in.opts.Kind.WakeKey(), Values: []any{"id", "7", "by", "b"}})
 		}
-		pipe.XAdd(t.Context(), &goredis.XAddArgs{Stream: in.o.Kind.WakeKey(), Values: []any{"nothing", "of use"}})
+		pipe.XAdd(t.Context(), &goredis.XAddArgs{Stream: in.opts.Kind.WakeKey(), Values: []any{"nothing", "of use"}})
 		_, err := pipe.Exec(t.Context())
 		require.NoError(t, err)
 		other := newInstance(t, s, "other", newActiveSet("1"), still())
@@ -129,7 +129,7 @@ func TestIdleStreamsAreNotVisited(t *testing.T) {
 			before := settled
 			settled = visits.Load()
 			return settled > 0 && settled == before
-		}, 2*time.Minute, 10*in.o.Config().ReconcileInterval, "the visits end")
+		}, 2*time.Minute, 10*in.opts.Config().ReconcileInterval, "the visits end")
 		enqueue(t, in.Manager, "2", 3, 1)
 		redistest.Eventually(t, "a change causes a visit", func() bool { return visits.Load() > settled })
 	})
@@ -143,7 +143,7 @@ func TestNoEntryDependsOnAWakeUp(t *testing.T) {
 		c := still()
 		c.PollInterval = 200 * time.Millisecond
 		in, other := newInstance(t, s, "reader", newActiveSet("1", "2", "3", "4", "5"), c), newInstance(t, s, "other", newActiveSet("1", "2", "3", "4", "5"), c)
-		key := in.o.Kind.WakeKey()
+		key := in.opts.Kind.WakeKey()
 		var unreadable atomic.Bool
 		h := &hook{}
 		in.client.AddHook(h)

@@ -60,7 +60,7 @@ func (d *domain) join(id string) *job {
 	defer d.mu.Unlock()
 	j := d.jobs[id]
 	if j == nil {
-		j = &job{domain: d, id: id, sequence: newSequence(d.g.o.GapWait), watchers: map[*watcher]struct{}{}}
+		j = &job{domain: d, id: id, sequence: newSequence(d.g.opts.GapWait), watchers: map[*watcher]struct{}{}}
 		d.jobs[id] = j
 	}
 	if j.leave != nil {
@@ -85,7 +85,7 @@ func (d *domain) remove(w *watcher) {
 		return
 	}
 	var leave *time.Timer
-	leave = time.AfterFunc(d.g.o.GapWait+keepUnwatched, func() {
+	leave = time.AfterFunc(d.g.opts.GapWait+keepUnwatched, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if j.leave == leave {
@@ -121,7 +121,7 @@ func (d *domain) entries(texts []string) {
 		}
 		e, err := event.Decode([]byte(text))
 		if err != nil {
-			d.g.sampled.Warn(d.g.o.Logger, "feed entry is no event", logs.Err(err))
+			d.g.sampled.Warn(d.g.opts.Logger, "feed entry is no event", logs.Err(err))
 			continue
 		}
 		j.sequence.full = len(j.out) >= outEvents || j.size >= outBytes
@@ -225,7 +225,7 @@ func (j *job) catchUp(reason string) {
 func (j *job) search() {
 	if len(j.watchers) == 0 {
 		lives := j.sequence.lives + 1
-		j.sequence = newSequence(j.domain.g.o.GapWait)
+		j.sequence = newSequence(j.domain.g.opts.GapWait)
 		j.sequence.lives = lives
 		return
 	}

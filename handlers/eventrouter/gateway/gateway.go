@@ -72,7 +72,7 @@ type Options struct {
 // Gateway sends the events of jobs to their watchers. It is a pipeline.Service, after that of the
 // server. Use New.
 type Gateway struct {
-	o        Options
+	opts     Options
 	seed     maphash.Seed // of the hashes of contents
 	metrics  metrics
 	sampled  *logs.Throttle
@@ -84,7 +84,7 @@ type Gateway struct {
 
 // New returns a gateway.
 func New(o Options) *Gateway {
-	g := &Gateway{o: o, seed: maphash.MakeSeed(), sampled: logs.NewThrottle(warnEvery)}
+	g := &Gateway{opts: o, seed: maphash.MakeSeed(), sampled: logs.NewThrottle(warnEvery)}
 	feeds := map[string]*domain{} // by stream
 	for name, shards := range o.Shards {
 		d := &domain{g: g, name: name, prefix: `{"domain":"` + name + `","job_id":"`, wait: roomWait, jobs: map[string]*job{}}
@@ -124,8 +124,8 @@ func New(o Options) *Gateway {
 // Register adds the HTTP handlers and the collectors. The service is registered by the caller.
 func (g *Gateway) Register(r *pipeline.Registry) {
 	r.Collect(g.metrics.collectors()...)
-	g.o.Web.Handle("GET /jobs/{domain}/{job}/events", g.events(), web.AllowOrigins(), web.Stream(), web.Subjects(g.subject))
-	g.o.Web.Handle("GET /jobs/{domain}/{job}", g.state(), web.AllowOrigins())
+	g.opts.Web.Handle("GET /jobs/{domain}/{job}/events", g.events(), web.AllowOrigins(), web.Stream(), web.Subjects(g.subject))
+	g.opts.Web.Handle("GET /jobs/{domain}/{job}", g.state(), web.AllowOrigins())
 }
 
 // Start notes the positions of the feeds, so that a log that is read later lacks nothing that the

@@ -95,7 +95,7 @@ func TestAnEventBetweenTheLogAndTheFeedIsNotLost(t *testing.T) {
 		last := strconv.FormatInt(s.watchers[0].page.top+1, 10)
 		in, out := net.Pipe()
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			p.o.Hub.Serve(w, req, s.begin)
+			p.opts.Hub.Serve(w, req, s.begin)
 			s.leave()
 		}), ReadHeaderTimeout: time.Second}
 		listener := &oneConn{conns: make(chan net.Conn, 1)}

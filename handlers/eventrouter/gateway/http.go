@@ -29,7 +29,7 @@ const (
 func (g *Gateway) events() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		keys, refusal := g.jobs(r)
-		expires := time.Now().Add(g.o.MaxWatch)
+		expires := time.Now().Add(g.opts.MaxWatch)
 		if refusal == nil {
 			expires, refusal = g.permit(r, keys, expires)
 		}
@@ -40,14 +40,14 @@ func (g *Gateway) events() http.Handler {
 		s := g.newStream(keys, sse.LastEventID(r))
 		defer s.leave()
 		if err := s.first(r.Context(), r.URL.Query().Get("from") == "now"); err != nil {
-			g.o.Hub.Refuse(w, "unavailable")
+			g.opts.Hub.Refuse(w, "unavailable")
 			return
 		}
 		if s.over() {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		g.o.Hub.Serve(w, r, func(ctx context.Context, c *sse.Client) error {
+		g.opts.Hub.Serve(w, r, func(ctx context.Context, c *sse.Client) error {
 			end := time.AfterFunc(time.Until(expires), func() { c.Close("expired") })
 			context.AfterFunc(ctx, func() { end.Stop() })
 			return s.begin(ctx, c)
@@ -112,7 +112,7 @@ type verified struct {
 type verifiedKey struct{}
 
 func (g *Gateway) verify(raw string) verified {
-	claims, err := g.o.Tokens.Verify(Audience, raw)
+	claims, err := g.opts.Tokens.Verify(Audience, raw)
 	return verified{claims, err}
 }
 
@@ -135,7 +135,7 @@ func (g *Gateway) subject(r *http.Request) (context.Context, string) {
 // Verify refuses the token.
 func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time.Time, *web.Refusal) {
 	raw := web.Bearer(r)
-	if raw == "" && g.o.LoopbackWithoutToken && g.local(r) {
+	if raw == "" && g.opts.LoopbackWithoutToken && g.local(r) {
 		return latest, nil
 	}
 	v, known := r.Context().Value(verifiedKey{}).(verified)
@@ -169,5 +169,5 @@ func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time
 // own name to this machine, so the name of the host counts too.
 func (g *Gateway) local(r *http.Request) bool {
 	forwarded := r.Header.Get("Forwarded") + r.Header.Get("X-Forwarded-For") + r.Header.Get("X-Real-Ip")
-	return forwarded == "" && setting.Loopback(g.o.Web.Addr(), r.RemoteAddr, r.Host)
+	return forwarded == "" && setting.Loopback(g.opts.Web.Addr(), r.RemoteAddr, r.Host)
 }

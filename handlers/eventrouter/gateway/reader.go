@@ -42,9 +42,9 @@ type reader struct {
 
 func newReader(g *Gateway) *reader {
 	return &reader{
-		g: g, logs: g.o.Log.Read,
+		g: g, logs: g.opts.Log.Read,
 		node: func(ctx context.Context, q joblog.Query) string {
-			return g.o.Server.Node(ctx, joblog.LogKey(q.Domain, q.JobID))
+			return g.opts.Server.Node(ctx, joblog.LogKey(q.Domain, q.JobID))
 		},
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		waiting: map[joblog.Query][]func(page, error){}, nodes: map[string][]joblog.Query{},
@@ -214,7 +214,7 @@ func (g *Gateway) item(e event.Event, data []byte) item {
 		it.event = sse.Event{ID: cursorAt(it).String(), Name: "event", Data: data}.Prepare()
 	}
 	it.content = maphash.Comparable(g.seed, [4]string{e.Stage, e.Status, string(e.Data), e.EventID})
-	if g.o.Stages.IsTerminal(e.Stage) {
+	if g.opts.Stages.IsTerminal(e.Stage) {
 		it.end = "done"
 		if e.Stage == "error" {
 			it.end = "error"

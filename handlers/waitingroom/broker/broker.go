@@ -58,7 +58,7 @@ type Options struct {
 
 // Broker is a pipeline.Service, after that of the server. Use New.
 type Broker struct {
-	o        Options
+	opts     Options
 	instance string
 	family   *redis.Family
 	metrics  *metrics
@@ -85,7 +85,7 @@ type Broker struct {
 // New returns a broker.
 func New(o Options) *Broker {
 	o.Labels = cmp.Or(o.Labels, topevents.New())
-	b := &Broker{o: o, sampled: logs.NewThrottle(warnEvery), events: map[string]*eventUsers{}, rates: web.Rates{Most: o.RequestsPerUser, Window: ratesWindow}}
+	b := &Broker{opts: o, sampled: logs.NewThrottle(warnEvery), events: map[string]*eventUsers{}, rates: web.Rates{Most: o.RequestsPerUser, Window: ratesWindow}}
 	b.metrics = newMetrics(b)
 	b.family = o.Redis.Family(redis.FamilyOptions{
 		Name: room.DispatchStream("<instance>"), Group: Group, Server: o.Server, Fields: true,
@@ -110,7 +110,7 @@ func (b *Broker) Register(r *pipeline.Registry) {
 				return nil
 			})
 		},
-		Policy: pipeline.Policy{DeadLetter: b.o.DeadLetter, MaxDeliveries: maxDeliveries},
+		Policy: pipeline.Policy{DeadLetter: b.opts.DeadLetter, MaxDeliveries: maxDeliveries},
 	})
 	r.Health("waitingroom.broker", b.reads)
 	r.HealthOwn("waitingroom.broker.loops", b.loopsRun)
@@ -121,7 +121,7 @@ func (b *Broker) Register(r *pipeline.Registry) {
 func (b *Broker) Start(ctx context.Context) error {
 	b.mark(&b.lastRead, &b.lastBroadcast, &b.lastSigns)
 	return b.loops.Start(ctx,
-		func(ctx context.Context) { loop.Every(ctx, b.o.BroadcastInterval, b.broadcast) },
+		func(ctx context.Context) { loop.Every(ctx, b.opts.BroadcastInterval, b.broadcast) },
 		func(ctx context.Context) { loop.Every(ctx, signRound, b.signAll) },
 	)
 }
@@ -162,7 +162,7 @@ func (b *Broker) broadcast(ctx context.Context) {
 		b.mark(&b.lastRead)
 	}
 	for _, l := range locals {
-		node := b.o.Server.Node(ctx, room.EntryStream(l.event))
+		node := b.opts.Server.Node(ctx, room.EntryStream(l.event))
 		nodes[node] = append(nodes[node], l)
 	}
 	for node, locals := range nodes {
@@ -184,7 +184,7 @@ func (b *Broker) show(ctx context.Context, locals []*eventUsers) {
 		names[i] = l.event
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
-	tables, err := b.o.Rooms.Tables(call, names)
+	tables, err := b.opts.Rooms.Tables(call, names)
 	cancel()
 	if err != nil {
 		b.warn(ctx, "rank tables not read, trying again", err)
@@ -199,7 +199,7 @@ func (b *Broker) show(ctx context.Context, locals []*eventUsers) {
 		now := time.Now()
 		var claims []*user
 		l.mu.Lock()
-		l.update(t, err != nil, now, b.o.SeenInterval)
+		l.update(t, err != nil, now, b.opts.SeenInterval)
 		for _, u := range l.users {
 			if u.claimDue(l.table, now) {
 				claims = append(claims, u)
@@ -234,7 +234,7 @@ func (b *Broker) claim(ctx context.Context, l *eventUsers, users []*user) {
 	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	places, err := b.o.Rooms.Claim(ctx, l.event, b.instance, r.signs)
+	places, err := b.opts.Rooms.Claim(ctx, l.event, b.instance, r.signs)
 	failpoint.Hit(failpoint.Claimed)
 	b.claimed(l, r, places)
 	if err != nil {
@@ -308,7 +308,7 @@ func (b *Broker) sign(ctx context.Context, l *eventUsers, users []*user) {
 		} else {
 			others = append(others, u)
 		}
-		u.plan(now, b.o.SeenInterval)
+		u.plan(now, b.opts.SeenInterval)
 	}
 	l.mu.Unlock()
 	var failed error
@@ -319,7 +319,7 @@ func (b *Broker) sign(ctx context.Context, l *eventUsers, users []*user) {
 		l.mu.Lock()
 		r := newBatch(b.requests.Add(1), part, time.Now())
 		l.mu.Unlock()
-		places, err := b.o.Rooms.Seen(ctx, l.event, b.instance, r.signs)
+		places, err := b.opts.Rooms.Seen(ctx, l.event, b.instance, r.signs)
 		b.signed(l, r, places)
 		if err != nil {
 			failed = err
@@ -431,7 +431,7 @@ func (b *Broker) attach(event, id string, p room.Place, request int64, client *s
 		l.users[id] = u
 	}
 	if len(u.conns) == 0 {
-		u.connect(now, b.o.SeenInterval)
+		u.connect(now, b.opts.SeenInterval)
 	}
 	u.entered(p, request, now)
 	c := &conn{user: u, local: l, client: client, view: view{least: &u.least}, id: signed}

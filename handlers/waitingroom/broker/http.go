@@ -17,9 +17,9 @@ import (
 
 func (b *Broker) mount() {
 	const path = "/events/{event}/tickets/waiting"
-	b.o.Web.Handle("GET "+path, b.user(b.enter), web.Users(), web.Stream(), web.AllowOrigins(), web.Refused(b.refused))
-	b.o.Web.Handle("GET "+path+"/status", b.user(b.status), web.Users(), web.NoLinks(), web.AllowOrigins())
-	b.o.Web.Handle("DELETE "+path, b.user(b.quit), web.Users(), web.AllowOrigins())
+	b.opts.Web.Handle("GET "+path, b.user(b.enter), web.Users(), web.Stream(), web.AllowOrigins(), web.Refused(b.refused))
+	b.opts.Web.Handle("GET "+path+"/status", b.user(b.status), web.Users(), web.NoLinks(), web.AllowOrigins())
+	b.opts.Web.Handle("DELETE "+path, b.user(b.quit), web.Users(), web.AllowOrigins())
 }
 
 // user calls a handler with the event and the user of a request.
@@ -65,7 +65,7 @@ func (b *Broker) enter(w http.ResponseWriter, r *http.Request, event string, u w
 		return
 	}
 	var c *conn
-	b.o.Hub.Serve(w, r, func(ctx context.Context, client *sse.Client) error {
+	b.opts.Hub.Serve(w, r, func(ctx context.Context, client *sse.Client) error {
 		c = b.attach(event, u.ID, p, request, client)
 		if !u.Expires.IsZero() {
 			end := time.AfterFunc(time.Until(u.Expires), func() { client.Close("expired") })
@@ -92,7 +92,7 @@ func (b *Broker) lost(ctx context.Context, event string) bool {
 	if b.local(event) == nil {
 		return false
 	}
-	cleared, err := b.o.Rooms.Cleared(ctx, event)
+	cleared, err := b.opts.Rooms.Cleared(ctx, event)
 	return err == nil && !cleared
 }
 
@@ -102,32 +102,32 @@ func (b *Broker) lost(ctx context.Context, event string) bool {
 func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (room.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, enterTimeout)
 	defer cancel()
-	p, err := b.o.Rooms.Enter(ctx, event, user, b.instance, cursor)
+	p, err := b.opts.Rooms.Enter(ctx, event, user, b.instance, cursor)
 	switch {
 	case !errors.Is(err, room.ErrUnknown):
 		return p, err
 	case cursor == unsigned:
 		return room.Place{}, nil
 	case cursor != 0:
-		if cleared, err := b.o.Rooms.Cleared(ctx, event); cleared || err != nil {
+		if cleared, err := b.opts.Rooms.Cleared(ctx, event); cleared || err != nil {
 			return room.Place{}, err
 		}
 	}
-	err = b.o.Events.Confirm(ctx, event)
+	err = b.opts.Events.Confirm(ctx, event)
 	switch {
 	case errors.Is(err, eventservice.ErrNoEvent) && (cursor > 0 || b.lost(ctx, event)):
 		return room.Place{}, errLost
 	case err != nil:
 		return room.Place{}, err
 	}
-	return b.o.Rooms.Enter(ctx, event, user, b.instance, cursor)
+	return b.opts.Rooms.Enter(ctx, event, user, b.instance, cursor)
 }
 
 // status answers with the place of a user. It is a sign of life.
 func (b *Broker) status(w http.ResponseWriter, r *http.Request, event string, u web.User) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
-	places, err := b.o.Rooms.Seen(ctx, event, b.instance, []room.Sign{{User: u.ID}})
+	places, err := b.opts.Rooms.Seen(ctx, event, b.instance, []room.Sign{{User: u.ID}})
 	switch {
 	case err == nil && len(places) == 1:
 		b.answer(w, r, event, u.ID, places[0])
@@ -143,7 +143,7 @@ func (b *Broker) answer(w http.ResponseWriter, r *http.Request, event, user stri
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
 	if p.State == room.Ready || p.Unreplicated {
-		places, err := b.o.Rooms.Claim(ctx, event, b.instance, []room.Sign{{User: user, Index: p.Index, JTI: p.JTI, Until: p.Until}})
+		places, err := b.opts.Rooms.Claim(ctx, event, b.instance, []room.Sign{{User: user, Index: p.Index, JTI: p.JTI, Until: p.Until}})
 		if err != nil {
 			b.refuse(w, r, p, err)
 			return
@@ -167,11 +167,11 @@ func (b *Broker) answer(w http.ResponseWriter, r *http.Request, event, user stri
 		Message    string `json:"message,omitempty"`
 		RetryAfter int64  `json:"retryAfter"` // seconds
 	}
-	body.placed, body.RetryAfter = placeOf(event, p), pollAgain(withoutPosition, b.o.SeenInterval)
+	body.placed, body.RetryAfter = placeOf(event, p), pollAgain(withoutPosition, b.opts.SeenInterval)
 	table, err := b.tables.get(event, time.Now(), func() (*room.Table, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
-		tables, err := b.o.Rooms.Tables(ctx, []string{event})
+		tables, err := b.opts.Rooms.Tables(ctx, []string{event})
 		if err != nil {
 			return nil, err
 		}
@@ -181,7 +181,7 @@ func (b *Broker) answer(w http.ResponseWriter, r *http.Request, event, user stri
 		body.Message = table.Message
 		if p.State == room.Waiting {
 			shown := b.position(event, user, table, p)
-			body.position, body.RetryAfter = &shown, pollAgain(shown.ahead(), b.o.SeenInterval)
+			body.position, body.RetryAfter = &shown, pollAgain(shown.ahead(), b.opts.SeenInterval)
 		}
 	}
 	if p.State == room.Admitted {
@@ -214,7 +214,7 @@ func (b *Broker) position(event, user string, t *room.Table, p room.Place) posit
 func (b *Broker) quit(w http.ResponseWriter, r *http.Request, event string, u web.User) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
-	p, err := b.o.Rooms.Leave(ctx, event, u.ID, "left")
+	p, err := b.opts.Rooms.Leave(ctx, event, u.ID, "left")
 	if err != nil && !errors.Is(err, room.ErrUnknown) {
 		b.refuse(w, r, p, err)
 		return

@@ -189,7 +189,7 @@ func gone(u *user) *user {
 // A user may have left and come back before the answer to the last sign arrives.
 func TestALateAnswerToASignOfAUserWhoIsGone(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: topevents.New()}})}
+	b := &Broker{metrics: newMetrics(&Broker{opts: Options{Labels: topevents.New()}})}
 	former, now := gone(connectedUser("u", waiting(1))), connectedUser("u", waiting(2))
 	l := &eventUsers{users: map[string]*user{"u": former}}
 	r := newBatch(1, []*user{former}, start)
@@ -202,7 +202,7 @@ func TestALateAnswerToASignOfAUserWhoIsGone(t *testing.T) {
 // A user who came back and left again before the answer is reported again.
 func TestAUserWhoWasBackForAMomentIsReportedAgain(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: topevents.New()}})}
+	b := &Broker{metrics: newMetrics(&Broker{opts: Options{Labels: topevents.New()}})}
 	u := gone(connectedUser("u", waiting(1)))
 	l := &eventUsers{users: map[string]*user{"u": u}}
 	r := newBatch(2, []*user{u}, start)
@@ -216,7 +216,7 @@ func TestAUserWhoWasBackForAMomentIsReportedAgain(t *testing.T) {
 // A user who connects again soon sees no higher position than before.
 func TestAUserWithoutConnectionsIsKeptForAWhile(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: topevents.New()}})}
+	b := &Broker{metrics: newMetrics(&Broker{opts: Options{Labels: topevents.New()}})}
 	u := gone(connectedUser("u", waiting(1)))
 	l := &eventUsers{users: map[string]*user{"u": u}}
 	b.signed(l, newBatch(1, []*user{u}, start), []room.Place{waiting(1)})

@@ -23,7 +23,7 @@ func newMetrics(b *Broker) *metrics {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "millrace_room_" + name, Help: help, Buckets: buckets})
 	}
 	m := &metrics{
-		b: b, labels: b.o.Labels,
+		b: b, labels: b.opts.Labels,
 		joins: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_room_joins_total", Help: "Places of users by event (the 50 largest, else other) and kind: new, attached (it existed), restored (it was lost).",
 		}, []string{"event", "kind"}),

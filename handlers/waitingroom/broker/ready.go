@@ -25,7 +25,7 @@ func (b *Broker) mark(fields ...*time.Time) {
 func (b *Broker) reads(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if since := time.Since(b.lastRead); since > stalledAfter+5*b.o.BroadcastInterval {
+	if since := time.Since(b.lastRead); since > stalledAfter+5*b.opts.BroadcastInterval {
 		return fmt.Errorf("no rank table was read for %s", since.Round(time.Second))
 	}
 	return nil
@@ -40,7 +40,7 @@ func (b *Broker) loopsRun(context.Context) error {
 	if b.lastSigns.Before(oldest) {
 		oldest = b.lastSigns
 	}
-	if since := time.Since(oldest); since > stalledAfter+5*b.o.BroadcastInterval {
+	if since := time.Since(oldest); since > stalledAfter+5*b.opts.BroadcastInterval {
 		return fmt.Errorf("positions or signs of life have had no round for %s", since.Round(time.Second))
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 func TestReadinessOfABroker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := &Broker{o: Options{Config: DefaultConfig()}}
+		b := &Broker{opts: Options{Config: DefaultConfig()}}
 		b.mark(&b.lastRead, &b.lastBroadcast, &b.lastSigns)
 		pass := func(fields ...*time.Time) {
 			for range 5 {

@@ -87,7 +87,7 @@ func (b *Broker) signRefused(ctx context.Context) {
 			calls.Go(func() error {
 				ctx, cancel := context.WithTimeout(ctx, callTimeout)
 				defer cancel()
-				if _, err := b.o.Rooms.Seen(ctx, event, b.instance, signs); err != nil && !errors.Is(err, room.ErrUnknown) {
+				if _, err := b.opts.Rooms.Seen(ctx, event, b.instance, signs); err != nil && !errors.Is(err, room.ErrUnknown) {
 					b.warn(ctx, "signs of life of refused users not sent", err, slog.String("event", event))
 				}
 				return nil

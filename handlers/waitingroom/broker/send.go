@@ -45,13 +45,13 @@ type entry struct {
 
 // entry returns the token of a lease.
 func (b *Broker) entry(event, user string, p room.Place) (entry, error) {
-	raw, err := b.o.Tokens.Sign(token.Claims{Audience: EntryAudience(event), Subject: user, ID: p.JTI, Expires: time.UnixMilli(p.Until)})
+	raw, err := b.opts.Tokens.Sign(token.Claims{Audience: EntryAudience(event), Subject: user, ID: p.JTI, Expires: time.UnixMilli(p.Until)})
 	return entry{raw, p.JTI, p.Until, p.Now}, err
 }
 
 // signID returns the id of stream events for a user at an index. Without a key it has no text.
 func (b *Broker) signID(event, user string, index int64) signedID {
-	text, err := b.o.Tokens.Sign(token.Claims{
+	text, err := b.opts.Tokens.Sign(token.Claims{
 		Audience: idAudience(event), Subject: user, ID: strconv.FormatInt(index, 10), Expires: time.Now().Add(idTime),
 	})
 	if err != nil {
@@ -69,7 +69,7 @@ func (b *Broker) cursor(event, user, id string) int64 {
 	if id == "" {
 		return 0
 	}
-	c, err := b.o.Tokens.Verify(idAudience(event), id)
+	c, err := b.opts.Tokens.Verify(idAudience(event), id)
 	index, bad := strconv.ParseInt(c.ID, 10, 64)
 	if err != nil || bad != nil || c.Subject != user || time.Now().After(c.Expires) {
 		return unsigned

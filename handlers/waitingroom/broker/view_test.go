@@ -298,7 +298,7 @@ func TestAMessageComesAgainAtAnotherPlace(t *testing.T) {
 // A latest value is written after the queued events. So a position that was not written is dropped.
 func TestNoPositionComesAfterAPromotion(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: topevents.New()}}), sampled: logs.NewThrottle(warnEvery), log: slog.New(slog.DiscardHandler)}
+	b := &Broker{metrics: newMetrics(&Broker{opts: Options{Labels: topevents.New()}}), sampled: logs.NewThrottle(warnEvery), log: slog.New(slog.DiscardHandler)}
 	u := &user{id: "u", place: waiting(1), conns: map[*conn]struct{}{}}
 	l := &eventUsers{users: map[string]*user{"u": u}, table: queue(1, 1)}
 	hub := sse.New().Hub("room")

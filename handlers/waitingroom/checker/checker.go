@@ -44,7 +44,7 @@ type Options struct {
 
 // Checker has the users, their leases and the sales of one event. Safe for concurrent use.
 type Checker struct {
-	o Options
+	opts Options
 
 	mu       sync.Mutex
 	users    map[string]*user
@@ -87,7 +87,7 @@ const (
 
 // New returns a checker.
 func New(o Options) *Checker {
-	return &Checker{o: o, users: map[string]*user{}, leases: map[string]string{}, problems: map[string]bool{}}
+	return &Checker{opts: o, users: map[string]*user{}, leases: map[string]string{}, problems: map[string]bool{}}
 }
 
 // Report is the result.
@@ -148,7 +148,7 @@ func (c *Checker) Connected(name, connection string, index int64) {
 	case index:
 		c.report.Reconnects++
 	default:
-		if c.o.Restores && index == u.entered && index < u.index {
+		if c.opts.Restores && index == u.entered && index < u.index {
 			u.entered, u.index = 0, index
 			return
 		}
@@ -179,7 +179,7 @@ func (c *Checker) Position(name, connection string, ahead, asOf int64) {
 		}
 		u.shown[connection] = ahead
 	}
-	if c.o.Absence > 0 && u.waiting > 0 && asOf-u.waiting > c.o.Absence.Milliseconds() {
+	if c.opts.Absence > 0 && u.waiting > 0 && asOf-u.waiting > c.opts.Absence.Milliseconds() {
 		u.absent = true
 	}
 	u.waiting = max(u.waiting, asOf)
@@ -200,7 +200,7 @@ func (c *Checker) Promoted(name, jti string, until int64) bool {
 	if u.jti != "" && u.result == "" && u.end == "" {
 		c.problem("%s has two leases: %s, then %s", name, u.jti, jti)
 	}
-	u.jti, u.until, u.notified, u.result = jti, until, until-c.o.TokenTTL.Milliseconds(), ""
+	u.jti, u.until, u.notified, u.result = jti, until, until-c.opts.TokenTTL.Milliseconds(), ""
 	c.leases[jti] = name
 	u.note("has received the lease %s, which was claimed at %s", jti, time.UnixMilli(u.notified).UTC().Format(clock))
 	return true
@@ -236,7 +236,7 @@ func (c *Checker) Replayed(name string, accepted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.report.Replays++
-	if accepted && !c.o.Loses {
+	if accepted && !c.opts.Loses {
 		c.problem("a second session was accepted with the token of %s", name)
 	}
 }
@@ -294,7 +294,7 @@ func (c *Checker) Sample(s room.Status) {
 		c.problem("%d users were promoted while the capacity is unknown", leases+s.Sold)
 	}
 	switch {
-	case c.o.Loses: // the lost writes are restored in addition to what happened meanwhile
+	case c.opts.Loses: // the lost writes are restored in addition to what happened meanwhile
 	case s.Capacity >= 0 && s.Sold+leases > s.Capacity:
 		c.problem("%d sold and %d leases are more than %d seats", s.Sold, leases, s.Capacity)
 	case s.Concurrency >= 0 && leases > s.Concurrency:
@@ -306,7 +306,7 @@ func (c *Checker) Sample(s room.Status) {
 // were reported since the one before it, so it counts for those before.
 func (c *Checker) ended(s room.Status) {
 	for _, u := range c.due {
-		if s.LastTick < u.until && !c.o.Loses {
+		if s.LastTick < u.until && !c.opts.Loses {
 			c.problem("the lease of %s has ended before its time", u.name)
 		}
 	}
@@ -327,7 +327,7 @@ func (c *Checker) Report(last room.Status) Report {
 	c.drawn(users)
 	c.order(users)
 	c.notified(users, last.Promoted)
-	if sold := int64(c.report.Sold); sold != last.Sold && !(c.o.Loses && sold > last.Sold) {
+	if sold := int64(c.report.Sold); sold != last.Sold && !(c.opts.Loses && sold > last.Sold) {
 		c.problem("the shop has sold %d seats, and the room counts %d", c.report.Sold, last.Sold)
 	}
 	if c.report.Leases != 0 {
@@ -362,7 +362,7 @@ func (c *Checker) ending(u *user) {
 		c.report.Sold++
 	case u.result == Abandoned && u.habit == Abandons:
 		c.report.Abandoned++
-	case u.departed && (u.habit == Vanishes || u.end == "left" || c.o.Loses):
+	case u.departed && (u.habit == Vanishes || u.end == "left" || c.opts.Loses):
 		if promoted {
 			c.report.Abandoned++
 		} else {
@@ -380,7 +380,7 @@ func (c *Checker) ending(u *user) {
 	if u.then != "" && !c.saleLost(u) {
 		c.problem("%s has two ends: %s, then %s", u.name, u.end, u.then)
 	}
-	if u.result != "" && u.result != Refused && u.end != "" && u.end != u.result && !c.o.Loses {
+	if u.result != "" && u.result != Refused && u.end != "" && u.end != u.result && !c.opts.Loses {
 		c.problem("%s was %s in the shop, and the stream ended with %s", u.name, u.result, u.end)
 	}
 }
@@ -388,7 +388,7 @@ func (c *Checker) ending(u *user) {
 // saleLost reports whether Redis has lost the sale of a user after a tab had received it. The other
 // tab then has the lease until the end of its time.
 func (c *Checker) saleLost(u *user) bool {
-	return c.o.Loses && u.habit == HasTwoTabs && u.end == Sold && u.result == Sold && u.then == "lease_over" && u.sent > 0 && u.sent <= c.lost
+	return c.opts.Loses && u.habit == HasTwoTabs && u.end == Sold && u.result == Sold && u.then == "lease_over" && u.sent > 0 && u.sent <= c.lost
 }
 
 // drawn checks that only users of the draw have received another place, and that it is the drawn
@@ -417,7 +417,7 @@ func (c *Checker) notified(users []*user, promoted int64) {
 			notified++
 		}
 	}
-	if promoted > notified && c.o.Absence == 0 {
+	if promoted > notified && c.opts.Absence == 0 {
 		c.problem("%d users were promoted, and %d were notified or had departed", promoted, notified)
 	}
 }

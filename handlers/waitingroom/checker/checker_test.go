@@ -100,7 +100,7 @@ func TestADraw(t *testing.T) {
 func TestAnAbsentUser(t *testing.T) {
 	t.Parallel()
 	r := newRun()
-	r.o.Absence = time.Second
+	r.opts.Absence = time.Second
 	overtaken(r)
 	require.Empty(t, r.Report(r.last).Problems)
 }
@@ -119,7 +119,7 @@ func TestALostPlaceIsRestored(t *testing.T) {
 	t.Parallel()
 	for indexes, ok := range map[[2]int64]bool{{9, 3}: true, {9, 4}: false, {2, 3}: false, {9, 9}: false} {
 		r := newRun()
-		r.o.Restores = true
+		r.opts.Restores = true
 		for i, index := range indexes {
 			r.Connected("c", fmt.Sprint("connection ", 3+i), index)
 		}
@@ -130,7 +130,7 @@ func TestALostPlaceIsRestored(t *testing.T) {
 // twoEnds has a user with two tabs whose sale is known in one of them. The other one has the lease
 // until the end of its time. The shop has sent the sale at 4000.
 func twoEnds(r *run, lost int64) {
-	r.o.Loses = true
+	r.opts.Loses = true
 	r.Sends("a", 4000)
 	r.Lost(lost)
 	r.Ended("a", "lease_over")

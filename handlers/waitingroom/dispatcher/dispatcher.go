@@ -51,7 +51,7 @@ type Options struct {
 
 // Dispatcher is a pipeline.Service, after that of the server. Use New.
 type Dispatcher struct {
-	o       Options
+	opts    Options
 	family  *redis.Family
 	metrics *metrics
 	log     *slog.Logger
@@ -89,7 +89,7 @@ type event struct {
 func New(o Options) *Dispatcher {
 	o.Labels = cmp.Or(o.Labels, topevents.New())
 	d := &Dispatcher{
-		o: o, sampled: logs.NewThrottle(warnEvery), queue: make(chan []string, o.Promoter.Queue), draws: make(chan string),
+		opts: o, sampled: logs.NewThrottle(warnEvery), queue: make(chan []string, o.Promoter.Queue), draws: make(chan string),
 		list: o.Rooms.Events, script: o.Rooms.Ticks, draw: o.Rooms.Draw,
 		node:   func(ctx context.Context, event string) string { return o.Server.Node(ctx, room.EntryStream(event)) },
 		events: map[string]*event{}, failed: map[string][]string{},
@@ -120,7 +120,7 @@ func (d *Dispatcher) Register(r *pipeline.Registry) {
 		HandleBatch: func(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
 			return wakeup.Handle(msgs, func(event string, users []wakeup.User) error { return d.route(ctx, event, users) })
 		},
-		Policy: pipeline.Policy{DeadLetter: d.o.DeadLetter, MaxDeliveries: maxDeliveries},
+		Policy: pipeline.Policy{DeadLetter: d.opts.DeadLetter, MaxDeliveries: maxDeliveries},
 	})
 }
 
@@ -128,7 +128,7 @@ func (d *Dispatcher) Register(r *pipeline.Registry) {
 func (d *Dispatcher) Start(ctx context.Context) error {
 	d.progress()
 	loops := []func(context.Context){d.promote, func(ctx context.Context) { loop.Every(ctx, janitorInterval, d.clean) }}
-	for range d.o.Promoter.Workers {
+	for range d.opts.Promoter.Workers {
 		loops = append(loops, d.work)
 	}
 	for range maxDraws {
@@ -146,10 +146,10 @@ func (d *Dispatcher) promote(ctx context.Context) {
 	next := time.Now()
 	loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		d.round(ctx)
-		next = next.Add(d.o.PromoteInterval)
+		next = next.Add(d.opts.PromoteInterval)
 		if late := time.Since(next); late > 0 {
-			d.metrics.missed.Add(float64(late / d.o.PromoteInterval))
-			next = next.Add(late.Truncate(d.o.PromoteInterval))
+			d.metrics.missed.Add(float64(late / d.opts.PromoteInterval))
+			next = next.Add(late.Truncate(d.opts.PromoteInterval))
 		}
 		return time.Until(next)
 	})
@@ -158,7 +158,7 @@ func (d *Dispatcher) promote(ctx context.Context) {
 // round queues a tick per event. The set of events is on one node of a Cluster: without it the last
 // known events are ticked.
 func (d *Dispatcher) round(ctx context.Context) {
-	call, cancel := context.WithTimeout(ctx, min(callTimeout, d.o.PromoteInterval))
+	call, cancel := context.WithTimeout(ctx, min(callTimeout, d.opts.PromoteInterval))
 	list, err := d.list(call)
 	cancel()
 	if err != nil {
@@ -182,7 +182,7 @@ func (d *Dispatcher) round(ctx context.Context) {
 
 // parts divides events into those of one call. The empty ones of a node share calls.
 func (d *Dispatcher) parts(ctx context.Context, names []string) (parts [][]string) {
-	most := d.o.Rooms.TicksMost()
+	most := d.opts.Rooms.TicksMost()
 	empty := map[string][]string{}
 	for _, name := range names {
 		d.mu.Lock()
@@ -451,7 +451,7 @@ func (d *Dispatcher) progress() {
 func (d *Dispatcher) progressing(context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if since := time.Since(d.progressed); since > stalledAfter+5*d.o.PromoteInterval {
+	if since := time.Since(d.progressed); since > stalledAfter+5*d.opts.PromoteInterval {
 		return fmt.Errorf("no tick of any event has succeeded for %s", since.Round(time.Second))
 	}
 	return nil

@@ -38,7 +38,7 @@ func newMetrics(d *Dispatcher) *metrics {
 	}
 	m := &metrics{
 		d:        d,
-		labels:   d.o.Labels,
+		labels:   d.opts.Labels,
 		promoted: counter("promoted_total", "Users that were promoted by ticks of this instance, by event (the 50 largest, else other)."),
 		aside:    counter("aside_total", "Records of waiting users that could not be read or promoted and were set aside, by event."),
 		rewinds:  counter("rewinds_total", "Recoveries after a failover or restart of the server, which may have lost writes, by event."),

@@ -199,7 +199,7 @@ func TestAllFailedEventsReturnWithTheServer(t *testing.T) {
 				c.pass(10 * time.Second)
 				c.fail(never, never)
 				c.measure()
-				c.pass(callTimeout + c.o.PromoteInterval)
+				c.pass(callTimeout + c.opts.PromoteInterval)
 				c.on(t, c.events...)
 			})
 		})
@@ -214,14 +214,14 @@ func TestASilentNodeDelaysNoOtherEvents(t *testing.T) {
 		c.fail(never, func(event string) bool { return event[0] == 'a' })
 		c.measure()
 		c.pass(10 * time.Second)
-		require.LessOrEqual(t, c.longest("b"), callTimeout+2*c.o.PromoteInterval)
+		require.LessOrEqual(t, c.longest("b"), callTimeout+2*c.opts.PromoteInterval)
 		c.measure()
 		c.pass(10 * time.Second)
-		require.LessOrEqual(t, c.longest("b"), c.o.PromoteInterval+tickTime)
+		require.LessOrEqual(t, c.longest("b"), c.opts.PromoteInterval+tickTime)
 		c.on(t, slices.DeleteFunc(slices.Clone(c.events), func(e string) bool { return e[0] == 'a' })...)
 		c.fail(never, never)
 		c.measure()
-		c.pass(callTimeout + c.o.PromoteInterval)
+		c.pass(callTimeout + c.opts.PromoteInterval)
 		c.on(t, c.events...)
 	})
 }
@@ -234,7 +234,7 @@ func TestAnEventThatHangsDelaysNoOther(t *testing.T) {
 		c.pass(10 * time.Second)
 		c.measure()
 		c.pass(20 * time.Second)
-		require.LessOrEqual(t, c.longest("a"), c.o.PromoteInterval+tickTime)
+		require.LessOrEqual(t, c.longest("a"), c.opts.PromoteInterval+tickTime)
 		c.on(t, c.events[1:]...)
 	})
 }
@@ -249,7 +249,7 @@ func TestTheLastKnownEventsAreTicked(t *testing.T) {
 		c.measure()
 		c.pass(20 * time.Second)
 		c.on(t, c.events...)
-		require.LessOrEqual(t, c.longest("a"), 2*c.o.PromoteInterval+tickTime)
+		require.LessOrEqual(t, c.longest("a"), 2*c.opts.PromoteInterval+tickTime)
 	})
 }
 
@@ -264,13 +264,13 @@ func TestTicksWithoutReplicasCount(t *testing.T) {
 		c.measure()
 		c.pass(10*time.Second + 500*time.Millisecond)
 		c.on(t, c.events...)
-		require.LessOrEqual(t, c.longest("a"), c.o.PromoteInterval+tickTime)
+		require.LessOrEqual(t, c.longest("a"), c.opts.PromoteInterval+tickTime)
 		require.Equal(t, 10, (&rig{}).count(c.metrics.promoted.WithLabelValues(c.metrics.labels.Name("a0"))))
 		r := &rig{t: t, Dispatcher: c.Dispatcher}
 		require.InDelta(t, 70, r.gauge("millrace_room_waiting"), 0)
 		require.InDelta(t, 10, r.gauge("millrace_room_replicas_missing"), 0)
 		c.stall()
-		c.pass(c.o.PromoteInterval)
+		c.pass(c.opts.PromoteInterval)
 		require.NoError(t, c.progressing(t.Context()))
 		c.mu.Lock()
 		c.late = false
@@ -303,7 +303,7 @@ func TestADrawDelaysNoOtherEvent(t *testing.T) {
 		c.measure()
 		c.pass(20 * time.Second)
 		require.Equal(t, []string{"a0", "a1"}, c.draws(), "once each")
-		require.LessOrEqual(t, c.longest("a"), c.o.PromoteInterval+tickTime)
+		require.LessOrEqual(t, c.longest("a"), c.opts.PromoteInterval+tickTime)
 		c.on(t, c.events...)
 		c.mu.Lock()
 		c.drawing = []string{"a0", "a1", "a2"}
@@ -312,7 +312,7 @@ func TestADrawDelaysNoOtherEvent(t *testing.T) {
 		require.Empty(t, c.draws(), "there are two")
 		c.drawn <- errors.New("no server")
 		c.drawn <- nil
-		c.pass(2 * c.o.PromoteInterval)
+		c.pass(2 * c.opts.PromoteInterval)
 		require.Len(t, c.draws(), 2)
 		failures := 0
 		for _, name := range []string{"a0", "a1", "a2"} {
@@ -331,7 +331,7 @@ func TestEventsWithoutUsersShareCalls(t *testing.T) {
 			c.measure()
 			c.pass(10 * time.Second)
 			c.on(t, healthy...)
-			require.LessOrEqual(t, c.longest(""), c.o.PromoteInterval+tickTime)
+			require.LessOrEqual(t, c.longest(""), c.opts.PromoteInterval+tickTime)
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return c.calls

@@ -22,7 +22,7 @@ func (d *Dispatcher) route(ctx context.Context, event string, list []wakeup.User
 	for i, u := range list {
 		users[i] = u.ID
 	}
-	holders, err := d.o.Rooms.Holder(ctx, event, users)
+	holders, err := d.opts.Rooms.Holder(ctx, event, users)
 	if err != nil {
 		return fmt.Errorf("holders of the connections: %w", err)
 	}
@@ -41,7 +41,7 @@ func (d *Dispatcher) route(ctx context.Context, event string, list []wakeup.User
 		writes.Go(func() {
 			call, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
-			if err := d.o.Rooms.Route(call, instance, event, users...); err != nil {
+			if err := d.opts.Rooms.Route(call, instance, event, users...); err != nil {
 				d.warn(ctx, "promoted users not sent to their broker, which finds them by the rank table", err,
 					slog.String("event", event), slog.String(logs.Instance, instance))
 			}
@@ -57,10 +57,10 @@ func (d *Dispatcher) route(ctx context.Context, event string, list []wakeup.User
 func (d *Dispatcher) clean(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	instances, err := d.o.Rooms.Instances(call)
+	instances, err := d.opts.Rooms.Instances(call)
 	if err == nil && len(instances) > 0 {
 		var alive map[string]bool
-		alive, err = redis.Alive(call, d.o.Redis.Client(), instances...)
+		alive, err = redis.Alive(call, d.opts.Redis.Client(), instances...)
 		if err == nil {
 			err = d.dismiss(call, instances, alive)
 		}
@@ -83,7 +83,7 @@ func (d *Dispatcher) dismiss(ctx context.Context, instances []string, alive map[
 		case !seen && !d.unseen[instance]:
 			unseen[instance] = true
 		default:
-			if failed := d.o.Rooms.Dismiss(ctx, instance); failed != nil {
+			if failed := d.opts.Rooms.Dismiss(ctx, instance); failed != nil {
 				err = errors.Join(err, failed)
 				continue
 			}
@@ -109,7 +109,7 @@ func (d *Dispatcher) measure(ctx context.Context, kind string, names []string, s
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_ = d.o.Server.Do(ctx, calls...) // each call has its own error
+	_ = d.opts.Server.Do(ctx, calls...) // each call has its own error
 	longest, answered := int64(0), len(calls) == 0
 	for _, c := range calls {
 		if n, err := c.Int(); err == nil {

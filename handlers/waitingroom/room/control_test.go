@@ -71,7 +71,7 @@ func TestAClosedRoomRestoresNoUser(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, -1)
 		index := r.enter("u").Index
-		r.pass(r.rooms.o.Grace + r.rooms.o.SeenInterval)
+		r.pass(r.rooms.opts.Grace + r.rooms.opts.SeenInterval)
 		require.Equal(t, 1, r.tick().Removed)
 		r.control(Change{Verb: Close})
 		require.Empty(t, r.back("u", index).State)

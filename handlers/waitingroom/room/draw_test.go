@@ -153,7 +153,7 @@ func TestAShuffleOfAThousandIsVerifiedFromItsFileAlone(t *testing.T) {
 func TestADrawContinuesAfterACrash(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := preQueue(t, s, 1300)
-		other := r.process(s, r.rooms.o)
+		other := r.process(s, r.rooms.opts)
 		r.freeze()
 		all := r.plan()
 		for drawn := 0; drawn < 1300; drawn = r.part(all, drawn) {
@@ -209,7 +209,7 @@ func TestDispatchersDrawAtOnce(t *testing.T) {
 		var both sync.WaitGroup
 		errs := make([]error, 2)
 		for i := range errs {
-			rooms := r.process(s, r.rooms.o)
+			rooms := r.process(s, r.rooms.opts)
 			both.Go(func() { _, errs[i] = rooms.Draw(r.ctx, r.event) })
 		}
 		both.Wait()

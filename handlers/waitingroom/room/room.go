@@ -54,7 +54,7 @@ type Options struct {
 // Rooms are the waiting rooms of all events. Safe for concurrent use.
 type Rooms struct {
 	server  *redis.Server
-	o       Options
+	opts    Options
 	create  *redis.Script
 	scripts map[string]*redis.Script
 	sampled *logs.Throttle
@@ -72,7 +72,7 @@ func New(server *redis.Server, o Options) *Rooms { return newRooms(server, o) }
 // newRooms puts front before each script. Tests control the time with it.
 func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
 	r := &Rooms{
-		server: server, o: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}, alone: map[string]time.Time{}, missingFor: missingFor, sampled: logs.NewThrottle(warnEvery),
+		server: server, opts: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}, alone: map[string]time.Time{}, missingFor: missingFor, sampled: logs.NewThrottle(warnEvery),
 	}
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")
@@ -95,8 +95,8 @@ func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
 // call returns the call of a script on the room of an event.
 func (r *Rooms) call(name, event string, args ...any) *redis.Call {
 	all := []any{
-		event, r.o.PromoteInterval.Milliseconds(), r.o.ReadyTTL.Milliseconds(), r.o.TokenTTL.Milliseconds(),
-		(r.o.Grace + r.o.SeenInterval).Milliseconds(), r.o.SeenInterval.Milliseconds(), flag(r.o.Release),
+		event, r.opts.PromoteInterval.Milliseconds(), r.opts.ReadyTTL.Milliseconds(), r.opts.TokenTTL.Milliseconds(),
+		(r.opts.Grace + r.opts.SeenInterval).Milliseconds(), r.opts.SeenInterval.Milliseconds(), flag(r.opts.Release),
 	}
 	return r.scripts[name].Call(keys(event), append(all, args...)...)
 }
@@ -113,8 +113,8 @@ func flag(set bool) int {
 // Answers such as ErrRejected come with values, and so does redis.ErrNotReplicated.
 func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (values []any, now int64, err error) {
 	c := r.call(name, event, args...)
-	if r.o.Replicas > 0 && (waits(name) || name == "control" && (args[0] == Kick || args[0] == Open)) {
-		err = r.server.DoReplicated(ctx, r.o.Replicas, r.o.ReplicaWait, c)
+	if r.opts.Replicas > 0 && (waits(name) || name == "control" && (args[0] == Kick || args[0] == Open)) {
+		err = r.server.DoReplicated(ctx, r.opts.Replicas, r.opts.ReplicaWait, c)
 	} else {
 		err = r.server.Do(ctx, c)
 	}
@@ -131,8 +131,8 @@ func (r *Rooms) read(ctx context.Context, name, event string, c *redis.Call, lat
 		call, cancel := context.WithTimeout(ctx, enlistTimeout)
 		defer cancel()
 		err := r.enlist(call, event)
-		if err != nil && r.o.Log != nil { // the script has run, so its answer counts
-			r.sampled.Warn(r.o.Log, "event not added to the set of rooms, trying again", slog.String("event", event), logs.Err(err))
+		if err != nil && r.opts.Log != nil { // the script has run, so its answer counts
+			r.sampled.Warn(r.opts.Log, "event not added to the set of rooms, trying again", slog.String("event", event), logs.Err(err))
 		}
 	}
 	if err := answer(reply.code); err != nil {
@@ -198,7 +198,7 @@ func (r *Rooms) one(ctx context.Context, name, event string, args ...any) (Place
 // place reads a place from the reply of a script.
 func (r *Rooms) place(name string, reply any, now int64) (Place, error) {
 	p, err := place(reply, now)
-	p.Unreplicated = p.State == Admitted && r.o.Replicas > 0 && !waits(name)
+	p.Unreplicated = p.State == Admitted && r.opts.Replicas > 0 && !waits(name)
 	return p, err
 }
 
@@ -213,7 +213,7 @@ const maxCall = 250
 //
 // The errors are ErrUnknown and ErrRejected, besides those of the server.
 func (r *Rooms) Enter(ctx context.Context, event, user, instance string, cursor int64) (Place, error) {
-	return r.one(ctx, "enter", event, user, instance, cursor, r.o.PurchasesPerUser)
+	return r.one(ctx, "enter", event, user, instance, cursor, r.opts.PurchasesPerUser)
 }
 
 // Status describes a user, and writes nothing.
@@ -236,7 +236,7 @@ func (r *Rooms) Seen(ctx context.Context, event, instance string, signs []Sign) 
 	return r.each(ctx, "seen", event, len(signs), func(i int) []any {
 		s := signs[i]
 		return []any{s.User, s.Index, s.JTI, s.Until, flag(s.Gone)}
-	}, instance, max(r.o.TokenTTL, r.o.MaxTurn).Milliseconds())
+	}, instance, max(r.opts.TokenTTL, r.opts.MaxTurn).Milliseconds())
 }
 
 // Leave ends the place or lease of a user. The reason is left or kicked. A lease that a shop has
@@ -271,7 +271,7 @@ func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place,
 // nothing. The errors are ErrUnverified, ErrUsed and ErrEnded, besides ErrUnknown and those of the
 // server.
 func (r *Rooms) Extend(ctx context.Context, event, user, jti, by string, until int64) (Place, error) {
-	return r.one(ctx, "extend", event, user, jti, by, until, r.o.MaxTurn.Milliseconds(), shopOf(ctx))
+	return r.one(ctx, "extend", event, user, jti, by, until, r.opts.MaxTurn.Milliseconds(), shopOf(ctx))
 }
 
 // Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end
@@ -286,7 +286,7 @@ func (r *Rooms) Finish(ctx context.Context, event, user, jti, by string, sold bo
 	if sold {
 		result = Sold
 	}
-	return r.one(ctx, "finish", event, user, jti, string(result), by, r.o.PurchasesPerUser, shopOf(ctx))
+	return r.one(ctx, "finish", event, user, jti, string(result), by, r.opts.PurchasesPerUser, shopOf(ctx))
 }
 
 // Claim makes READY leases ADMITTED. Their time begins with the first claim, and a repeated claim
@@ -305,7 +305,7 @@ func (r *Rooms) Claim(ctx context.Context, event, instance string, users []Sign)
 // replicas returns an error if there are fewer replicas than Options.Replicas now. It changes
 // nothing.
 func (r *Rooms) replicas(ctx context.Context, event string) error {
-	if r.o.Replicas == 0 {
+	if r.opts.Replicas == 0 {
 		return nil
 	}
 	_, _, err := r.run(ctx, "claim", event, "")
@@ -352,7 +352,7 @@ func (r *Rooms) Full(ctx context.Context) error {
 		return err
 	}
 	n, err := count.Int()
-	if err == nil && n >= int64(r.o.MaxEvents) {
+	if err == nil && n >= int64(r.opts.MaxEvents) {
 		err = ErrTooMany
 	}
 	return err

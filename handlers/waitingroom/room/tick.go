@@ -49,7 +49,7 @@ func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
 		}
 		return r.ticked(ctx, event, values, err)
 	}
-	values, _, late := r.run(ctx, "tick", event, r.tickArgs(event, r.o.PromoteBatch)...)
+	values, _, late := r.run(ctx, "tick", event, r.tickArgs(event, r.opts.PromoteBatch)...)
 	return r.ticked(ctx, event, values, late)
 }
 
@@ -59,7 +59,7 @@ const missingFor = time.Second
 
 // missing returns redis.ErrNotReplicated when the node of an event has too few replicas.
 func (r *Rooms) missing(ctx context.Context, event string) error {
-	if r.o.Replicas == 0 {
+	if r.opts.Replicas == 0 {
 		return nil
 	}
 	node := r.server.Node(ctx, roomKey(event))
@@ -86,7 +86,7 @@ func (r *Rooms) tickArgs(event string, batch int) []any {
 	r.mu.Unlock()
 	nonce := make([]byte, 12)
 	_, _ = rand.Read(nonce) // it never fails
-	return []any{batch, hex.EncodeToString(nonce), known, r.o.ClearAfter.Milliseconds(), flag(r.o.CloseSoldOut), r.o.Instance}
+	return []any{batch, hex.EncodeToString(nonce), known, r.opts.ClearAfter.Milliseconds(), flag(r.opts.CloseSoldOut), r.opts.Instance}
 }
 
 // Ticked is what Tick returns.
@@ -99,7 +99,7 @@ type Ticked struct {
 // own result. With Options.Replicas each event has a pipeline of its own.
 func (r *Rooms) Ticks(ctx context.Context, events []string) []Ticked {
 	list := make([]Ticked, len(events))
-	if r.o.Replicas > 0 || len(events) == 1 {
+	if r.opts.Replicas > 0 || len(events) == 1 {
 		for i, event := range events {
 			list[i].Tick, list[i].Err = r.Tick(ctx, event)
 		}
@@ -107,7 +107,7 @@ func (r *Rooms) Ticks(ctx context.Context, events []string) []Ticked {
 	}
 	calls := make([]*redis.Call, len(events))
 	for i, event := range events {
-		calls[i] = r.call("tick", event, r.tickArgs(event, r.o.PromoteBatch)...)
+		calls[i] = r.call("tick", event, r.tickArgs(event, r.opts.PromoteBatch)...)
 	}
 	_ = r.server.Do(ctx, calls...) // each call has its own error
 	for i, event := range events {
@@ -123,7 +123,7 @@ const ticksMost = 20
 
 // TicksMost returns how many events without users have one call of Ticks.
 func (r *Rooms) TicksMost() int {
-	if r.o.Replicas > 0 {
+	if r.opts.Replicas > 0 {
 		return 1
 	}
 	return ticksMost

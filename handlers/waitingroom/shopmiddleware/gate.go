@@ -62,7 +62,7 @@ type Entry struct {
 
 // Gate checks entry tokens. Safe for concurrent use.
 type Gate struct {
-	o    Options
+	opts Options
 	base string
 	keys keys
 }
@@ -94,7 +94,7 @@ func New(o Options) (*Gate, error) {
 		client := *o.Client
 		client.CheckRedirect, o.Client = noRedirect, &client
 	}
-	g := &Gate{o: o, base: strings.TrimRight(o.URL, "/")}
+	g := &Gate{opts: o, base: strings.TrimRight(o.URL, "/")}
 	g.keys.fetch = g.fetchKeys
 	return g, nil
 }
@@ -121,7 +121,7 @@ func EntryOf(ctx context.Context) (Entry, bool) {
 // Middleware calls next for requests with a valid entry token, and refuses all others.
 func (g *Gate) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		event, raw := g.o.Event(r), g.o.Token(r)
+		event, raw := g.opts.Event(r), g.opts.Token(r)
 		entry, err := g.admit(r, event, raw)
 		if err != nil {
 			refuse(w, err)
@@ -133,13 +133,13 @@ func (g *Gate) Middleware(next http.Handler) http.Handler {
 
 // admit lets the waiting room decide about the end of a session: it has the clock of the room.
 func (g *Gate) admit(r *http.Request, event, raw string) (Entry, error) {
-	if g.o.Session == nil || r.Method == http.MethodHead {
+	if g.opts.Session == nil || r.Method == http.MethodHead {
 		return g.Check(r.Context(), event, raw)
 	}
 	if _, err := g.signed(r.Context(), event, raw); err != nil {
 		return Entry{}, err
 	}
-	return g.Verify(r.Context(), event, raw, g.o.Session(r))
+	return g.Verify(r.Context(), event, raw, g.opts.Session(r))
 }
 
 func refuse(w http.ResponseWriter, err error) {
@@ -218,7 +218,7 @@ func (g *Gate) call(ctx context.Context, event, verb string, body map[string]any
 		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Authorization", "Bearer "+g.o.ShopToken)
+	r.Header.Set("Authorization", "Bearer "+g.opts.ShopToken)
 	status, text, err := g.do(r)
 	switch {
 	case err != nil:
@@ -248,7 +248,7 @@ func (g *Gate) call(ctx context.Context, event, verb string, body map[string]any
 }
 
 func (g *Gate) do(r *http.Request) (status int, body []byte, err error) {
-	answer, err := g.o.Client.Do(r)
+	answer, err := g.opts.Client.Do(r)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -103,7 +103,7 @@ func newGate(t *testing.T, r *room, change func(*Options)) *Gate {
 	}
 	g, err := New(o)
 	require.NoError(t, err)
-	t.Cleanup(g.o.Client.CloseIdleConnections)
+	t.Cleanup(g.opts.Client.CloseIdleConnections)
 	return g
 }
 

@@ -50,7 +50,7 @@ func (a acker) run() {
 
 // awaitBatch waits until a flush is due, for at most AckFlushInterval.
 func (a acker) awaitBatch() {
-	t := time.NewTimer(a.o.AckFlushInterval)
+	t := time.NewTimer(a.opts.AckFlushInterval)
 	defer t.Stop()
 	for !a.table.flushDue() {
 		select {
@@ -116,7 +116,7 @@ func (a acker) release(ctx context.Context, list []*pendingEntry) error {
 	if len(list) == 0 {
 		return nil
 	}
-	released, err := a.Release(ctx, a.o.MinIdle, idsOf(list)...)
+	released, err := a.Release(ctx, a.opts.MinIdle, idsOf(list)...)
 	a.m.released.Add(float64(released))
 	return a.confirm(list, err)
 }

@@ -114,7 +114,7 @@ func (k *claimer) run(ctx context.Context) {
 		if err := k.round(); err != nil && !IsNoGroup(err) {
 			k.log().Warn("reclaiming failed, trying again in the next round", logs.Err(err))
 		}
-		return k.o.ReclaimInterval
+		return k.opts.ReclaimInterval
 	})
 }
 
@@ -123,7 +123,7 @@ func (k *claimer) run(ctx context.Context) {
 func (k *claimer) round() error {
 	from := map[string]struct{}{}
 	next, err := ClaimIdle(k.life, k.Client, IdleClaim{
-		Stream: k.Stream, Group: k.Group, Consumer: k.Name, MinIdle: k.o.MinIdle, Start: k.next, Step: claimStep,
+		Stream: k.Stream, Group: k.Group, Consumer: k.Name, MinIdle: k.opts.MinIdle, Start: k.next, Step: claimStep,
 		Capacity: k.capacity,
 		Skip: func(p goredis.XPendingExt) bool {
 			inFlight := k.table.has(p.ID)

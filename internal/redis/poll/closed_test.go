@@ -22,7 +22,7 @@ func TestAClosedReaderSendsNothing(t *testing.T) {
 		first, other, closed := due(), due(), due()
 		list := &serverReads{due: []*poller{first, other}}
 		first.queued, other.queued = list, list
-		first.o.Scheduler.end(first)
+		first.opts.Scheduler.end(first)
 		first.reads.Wait()
 		require.Equal(t, []*poller{other}, list.due)
 

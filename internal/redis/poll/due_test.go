@@ -12,7 +12,7 @@ import (
 // interval.
 func TestIdlePollsAreDueTogether(t *testing.T) {
 	for _, interval := range []time.Duration{100 * time.Millisecond, 5 * time.Second, time.Hour} {
-		p := &poller{shared: &shared{o: &Options{Config: Config{PollInterval: interval}}}, idle: interval}
+		p := &poller{shared: &shared{opts: &Options{Config: Config{PollInterval: interval}}}, idle: interval}
 		due := map[time.Duration]bool{}
 		for range 10_000 {
 			now, wait := rand.N(interval), p.nextWait()

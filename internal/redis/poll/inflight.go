@@ -47,7 +47,7 @@ type pendingEntry struct {
 // An entry is in the table from its read until its XACK or its release is confirmed, or until it is
 // left pending. Until then it is not taken in again.
 type table struct {
-	o        *Options
+	opts     *Options
 	m        *Metrics
 	slots    *slots.Slots     // of Options.Ahead; nil without it
 	starts   *slots.Slots     // of Options.Ahead; nil without it
@@ -91,7 +91,7 @@ type table struct {
 }
 
 func newTable(o *Options, m *Metrics) *table {
-	t := &table{o: o, m: m, limit: o.Concurrency, stopping: make(chan struct{})}
+	t := &table{opts: o, m: m, limit: o.Concurrency, stopping: make(chan struct{})}
 	t.room.L = &t.mu
 	return t
 }
@@ -187,7 +187,7 @@ func (t *table) queueRelease(e *pendingEntry) {
 
 // spawn starts the workers that the buffered entries need.
 func (t *table) spawn() {
-	if len(t.buffer) > 0 && t.o.stopped() {
+	if len(t.buffer) > 0 && t.opts.stopped() {
 		t.awaitFence()
 		return
 	}
@@ -269,7 +269,7 @@ func (t *table) missing(own []goredis.XPendingExt) (ids []string) {
 	for _, p := range own {
 		e, inFlight := t.entries[p.ID]
 		at, left := t.left[p.ID]
-		left = left && time.Since(at) <= t.o.MinIdle // after that it can be reclaimed
+		left = left && time.Since(at) <= t.opts.MinIdle // after that it can be reclaimed
 		if !left && (!inFlight || e.lost) {
 			ids = append(ids, p.ID)
 		}
@@ -282,7 +282,7 @@ func (t *table) next(revoke chan<- struct{}) *pendingEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.room.Signal()
-	if !t.closed && t.running <= t.workers() && !t.o.stopped() {
+	if !t.closed && t.running <= t.workers() && !t.opts.stopped() {
 		if e := t.take(revoke); e != nil {
 			return e
 		}
@@ -331,7 +331,7 @@ func (t *table) take(revoke chan<- struct{}) *pendingEntry {
 // searchFor has the poller search for an entry that was dropped. With Ordered, the buffer is
 // dropped too: the entries in it come after that one.
 func (t *table) searchFor() {
-	if t.o.Ordered && !t.closed {
+	if t.opts.Ordered && !t.closed {
 		t.searchPending = true
 		for _, e := range t.buffer {
 			t.drop(e)
@@ -350,7 +350,7 @@ func (t *table) searching() {
 
 // stale reports whether another consumer may have the entry.
 func (t *table) stale(e *pendingEntry) bool {
-	return e.confirmed.Before(t.o.since(t.o.MinIdle * 2 / 3))
+	return e.confirmed.Before(t.opts.since(t.opts.MinIdle * 2 / 3))
 }
 
 // stillMine reports whether a worker may offer its entry to a handler. False ends its work on it.
@@ -359,7 +359,7 @@ func (t *table) stillMine(e *pendingEntry) bool {
 	defer t.mu.Unlock()
 	stale := t.stale(e)
 	switch {
-	case t.o.Ordered && !e.lost && !t.closed && t.o.stopped():
+	case t.opts.Ordered && !e.lost && !t.closed && t.opts.stopped():
 		t.requeue(e)
 	case !stale && !e.lost && !e.revoked:
 		return true
@@ -390,7 +390,7 @@ func (t *table) ack(e *pendingEntry) {
 	e.stage = stageAcking
 	t.forget(e)
 	t.acks = append(t.acks, e)
-	if n := len(t.acks); n == 1 || n >= t.o.AckBatchSize {
+	if n := len(t.acks); n == 1 || n >= t.opts.AckBatchSize {
 		signal(t.flush)
 	}
 }
@@ -414,7 +414,7 @@ func (t *table) abandon(e *pendingEntry) {
 // nack decides about an entry that its handler refused. When again is true, its worker delivers it
 // again after wait. Otherwise the worker's work on it has ended.
 func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
-	gated, stopped := t.o.gated(), t.o.Ordered && t.o.stopped()
+	gated, stopped := t.opts.gated(), t.opts.Ordered && t.opts.stopped()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.started = false
@@ -429,8 +429,8 @@ func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
 		t.requeue(e)
 		return 0, false
 	}
-	wait = t.o.Redelivery.Delay(e.nacks - e.excused)
-	keep := !t.closed && !e.lost && e.nacks-e.excused <= t.o.MaxRedeliveries
+	wait = t.opts.Redelivery.Delay(e.nacks - e.excused)
+	keep := !t.closed && !e.lost && e.nacks-e.excused <= t.opts.MaxRedeliveries
 	if keep && t.workers() == 1 {
 		return wait, true // with a single worker, no entry overtakes another
 	}
@@ -466,7 +466,7 @@ func (t *table) leavePending(e *pendingEntry) {
 
 // becomeDue puts a delayed entry in front of the buffer, once the gate is open.
 func (t *table) becomeDue(e *pendingEntry) {
-	gated := t.o.gated()
+	gated := t.opts.gated()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e.stage != stageDelayed {

@@ -11,7 +11,7 @@ import (
 func (t *table) flushDue() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.closed || len(t.release) > 0 || len(t.acks) >= t.o.AckBatchSize
+	return t.closed || len(t.release) > 0 || len(t.acks) >= t.opts.AckBatchSize
 }
 
 // unflushed returns how many acknowledgements, releases and counts wait for a flush.
@@ -26,7 +26,7 @@ func (t *table) unflushed() (acks, releases, counts int) {
 func (t *table) nextAcks(n int) (plain, fenced []*pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	certain := t.o.since(t.o.MinIdle / 2)
+	certain := t.opts.since(t.opts.MinIdle / 2)
 	n = min(n, len(t.acks))
 	for _, e := range t.acks[:n] {
 		if e.lost || e.confirmed.Before(certain) {
@@ -99,13 +99,13 @@ func (t *table) retryCounts(counts map[string]int64) {
 // than LongestHandlerHold is not kept alive. An entry that a closed gate holds for MinIdle is not
 // either, because the gate of another instance may be open.
 func (t *table) renewable(now time.Time) (due []*pendingEntry) {
-	gated := t.o.gated()
+	gated := t.opts.gated()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	tooLong := func(e *pendingEntry, limit time.Duration) bool { return limit > 0 && now.Sub(e.since) > limit }
 	waiting := t.buffer[:0]
 	for _, e := range t.buffer {
-		if tooLong(e, t.o.LongestHold) {
+		if tooLong(e, t.opts.LongestHold) {
 			t.queueRelease(e)
 		} else {
 			waiting = append(waiting, e)
@@ -114,9 +114,9 @@ func (t *table) renewable(now time.Time) (due []*pendingEntry) {
 	clear(t.buffer[len(waiting):])
 	t.buffer = waiting
 	for _, e := range t.entries {
-		limit := t.o.LongestHold
+		limit := t.opts.LongestHold
 		if e.started {
-			limit = t.o.LongestHandlerHold
+			limit = t.opts.LongestHandlerHold
 		}
 		switch {
 		case e.lost || e.stage == stageReleasing:
@@ -124,13 +124,13 @@ func (t *table) renewable(now time.Time) (due []*pendingEntry) {
 			e.revoked = true
 			signal(e.revoke)
 		case tooLong(e, limit) && e.stage != stageAcking:
-		case gated && e.stage == stageDelayed && tooLong(e, t.o.MinIdle):
-		case now.Sub(e.confirmed) > t.o.MinIdle/3:
+		case gated && e.stage == stageDelayed && tooLong(e, t.opts.MinIdle):
+		case now.Sub(e.confirmed) > t.opts.MinIdle/3:
 			due = append(due, e)
 		}
 	}
 	for id, at := range t.left { // after MinIdle it can be reclaimed
-		if now.Sub(at) > t.o.MinIdle {
+		if now.Sub(at) > t.opts.MinIdle {
 			delete(t.left, id)
 		}
 	}

@@ -20,11 +20,11 @@ func (t *table) workers() int {
 func (t *table) least() int { return t.limit + (t.limit+1)/2 }
 
 // mostStarts returns how many messages may be started: they wait for their slots, or have them.
-func (t *table) mostStarts() int { return max(t.o.Ahead, t.least()) }
+func (t *table) mostStarts() int { return max(t.opts.Ahead, t.least()) }
 
 // mostMore is the maximum of more. As many messages as may be started may also wait before that, or
 // store their results.
-func (t *table) mostMore() int { return max(0, min(maxMore, 2*t.o.Ahead-t.least())) }
+func (t *table) mostMore() int { return max(0, min(maxMore, 2*t.opts.Ahead-t.least())) }
 
 const (
 	maxMore      = 256
@@ -125,7 +125,7 @@ func (t *table) fitting(count, otherwise int) int {
 // for other reasons are within their limits.
 func (t *table) hasRoom() bool {
 	return t.bytes < maxHeldBytes && (t.busy+len(t.buffer) < t.workers() || len(t.buffer) < t.readAhead()) &&
-		t.delayed < t.limit+t.o.BatchSize && len(t.acks) < maxUnflushed
+		t.delayed < t.limit+t.opts.BatchSize && len(t.acks) < maxUnflushed
 }
 
 // setAhead sets how many entries are buffered when the next read is sent before end.
@@ -157,7 +157,7 @@ func (t *table) readable() (room, closed bool) {
 func (t *table) free() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	free := t.workers() + t.o.BatchSize - t.busy - len(t.buffer) - t.delayed
+	free := t.workers() + t.opts.BatchSize - t.busy - len(t.buffer) - t.delayed
 	if t.closed || free <= 0 || t.bytes >= maxHeldBytes {
 		return 0
 	}

@@ -12,7 +12,7 @@ import (
 // place puts an entry into the buffer: at the end, or with Ordered where its id belongs.
 func (t *table) place(e *pendingEntry) {
 	at := len(t.buffer)
-	for t.o.Ordered && at > 0 && before(e.ID, t.buffer[at-1].ID) {
+	for t.opts.Ordered && at > 0 && before(e.ID, t.buffer[at-1].ID) {
 		at--
 	}
 	t.buffer = slices.Insert(t.buffer, at, e)
@@ -27,7 +27,7 @@ func before(a, b string) bool {
 
 // mayStart reports whether the chain may start an entry that it has received.
 func (t *table) mayStart(e *pendingEntry) bool {
-	if !t.o.stopped() {
+	if !t.opts.stopped() {
 		return true
 	}
 	t.mu.Lock()

@@ -91,7 +91,7 @@ func (m *tableMachine) readNew(t *rapid.T) {
 	if room, closed := m.readable(); closed || !room {
 		t.Skip("a reader would not read now")
 	}
-	for range rapid.IntRange(1, m.o.BatchSize).Draw(t, "entries") {
+	for range rapid.IntRange(1, m.opts.BatchSize).Draw(t, "entries") {
 		m.n++
 		id := fmt.Sprintf("%d-0", m.n)
 		m.add(stored(id), nil, time.Now())
@@ -160,7 +160,7 @@ func (m *tableMachine) nackOne(t *rapid.T) {
 		delete(m.where, e.ID)
 	case m.closed:
 		m.where[e.ID] = "releasing"
-	case e.nacks > m.o.MaxRedeliveries:
+	case e.nacks > m.opts.MaxRedeliveries:
 		delete(m.where, e.ID)
 		require.Contains(t, m.left, e.ID)
 		require.EqualValues(t, e.nacks, m.counts[e.ID])
@@ -309,7 +309,7 @@ func handleAll(m *table, n *int, took time.Duration) int {
 
 func TestWorkersFollowTheSlots(t *testing.T) {
 	m, n := newTestTable(8, 10), 0
-	m.slots, m.starts, m.o.Ahead = slots.New(8), slots.New(100), 100
+	m.slots, m.starts, m.opts.Ahead = slots.New(8), slots.New(100), 100
 	require.Equal(t, 12, handleAll(m, &n, time.Millisecond))
 	require.Equal(t, 13, handleAll(m, &n, time.Millisecond), "a slot is free, and no worker was")
 	for range 200 {
@@ -317,15 +317,15 @@ func TestWorkersFollowTheSlots(t *testing.T) {
 	}
 	require.Equal(t, 200, m.workers(), "twice Ahead")
 	require.Equal(t, 100, m.mostStarts())
-	m.o.Ahead = 1000
+	m.opts.Ahead = 1000
 	for range 200 {
 		handleAll(m, &n, time.Millisecond)
 	}
 	require.Equal(t, 12+maxMore, m.workers(), "the most")
-	m.o.Ahead = 5
+	m.opts.Ahead = 5
 	require.Equal(t, 12, m.workers(), "always as many again as half the slots")
 	require.Equal(t, 12, m.mostStarts())
-	m.o.Ahead = 100
+	m.opts.Ahead = 100
 	require.Equal(t, 200, handleAll(m, &n, time.Second))
 	require.Equal(t, 12, m.workers(), "slow messages")
 	for range 8 {

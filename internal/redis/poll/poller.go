@@ -49,12 +49,12 @@ func (p *poller) run(cmd goredis.Cmder, sent time.Time) {
 	for {
 		if cmd != nil {
 			if wait := p.handle(cmd, sent); wait != 0 {
-				p.o.Scheduler.wait(p, wait)
+				p.opts.Scheduler.wait(p, wait)
 				return
 			}
 		}
 		if !p.table.awaitCapacity() || !p.mayRead() {
-			p.o.Scheduler.wait(p, p.waitWhileClosed())
+			p.opts.Scheduler.wait(p, p.waitWhileClosed())
 			return
 		}
 		ctx, cancel := p.command()
@@ -68,12 +68,12 @@ func (p *poller) run(cmd goredis.Cmder, sent time.Time) {
 // searchAgain makes the poller search the consumer's own pending entries now.
 func (p *poller) searchAgain() {
 	p.search.Store(true)
-	p.o.Scheduler.wake(p)
+	p.opts.Scheduler.wake(p)
 }
 
 // mayRead reports whether new entries are allowed now.
 func (p *poller) mayRead() bool {
-	return !p.paused.Load() && (p.o.Gate == nil || p.o.Gate()) && !p.o.fenced()
+	return !p.paused.Load() && (p.opts.Gate == nil || p.opts.Gate()) && !p.opts.fenced()
 }
 
 // waitWhileClosed returns the wait of a poller that may not read.
@@ -81,7 +81,7 @@ func (p *poller) waitWhileClosed() time.Duration {
 	if p.paused.Load() {
 		return never
 	}
-	return min(gatePoll, p.o.PollInterval)
+	return min(gatePoll, p.opts.PollInterval)
 }
 
 // server returns the client of the server that has the stream.
@@ -101,7 +101,7 @@ func (p *poller) next(ctx context.Context, now time.Time) goredis.Cmder {
 		p.table.searching()
 	}
 	if p.cursor != "" {
-		args := []any{"xpending", p.Stream, p.Group, p.cursor, "+", min(p.o.BatchSize, maxScriptIDs)}
+		args := []any{"xpending", p.Stream, p.Group, p.cursor, "+", min(p.opts.BatchSize, maxScriptIDs)}
 		if !p.takeOver {
 			args = append(args, p.Name)
 		}
@@ -146,7 +146,7 @@ func (p *poller) handle(cmd goredis.Cmder, sent time.Time) time.Duration {
 		p.log().Info("reading again", slog.Int64("failures", n))
 	}
 	if found {
-		p.idle = p.o.InitialPollInterval
+		p.idle = p.opts.InitialPollInterval
 		return 0
 	}
 	return p.nextWait()
@@ -160,8 +160,8 @@ const pollSteps = 21
 // so an idle stream costs at most one read per poll interval.
 func (p *poller) nextWait() time.Duration {
 	wait := p.idle
-	if wait < p.o.PollInterval {
-		p.idle = min(2*wait, p.o.PollInterval)
+	if wait < p.opts.PollInterval {
+		p.idle = min(2*wait, p.opts.PollInterval)
 		return wait
 	}
 	return wait + time.Duration(rand.Int64N(int64(wait/pollSteps)+1))
@@ -241,13 +241,13 @@ func (p *poller) searched() {
 
 // absent calls Options.Absent, and returns the wait before the next command.
 func (p *poller) absent() time.Duration {
-	if p.o.Absent == nil {
+	if p.opts.Absent == nil {
 		p.end()
 		return never
 	}
 	ctx, cancel := p.command()
 	defer cancel()
-	again, err := p.o.Absent(ctx)
+	again, err := p.opts.Absent(ctx)
 	switch {
 	case err != nil:
 		p.log().Warn("stream does not exist, its owner did not decide yet", logs.Err(err))
@@ -258,7 +258,7 @@ func (p *poller) absent() time.Duration {
 		return never
 	default:
 		p.log().Info("stream did not exist and was created again")
-		return p.o.InitialPollInterval // a wrong answer does not make a busy loop
+		return p.opts.InitialPollInterval // a wrong answer does not make a busy loop
 	}
 }
 

@@ -47,7 +47,7 @@ type Reader struct {
 // shared is what the parts of a reader have in common.
 type shared struct {
 	Consumer
-	o     *Options
+	opts  *Options
 	table *table
 	life  context.Context // of commands; ends with the reader, or when a drain runs out of time
 	base  *slog.Logger
@@ -64,7 +64,7 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 	}
 	o = o.withDefaults()
 	s := &shared{
-		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, o: &o, table: newTable(&o, m), base: log, m: m,
+		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, opts: &o, table: newTable(&o, m), base: log, m: m,
 	}
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
 	if o.Ahead > 0 {
@@ -88,10 +88,10 @@ func (r *Reader) Start() {
 		return
 	}
 	r.s.m.readers.Inc()
-	if r.s.o.ReclaimInterval > 0 {
+	if r.s.opts.ReclaimInterval > 0 {
 		_ = r.claiming.Start(context.Background(), r.claimer.run) // the reader may have been closed
 	}
-	r.s.o.Scheduler.start(r.poller)
+	r.s.opts.Scheduler.start(r.poller)
 }
 
 // keep runs the acker and the renewer while entries are in flight.
@@ -126,7 +126,7 @@ func (r *Reader) close(gone bool) {
 	if !first {
 		return
 	}
-	r.s.o.Scheduler.end(r.poller)
+	r.s.opts.Scheduler.end(r.poller)
 	if started {
 		go r.shutDown()
 		return
@@ -169,7 +169,7 @@ func (r *Reader) Drain(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		r.endLife()
-		r.s.o.Scheduler.abandon(r.poller)
+		r.s.opts.Scheduler.abandon(r.poller)
 		return fmt.Errorf("drain %s: %w", r.s.Stream, ctx.Err())
 	}
 }
@@ -200,7 +200,7 @@ func (r *Reader) SetPaused(paused bool) {
 }
 
 // Wake makes the reader poll now. The caller expects a new entry in the stream.
-func (r *Reader) Wake() { r.s.o.Scheduler.wake(r.poller) }
+func (r *Reader) Wake() { r.s.opts.Scheduler.wake(r.poller) }
 
 // Resize changes the concurrency, to at least one. A worker that is too many ends after its
 // message.
@@ -229,7 +229,7 @@ func (r *Reader) Adopt(ctx context.Context, entries []goredis.XMessage, delivere
 
 func (s *shared) adopt(ctx context.Context, entries []goredis.XMessage, delivered map[string]int64, acked func()) error {
 	// The time of the claim is unknown. This one makes the renewer confirm the entries soon.
-	claimed := time.Now().Add(-s.o.MinIdle / 3)
+	claimed := time.Now().Add(-s.opts.MinIdle / 3)
 	if s.table.adopt(entries, delivered, claimed, acked) {
 		return nil
 	}
@@ -237,7 +237,7 @@ func (s *shared) adopt(ctx context.Context, entries []goredis.XMessage, delivere
 	for i, e := range entries {
 		ids[i] = e.ID
 	}
-	_, err := s.Release(ctx, s.o.MinIdle, ids...)
+	_, err := s.Release(ctx, s.opts.MinIdle, ids...)
 	if IsNoGroup(err) {
 		err = nil
 	}

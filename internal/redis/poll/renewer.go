@@ -17,7 +17,7 @@ const fenceInterval = 5 * time.Second
 type renewer struct{ *shared }
 
 func (r renewer) run(ctx context.Context) {
-	interval := max(r.o.MinIdle/6, time.Millisecond)
+	interval := max(r.opts.MinIdle/6, time.Millisecond)
 	loop.Repeat(ctx, interval, func(context.Context) time.Duration {
 		start := time.Now()
 		r.renew()
@@ -26,8 +26,8 @@ func (r renewer) run(ctx context.Context) {
 }
 
 func (r renewer) watchFence(ctx context.Context) {
-	if r.o.Fence != nil {
-		loop.Every(ctx, fenceInterval, func(context.Context) { r.table.revokeBehind(r.o.Fence()) })
+	if r.opts.Fence != nil {
+		loop.Every(ctx, fenceInterval, func(context.Context) { r.table.revokeBehind(r.opts.Fence()) })
 	}
 }
 

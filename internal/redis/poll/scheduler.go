@@ -73,7 +73,7 @@ func (s *Scheduler) wait(p *poller, after time.Duration) {
 	defer s.mu.Unlock()
 	p.endRead()
 	if p.scheduled.woken {
-		p.idle, after = p.o.InitialPollInterval, 0
+		p.idle, after = p.opts.InitialPollInterval, 0
 	}
 	if after != never {
 		s.push(p, after)
@@ -94,7 +94,7 @@ func (s *Scheduler) wake(p *poller) {
 		p.scheduled.woken = true
 		return
 	}
-	p.idle = p.o.InitialPollInterval
+	p.idle = p.opts.InitialPollInterval
 	if p.scheduled.index >= 0 {
 		heap.Remove(&s.queue, p.scheduled.index)
 	}
@@ -268,9 +268,9 @@ func readTogether(ctx context.Context, batch []*poller) {
 		room, closed := p.table.readable()
 		switch {
 		case closed:
-			p.o.Scheduler.wait(p, never)
+			p.opts.Scheduler.wait(p, never)
 		case !p.mayRead():
-			p.o.Scheduler.wait(p, p.waitWhileClosed())
+			p.opts.Scheduler.wait(p, p.waitWhileClosed())
 		case !room:
 			go p.run(nil, at)
 		default:
@@ -291,7 +291,7 @@ func readTogether(ctx context.Context, batch []*poller) {
 	}
 	for i, p := range sent {
 		if p.isQuiet(cmds[i]) {
-			p.o.Scheduler.wait(p, p.handle(cmds[i], at))
+			p.opts.Scheduler.wait(p, p.handle(cmds[i], at))
 		} else {
 			go p.run(cmds[i], at)
 		}

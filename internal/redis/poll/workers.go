@@ -41,7 +41,7 @@ func (w *workers) run(worker int) {
 	labels := pprof.Labels("stream", w.Stream, "worker", strconv.Itoa(worker))
 	// The contexts of messages have the labels too, so that a handler can set them on its
 	// goroutine.
-	pprof.Do(w.o.Base, labels, func(ctx context.Context) {
+	pprof.Do(w.opts.Base, labels, func(ctx context.Context) {
 		revoke := make(chan struct{}, 1)
 		for e := w.next(revoke); e != nil; e = w.next(revoke) {
 			w.m.inFlight.Inc()
@@ -53,7 +53,7 @@ func (w *workers) run(worker int) {
 
 // next returns the next entry. With Ordered, it holds offering until the entry was offered.
 func (w *workers) next(revoke chan<- struct{}) *pendingEntry {
-	if !w.o.Ordered {
+	if !w.opts.Ordered {
 		return w.table.next(revoke)
 	}
 	w.offering.Lock()
@@ -66,7 +66,7 @@ func (w *workers) next(revoke chan<- struct{}) *pendingEntry {
 
 // deliver delivers an entry once, or several times when this is the only worker.
 func (w *workers) deliver(ctx context.Context, e *pendingEntry, revoke <-chan struct{}) {
-	for held := w.o.Ordered; ; held = false {
+	for held := w.opts.Ordered; ; held = false {
 		msg, cancel := w.message(ctx, e)
 		offered := w.offer(e, msg, revoke)
 		if held {
@@ -96,7 +96,7 @@ func (w *workers) deliver(ctx context.Context, e *pendingEntry, revoke <-chan st
 
 func (w *workers) message(ctx context.Context, e *pendingEntry) (*message.Message, context.CancelFunc) {
 	decode := entry.Decode
-	if w.o.Fields {
+	if w.opts.Fields {
 		decode = entry.DecodeFields
 	}
 	msg, err := decode(e.XMessage)
@@ -110,7 +110,7 @@ func (w *workers) message(ctx context.Context, e *pendingEntry) (*message.Messag
 		},
 		Delivered: e.delivered + int64(e.nacks), Excused: int64(e.excused), Malformed: err,
 	}
-	if w.o.Ordered {
+	if w.opts.Ordered {
 		d.Held = func() bool { return w.table.mayStart(e) }
 	}
 	ctx, cancel := context.WithCancel(pipeline.WithDelivery(ctx, d))
@@ -147,7 +147,7 @@ func (w *workers) delay(e *pendingEntry, d time.Duration, revoke <-chan struct{}
 			switch {
 			case !w.table.stillMine(e):
 				return false
-			case w.o.gated():
+			case w.opts.gated():
 				t.Reset(gatePoll)
 			default:
 				w.m.redeliveries.Inc()
@@ -173,7 +173,7 @@ func (w *workers) leaveBehind(e *pendingEntry, msg *message.Message, cancel cont
 		return
 	default:
 	}
-	if w.o.CancelUnfinished {
+	if w.opts.CancelUnfinished {
 		cancel()
 	}
 	w.table.abandon(e)
