@@ -170,7 +170,7 @@ func TestADrainEndsAllStreamsWithinItsWindow(t *testing.T) {
 }
 
 // A process that is busy may come to its next step after the window. Each stream is told all the same, because an open
-// one would hold up the stop of the server.
+// one would delay the stop of the server.
 func TestADrainThatIsLateEndsAllStreams(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.plugin.DrainOver(time.Millisecond) // less than a step
