@@ -19,8 +19,9 @@ func (s *server) conditions() []operate.Condition {
 	return all
 }
 
-// showConditions is the panel of the home page that says what is not in order or paused. It reads no server.
-func (s *server) showConditions(context.Context, console.Query) (console.Block, error) {
+// showConditions is the panel of the home page that says what is not in order or paused, and what waits for a person.
+// Of the servers it reads only the store of dead letters, by the reading that the table of routes shows.
+func (s *server) showConditions(ctx context.Context, _ console.Query) (console.Block, error) {
 	t := console.Table{
 		Columns: console.Columns("What", "State", "To do"),
 		Empty:   "As far as this instance knows, every far side works, nothing is paused, and nothing has failed that a person must decide.",
@@ -36,6 +37,22 @@ func (s *server) showConditions(context.Context, console.Query) (console.Block, 
 			}
 		}
 		t.Rows = append(t.Rows, []console.Cell{name, console.Word(c.Text).In(c.Level), console.Word(c.Remedy)})
+	}
+	value, _, problem := s.readOne(ctx, deadLetters, s.countDead)
+	if problem != "" {
+		t.Rows = append(t.Rows, []console.Cell{console.Word(deadLetters), console.Word("not known: " + s.masks.text(problem)).In(operate.Warn), console.Word("the page Doctor examines the server")})
+	}
+	var dead int64
+	if byRoute, known := value.(map[string]int64); known {
+		for _, n := range byRoute {
+			dead += n
+		}
+	}
+	if dead > 0 {
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Word(deadLetters).At("dead-letters"), console.Word(console.Count(dead).Text + " wait for a person").In(operate.Warn),
+			console.Word("look at their errors, then replay or discard them"),
+		})
 	}
 	return t, nil
 }

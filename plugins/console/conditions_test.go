@@ -1,6 +1,9 @@
 package console_test
 
 import (
+	"context"
+	"errors"
+	"maps"
 	"regexp"
 	"strings"
 	"sync"
@@ -63,6 +66,56 @@ func (r *rig) eventually(what string, ok func() bool) {
 }
 
 const inOrder = "As far as this instance knows, every far side works, nothing is paused, and nothing has failed that a person must decide."
+
+// bin stores dead letters.
+type bin struct {
+	mu   sync.Mutex
+	of   map[string]int64
+	fail error
+}
+
+func (*bin) Name() string { return "bin" }
+
+func (b *bin) Register(r *pipeline.Registry) error {
+	r.Offer(b)
+	return nil
+}
+
+func (b *bin) WaitingByRoute(context.Context) (map[string]int64, bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.of), true, b.fail
+}
+
+func (b *bin) has(of map[string]int64, fail error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of, b.fail = of, fail
+}
+
+// The panel of what is not in order never says that nothing waits for a person while dead letters do.
+func TestDeadLettersAreTrouble(t *testing.T) {
+	t.Parallel()
+	dead := &bin{}
+	r := start(t, nil, &carrier{}, dead)
+	require.Contains(t, r.get("/"), inOrder)
+
+	dead.has(map[string]int64{"parcels": 1200, "a route that is gone": 34}, nil)
+	r.eventually("the dead letters of all routes", func() bool {
+		return strings.Contains(r.get("/"), `<td class="level warn">1,234 wait for a person</td>`)
+	})
+	require.NotContains(t, r.get("/"), inOrder)
+	require.Equal(t, "1,234 wait for a person", rows(t, r.panels("home")["conditions"].Value, "what")["dead letters"]["state"])
+
+	dead.has(nil, errors.New("the database of dead letters is down"))
+	r.eventually("a store that does not answer", func() bool {
+		return strings.Contains(r.get("/"), `<td class="level warn">not known: the database of dead letters is down</td>`)
+	})
+	require.NotContains(t, r.get("/"), inOrder)
+
+	dead.has(nil, nil)
+	r.eventually("no dead letter", func() bool { return strings.Contains(r.get("/"), inOrder) })
+}
 
 // A far side that is down is told at its box, at the route that calls it, and in words, until it works again.
 func TestAFarSideThatIsDown(t *testing.T) {

@@ -37,22 +37,17 @@ func (s *server) read(ctx context.Context) readings {
 	var reading sync.WaitGroup
 	take := func(what string, do func(context.Context) (any, error), use func(any)) {
 		reading.Go(func() {
-			r, late := s.loads.get(ctx, "reading "+what, s.sources, do)
+			value, at, problem := s.readOne(ctx, what, do)
 			mu.Lock()
 			defer mu.Unlock()
-			switch {
-			case late && r.at.IsZero():
-				all.problems[what] = fmt.Sprintf("no answer within %s", s.sources.wait)
-			case late:
-				all.problems[what] = fmt.Sprintf("no answer within %s, so its numbers are %s old", s.sources.wait, console.Short(time.Since(r.at)))
-			case r.err != nil:
-				all.problems[what] = r.err.Error()
+			if problem != "" {
+				all.problems[what] = problem
 			}
-			if r.value != nil {
-				use(r.value)
+			if value != nil {
+				use(value)
 			}
-			if !r.at.IsZero() && (all.oldest.IsZero() || r.at.Before(all.oldest)) {
-				all.oldest = r.at
+			if !at.IsZero() && (all.oldest.IsZero() || at.Before(all.oldest)) {
+				all.oldest = at
 			}
 		})
 	}
@@ -67,10 +62,28 @@ func (s *server) read(ctx context.Context) readings {
 				maps.Copy(all.backlogs, found)
 			})
 	}
-	take(deadLetters, func(ctx context.Context) (any, error) { return operate.CountDead(ctx, s.registry) },
-		func(v any) { all.dead, _ = v.(map[string]int64) })
+	take(deadLetters, s.countDead, func(v any) { all.dead, _ = v.(map[string]int64) })
 	reading.Wait()
 	return all
+}
+
+func (s *server) countDead(ctx context.Context) (any, error) {
+	return operate.CountDead(ctx, s.registry)
+}
+
+// readOne reads one server for all panels that show it. value is the last one that is known and at its time, also
+// when problem says why there is no newer one.
+func (s *server) readOne(ctx context.Context, what string, do func(context.Context) (any, error)) (value any, at time.Time, problem string) {
+	r, late := s.loads.get(ctx, "reading "+what, s.sources, do)
+	switch {
+	case late && r.at.IsZero():
+		problem = fmt.Sprintf("no answer within %s", s.sources.wait)
+	case late:
+		problem = fmt.Sprintf("no answer within %s, so its numbers are %s old", s.sources.wait, console.Short(time.Since(r.at)))
+	case r.err != nil:
+		problem = r.err.Error()
+	}
+	return r.value, r.at, problem
 }
 
 // showGraph is the first panel of the home page: the same states and numbers as in the table of routes.
