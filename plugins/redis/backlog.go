@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"strconv"
 	"strings"
@@ -103,8 +104,17 @@ func answered(err error) error {
 	return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
 }
 
-// addBacklog adds one stream. A number that the server does not know, because entries were deleted
-// from the middle, makes the total unknown.
+//go:embed lua/waiting.lua
+var waitingSource string
+
+var waitingScript = goredis.NewScript(waitingSource)
+
+// mostCounted bounds what is counted where the server does not know how far a group has read.
+const mostCounted = 10_000
+
+// addBacklog adds one stream. The server does not know how many entries wait after some were deleted from the middle,
+// and the embedded one counts those that were delivered. They are counted then, and a number that stays unknown makes
+// the total unknown.
 func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group string, b *operate.Backlog) error {
 	groups, err := c.XInfoGroups(ctx, stream).Result()
 	if err != nil {
@@ -114,11 +124,14 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 		return err
 	}
 	from, lag, more := "-", int64(-1), true // of a group that was not created yet: all entries
+	counts, last := false, ""
 	for _, g := range groups {
 		if g.Name != group {
 			continue
 		}
 		lag = g.Lag
+		last = g.LastDeliveredID
+		counts = lag < 0 || g.EntriesRead == 0 && g.LastDeliveredID != "0-0"
 		from, more = entry.NextID(g.LastDeliveredID)
 		*b.InFlight += g.Pending
 		if g.Pending > 0 {
@@ -141,6 +154,10 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 		return nil
 	case from == "-":
 		if lag, err = c.XLen(ctx, stream).Result(); err != nil {
+			return err
+		}
+	case counts:
+		if lag, err = waitingScript.Run(ctx, c, []string{stream}, last, mostCounted).Int64(); err != nil {
 			return err
 		}
 	}
