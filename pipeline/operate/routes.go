@@ -25,6 +25,8 @@ type RouteStatus struct {
 	Retries     *int64            `json:"retries"` // that wait in the retry topic
 	NextDue     *time.Time        `json:"next_due"`
 	DeadLetters *int64            `json:"dead_letters"` // that wait for a person
+	// RetryTopic is set for a route that reads a retry topic: what waits there is in Retries.
+	RetryTopic bool `json:"retry_topic,omitempty"`
 	// Streams are those of a route that finds them while it runs, such as one per campaign.
 	Streams *StreamBacklogs `json:"streams,omitempty"`
 }
@@ -149,12 +151,12 @@ func StatusOf(reg *pipeline.Registry, backlogs map[string]Backlog, dead map[stri
 
 func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Backlog, dead map[string]int64) RouteStatus {
 	own := backlogs[r.Name]
-	status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest), Streams: own.Streams}
-	if isRetry(reg, r) && own.NotDue == nil {
+	status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest), Streams: own.Streams, RetryTopic: isRetry(reg, r)}
+	if status.RetryTopic && own.NotDue == nil {
 		status.Waiting = nil // they are retries, and nobody tells which of them are due
 	}
 	var reader string // of the retry topic
-	shared := !isRetry(reg, r) && len(retried(reg, retryPlace(r))) > 1
+	shared := !status.RetryTopic && len(retried(reg, retryPlace(r))) > 1
 	for _, other := range reg.Routes() {
 		if at := place(other.From.Describe()); isRetry(reg, other) && at == retryPlace(r) && !shared {
 			reader = other.Name

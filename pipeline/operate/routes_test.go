@@ -165,6 +165,8 @@ func TestARetryTopicOfSeveralRoutesIsCountedOnce(t *testing.T) {
 	require.EqualValues(t, 5, *all["again"].Retries)
 	require.EqualValues(t, 2, *all["again"].Waiting, "they are due")
 	require.NotNil(t, all["again"].NextDue)
+	require.True(t, all["again"].RetryTopic)
+	require.False(t, all["bake"].RetryTopic)
 
 	m.again.backlog.NotDue = nil
 	require.Nil(t, statuses()["again"].Waiting, "nobody tells which are due")

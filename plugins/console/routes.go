@@ -112,7 +112,7 @@ func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block,
 		switch {
 		case state.Level != "":
 			box.State = graph.State(state.Level)
-		case r.Waiting != nil || r.InFlight != nil:
+		case isKnown(r):
 			box.State = graph.OK
 		}
 		box.Numbers = []graph.Number{
@@ -181,7 +181,7 @@ func stateOf(r operate.RouteStatus, found readings, conditions []operate.Conditi
 	for _, c := range conditions {
 		add(c.Level, c.Name+": "+c.Text)
 	}
-	problem, unknown := found.problems[r.From.Kind], r.Waiting == nil && r.InFlight == nil
+	problem, unknown := found.problems[r.From.Kind], !isKnown(r)
 	switch {
 	case unknown && problem != "":
 		add(operate.Fail, "not known, because "+r.From.Kind+" does not answer")
@@ -215,6 +215,11 @@ func stateOf(r operate.RouteStatus, found readings, conditions []operate.Conditi
 		return console.Word("works").In(operate.OK)
 	}
 	return console.Word("idle: nothing waits").In(operate.OK)
+}
+
+// isKnown reports whether the server of a route has told what waits. What waits in a retry topic are its retries.
+func isKnown(r operate.RouteStatus) bool {
+	return r.Waiting != nil || r.InFlight != nil || r.RetryTopic && r.Retries != nil
 }
 
 func count(n *int64) int64 {
