@@ -89,6 +89,10 @@ func TestThePageOfAJob(t *testing.T) {
 		require.Less(t, len(rows[2].Data), shownData+5)
 		require.True(t, strings.HasSuffix(rows[2].Data, "é…"), "it is cut between two characters: %s", rows[2].Data)
 
+		late := event.Event{Domain: name, JobID: "late", Stage: "scan", Seq: 3, StreamID: fmt.Sprint(client.Time(t.Context()).Val().UnixMilli(), "-0")}
+		require.NoError(t, joblog.New(server, p.config.Logs, p.config.Stages).Append(t.Context(), name, [][]event.Event{{late}})[0].Err)
+		require.Contains(t, see(t, p, "jobs/job", "job", operate.Input{"job": {name + "/late"}}), `"number":"1 to 2","stage":"not in the log"`)
+
 		actions := p.Operations().Actions
 		require.Equal(t, "jobs reset", actions[0].Name)
 		preview, err := actions[0].Preview(t.Context(), nil, in)

@@ -72,9 +72,10 @@ func (o operated) Operations() operate.Operations {
 	turn := operate.About{Name: "wheel turn", Short: "Turn a wheel", Examples: []string{"wheel turn"}}
 	mend := operate.About{Name: "wheel mend", Short: "Mend spokes", Examples: []string{"wheel mend 3"}, Fields: []operate.Field{{Name: "spoke", Type: operate.List, Arguments: true}}}
 	one := operate.About{Name: "wheel spin", Short: "Spin a spoke", Examples: []string{"wheel spin front/3"}, Fields: []operate.Field{{Name: "spoke", Arguments: true, Shape: "WHEEL/SPOKE", Required: true}}}
+	maybe := operate.About{Name: "wheel oil", Short: "Oil a spoke or all", Examples: []string{"wheel oil"}, Fields: []operate.Field{{Name: "spoke", Arguments: true}}}
 	return operate.Operations{
 		Reports: []operate.Report{{About: about, Read: read}},
-		Actions: []operate.Action{{About: one, Danger: operate.Safe, Preview: would, Do: did}, {About: turn, Danger: operate.Irreversible, Preview: would, Do: did}, {About: mend, Danger: operate.Safe, Audited: true, Preview: would, Do: did}},
+		Actions: []operate.Action{{About: maybe, Danger: operate.Safe, Preview: would, Do: did}, {About: one, Danger: operate.Safe, Preview: would, Do: did}, {About: turn, Danger: operate.Irreversible, Preview: would, Do: did}, {About: mend, Danger: operate.Safe, Audited: true, Preview: would, Do: did}},
 	}
 }
 
@@ -102,6 +103,9 @@ func TestOperationsAreCommands(t *testing.T) {
 		"a use has an id":              {[]string{"turn", "--json"}, app.ExitOK, "{\n  \"did\": \"turned\",\n  \"id\": true\n}\n", "", 0},
 		"an argument that none takes":  {[]string{"turn", "3"}, app.ExitUsage, "", "", 0},
 		"one argument":                 {[]string{"spin", "front/3"}, app.ExitOK, "turned front/3\na  b\n", "", 0},
+		"one that may be left out":     {[]string{"oil"}, app.ExitOK, "turned\na  b\n", "", 0},
+		"one that may be given":        {[]string{"oil", "3"}, app.ExitOK, "turned 3\na  b\n", "", 0},
+		"more than may be given":       {[]string{"oil", "3", "4"}, app.ExitUsage, "", "accepts at most 1 argument, received 2", 0},
 		"one that is not given":        {[]string{"spin"}, app.ExitUsage, "", "", 0},
 		"one that is empty":            {[]string{"spin", " "}, app.ExitUsage, "", "mill: WHEEL/SPOKE is required", 0},
 		"one too many":                 {[]string{"spin", "3", "4"}, app.ExitUsage, "", "", 0},
