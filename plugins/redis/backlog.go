@@ -2,7 +2,7 @@ package redis
 
 import (
 	"context"
-	_ "embed"
+	_ "embed" // the script
 	"fmt"
 	"strconv"
 	"strings"
@@ -107,8 +107,6 @@ func answered(err error) error {
 //go:embed lua/waiting.lua
 var waitingSource string
 
-var waitingScript = goredis.NewScript(waitingSource)
-
 // mostCounted bounds what is counted where the server does not know how far a group has read.
 const mostCounted = 10_000
 
@@ -157,7 +155,7 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 			return err
 		}
 	case counts:
-		if lag, err = waitingScript.Run(ctx, c, []string{stream}, last, mostCounted).Int64(); err != nil {
+		if lag, err = goredis.NewScript(waitingSource).Run(ctx, c, []string{stream}, last, mostCounted).Int64(); err != nil {
 			return err
 		}
 	}

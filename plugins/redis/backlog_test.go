@@ -156,7 +156,7 @@ func TestBacklog(t *testing.T) {
 		require.Equal(t, time.UnixMilli(3000), b.Oldest)
 		require.EqualValues(t, 1, *b.Waiting)
 		for most, want := range []int64{-1, 1} { // one entry was delivered
-			n, err := waitingScript.Run(ctx, c, []string{stream}, "1000-0", most).Int64()
+			n, err := goredis.NewScript(waitingSource).Run(ctx, c, []string{stream}, "1000-0", most).Int64()
 			require.NoError(t, err)
 			require.Equal(t, want, n)
 		}
