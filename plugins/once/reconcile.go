@@ -20,11 +20,11 @@ func (p *Plugin) reconcileReport() operate.Report {
 		{Name: "kind", Help: "the `kind` of effect", Required: true},
 		{Name: "group", Help: "the `group` of effects", Required: true},
 		{Name: "book", Help: "the `file` with what the far side has done", Required: true},
-		{Name: "as-of", Help: "the `time` at which the far side wrote the book (default: the\nlast change of the file)"},
-		{Name: "lag", Default: "10s", Help: "what was done less than this `duration` before that time may\nbe missing"},
+		{Name: "as-of", Help: "the `time` at which the far side wrote the book (default: the last change of the file)"},
+		{Name: "lag", Default: "10s", Help: "what was done less than this `duration` before that time may be missing"},
 		{Name: "csv", Help: "write one line per effect that differs to this `file`"},
 		{Name: "all", Type: operate.Switch, Help: "with --csv: one line for every effect"},
-	}, "once reconcile --kind invoice --group acme --book invoices.csv", "once reconcile --kind invoice --group acme --book list.jsonl --csv out.csv")
+	}, "once reconcile --kind invoice --group acme --book invoices.csv", "once reconcile --kind invoice --group acme --book b.jsonl --csv c.csv")
 	about.Long = `Compare the effects of a group in the ledger with the far side's own book, one
 by one, and name what is lost, done twice, or different.
 
@@ -113,7 +113,9 @@ func (p *Plugin) reconcile(ctx context.Context, l *ledger.Ledger, g ledger.Group
 		sum = w.effects.sumOf()
 	}
 	input.Sums = sum != nil
-	input.Effects = func(sums bool, each func(reconcile.Effect) error) error { return eachEffect(ctx, l, g, status.Accepted, sums, sum, each) }
+	input.Effects = func(sums bool, each func(reconcile.Effect) error) error {
+		return eachEffect(ctx, l, g, status.Accepted, sums, sum, each)
+	}
 	input.Each = func(pair reconcile.Pair, in []reconcile.Bucket) error {
 		if !given.all && in[0] == reconcile.Matched {
 			return given.table.Begin()

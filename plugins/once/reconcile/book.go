@@ -224,8 +224,12 @@ func (b *book) object(number int, members map[string]any) error {
 			return b.wrong(number, "want %s as a text or a whole number, got %T", column, v)
 		}
 	}
-	if !b.columns.ByKey && texts[columnKey] != "" || b.columns.ByKey && texts[columnID] != "" {
-		return b.wrong(number, "want %s in every line or %s in every line, as the first line has it", columnKey, columnID)
+	want, other := columnID, columnKey
+	if b.columns.ByKey {
+		want, other = other, want
+	}
+	if texts[other] != "" {
+		return b.wrong(number, "want %s in every line, as the first one has it, got %s", want, other)
 	}
 	for column := range texts { // a later line may have what the first one has not
 		if !b.columns.has(column) {

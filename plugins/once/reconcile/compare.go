@@ -47,6 +47,8 @@ type Input struct {
 	// Each is called for each effect in the ledger or in the book, in the order of a hash. May be nil. An error ends the
 	// comparison.
 	Each func(Pair, []Bucket) error
+
+	inMemory int // Sorter.Max, for tests
 }
 
 // ErrNoKeys means that the book names effects by idempotency keys, and nobody here can derive those.
@@ -85,8 +87,8 @@ type comparison struct {
 }
 
 func (c *comparison) run(ctx context.Context) (err error) {
-	effects := Sorter[sortedEffect]{Compare: func(a, b sortedEffect) int { return a.key.compare(b.key) }, Append: appendEffect, Read: readEffect}
-	lines := Sorter[sortedLine]{Compare: func(a, b sortedLine) int { return cmp.Or(a.key.compare(b.key), cmp.Compare(a.Number, b.Number)) }, Append: appendLine, Read: readLine}
+	effects := Sorter[sortedEffect]{Compare: func(a, b sortedEffect) int { return a.key.compare(b.key) }, Append: appendEffect, Read: readEffect, Max: c.inMemory}
+	lines := Sorter[sortedLine]{Compare: func(a, b sortedLine) int { return cmp.Or(a.key.compare(b.key), cmp.Compare(a.Number, b.Number)) }, Append: appendLine, Read: readLine, Max: c.inMemory}
 	defer func() { err = errors.Join(err, effects.Close(), lines.Close()) }()
 	if err := c.readBook(ctx, &lines); err != nil {
 		return err
@@ -118,7 +120,9 @@ func (c *comparison) readBook(ctx context.Context, into *Sorter[sortedLine]) err
 		}
 		group := l.Group
 		if group == "" && columns.ByKey && c.GroupOf != nil {
-			group, _ = c.GroupOf(l.Text)
+			if of, ok := c.GroupOf(l.Text); ok {
+				group = of
+			}
 		}
 		if group != "" && group != c.Group {
 			r.OtherGroups++
