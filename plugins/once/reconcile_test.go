@@ -113,7 +113,7 @@ in_book_twice: effect doubled; correct it with who runs the far side, which did 
 		var r reconcile.Report
 		stdout, stderr, code = commandLine(t, w, withSums, append(args, "--json")...)
 		require.Equal(t, app.ExitBad, code)
-		require.Empty(t, stderr)
+		require.Equal(t, "once reconcile: 4 of 4 (100 %)\n", stderr, "the progress")
 		require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 		require.False(t, r.Balanced)
 		require.Equal(t, []string{"lost"}, r.Examples[reconcile.DoneNotInBook])
