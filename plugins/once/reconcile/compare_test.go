@@ -427,3 +427,17 @@ func TestAnErrorLeavesNoFile(t *testing.T) {
 		}
 	}))
 }
+
+// A spreadsheet that opens the file of a comparison runs nothing.
+func TestALineHasNoFormulas(t *testing.T) {
+	t.Parallel()
+	e := effect("=1", rules.Success)
+	e.Receipt, e.Sum, e.HasSum = `=HYPERLINK("http://x")`, -5, false
+	p := Pair{Name: "@id", Effect: &e, Entry: &Entry{Line: 7, Times: 2, Receipt: "+r"}}
+	line := p.Line("invoice", "-g", []Bucket{InBookTwice, ReceiptDiffers})
+	require.Len(t, line, len(PairColumns()))
+	for _, cell := range line {
+		require.NotRegexp(t, `^[=+@\t\r-]`, cell)
+	}
+	require.Equal(t, []string{"in_book_twice receipt_differs", "SUCCESS", "7", "2"}, []string{line[3], line[4], line[9], line[10]})
+}
