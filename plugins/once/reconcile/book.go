@@ -253,7 +253,7 @@ func (b *book) line(number int, cell func(column string) (string, bool)) (err er
 		case !utf8.ValidString(text):
 			return b.wrong(number, "want %s in UTF-8, got %q", column, shorten(text))
 		}
-		*to = strings.Clone(text) // the reader uses its buffer again
+		*to = strings.Clone(text) // otherwise it keeps the whole record in memory
 	}
 	if l.Text == "" {
 		return b.wrong(number, "want %s in every line, and it is missing or empty", name)

@@ -79,15 +79,21 @@ func TestSorterIsASort(t *testing.T) {
 // A file that ends within an item, such as on a disk that was full, is no end of the items.
 func TestATornRunIsAnError(t *testing.T) {
 	t.Parallel()
-	s := sorterOf(1)
-	for i := range int64(3) {
-		require.NoError(t, s.Add(numbered{i, i, "text"}))
+	for cut := range int64(7) { // an item has 7 bytes
+		s := sorterOf(1)
+		for i := range int64(3) {
+			require.NoError(t, s.Add(numbered{i, i, "text"}))
+		}
+		require.NoError(t, s.file.Truncate(s.ends[1]-cut))
+		all, err := s.Sorted()
+		if err == nil {
+			err = all.Take(func(numbered) bool { return true }, func(numbered) {})
+		}
+		if cut == 0 {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF, "%d bytes are missing", cut)
+		}
+		require.NoError(t, s.Close())
 	}
-	require.NoError(t, s.file.Truncate(s.ends[1]-2))
-	all, err := s.Sorted()
-	if err == nil {
-		err = all.Take(func(numbered) bool { return true }, func(numbered) {})
-	}
-	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	require.NoError(t, s.Close())
 }
