@@ -59,10 +59,14 @@ func bookOf(t require.TestingT, dir, text string) string {
 // compared returns the buckets of each effect.
 func compared(t require.TestingT, in Input) (Report, map[string][]Bucket) {
 	got := map[string][]Bucket{}
+	each := in.Each
 	in.Each = func(p Pair, b []Bucket) error {
 		require.NotContains(t, got, p.Name)
 		got[p.Name] = b
-		return nil
+		if each == nil {
+			return nil
+		}
+		return each(p, b)
 	}
 	r, err := Compare(context.Background(), in)
 	require.NoError(t, err)
@@ -171,6 +175,10 @@ func TestAnyBook(t *testing.T) {
 
 		in := inputOf(bookOf(t, dir, textOfBook(t, lines, byKey, asJSON)), effects...)
 		in.Sums = true
+		in.Each = func(p Pair, _ []Bucket) error {
+			require.Equal(t, model[p.Name].effect, p.Effect, "what was sorted")
+			return nil
+		}
 		r, got := compared(t, in)
 		balanced := true
 		counts := map[Bucket]int64{}
