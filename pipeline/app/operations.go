@@ -19,7 +19,11 @@ import (
 // the command of the words before the last one, which must exist.
 func (h *Host) addOperations(root *cobra.Command, plugin string, o operate.Operations) {
 	for _, r := range o.Reports {
-		h.addOperation(root, plugin, r.Name, h.operation(r.About, r.Read))
+		h.addOperation(root, plugin, r.Name, h.operation(r.About, func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+			shown := &usersProgress{host: h, label: r.Name}
+			defer shown.end()
+			return r.Read(operate.WithProgress(ctx, shown.set), reg, in)
+		}))
 	}
 	for _, a := range o.Actions {
 		var dryRun bool
@@ -55,7 +59,7 @@ func (h *Host) addOperations(root *cobra.Command, plugin string, o operate.Opera
 	}
 }
 
-// usersProgress shows the progress of an action from its first step on.
+// usersProgress shows the progress of a report or an action from its first step on.
 type usersProgress struct {
 	host  *Host
 	label string

@@ -79,6 +79,21 @@ type Use struct {
 	Say func(text string)
 }
 
+type progressKey struct{}
+
+// WithProgress returns a context in which Progress calls show. It is for the caller of Report.Read, which has no Use.
+func WithProgress(ctx context.Context, show func(done, total int64)) context.Context {
+	return context.WithValue(ctx, progressKey{}, show)
+}
+
+// Progress says how far a report is that takes long, to a person who waits for it. The caller of Report.Read may not
+// show it.
+func Progress(ctx context.Context, done, total int64) {
+	if show, ok := ctx.Value(progressKey{}).(func(done, total int64)); ok {
+		show(done, total)
+	}
+}
+
 // Report calls Progress.
 func (u Use) Report(done, total int64) {
 	if u.Progress != nil {

@@ -41,3 +41,20 @@ func (e *Effects[T]) describe(k ledger.Key, payload []byte) (idempotency, value 
 	}
 	return idempotency, value
 }
+
+// keyOf implements caller.
+func (e *Effects[T]) keyOf(k Key) string { return e.kind.idempotency(k) }
+
+// sumOf implements caller.
+func (e *Effects[T]) sumOf() func(payload []byte) (int64, bool) {
+	if e.kind.Sum == nil {
+		return nil
+	}
+	return func(payload []byte) (int64, bool) {
+		v, err := e.kind.decode(payload)
+		if err != nil {
+			return 0, false
+		}
+		return e.kind.Sum(v), true
+	}
+}

@@ -47,6 +47,9 @@ type Kind[T any] struct {
 	Ready func() bool
 	// Describe returns what people see of a value, such as "12.00 EUR for acme". Nil: the key alone.
 	Describe func(T) string
+	// Sum returns what a value amounts to, in the smallest unit of the far side's book, such as cents, for once
+	// reconcile. Nil: effects have no sum.
+	Sum func(T) int64
 }
 
 var kindShape = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)

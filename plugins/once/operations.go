@@ -34,7 +34,7 @@ func (p *Plugin) Operations() operate.Operations {
 				return p.withGroup(func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
 					line, err := do(ctx, l, g, byOf(use))
 					if err != nil {
-						return operate.Answer{}, notFound(err, "group %s of kind %s has no effect in the ledger; `once` lists the groups", g.Name, g.Kind)
+						return operate.Answer{}, noGroup(err, g)
 					}
 					a, err := previewGroup(ctx, l, g, in)
 					a.Lines = append([]string{line}, a.Lines...)
@@ -69,6 +69,7 @@ func (p *Plugin) Operations() operate.Operations {
 				}, "once problems", "once problems --kind invoice --state UNKNOWN"),
 				Read: p.withLedger(listProblems),
 			},
+			p.reconcileReport(),
 		},
 		Actions: []operate.Action{
 			steer("pause", "Start no call for a group until it is resumed", operate.Safe, func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
@@ -209,7 +210,7 @@ func number(n int64) string { return strconv.FormatInt(n, 10) }
 func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, _ operate.Input) (operate.Answer, error) {
 	s, err := l.Status(ctx, g)
 	if err != nil {
-		return operate.Answer{}, notFound(err, "group %s of kind %s has no effect in the ledger; `once` lists the groups", g.Name, g.Kind)
+		return operate.Answer{}, noGroup(err, g)
 	}
 	t := operate.Table{Columns: []string{"EFFECTS", "COUNT"}}
 	for _, row := range []struct {

@@ -25,6 +25,10 @@ type caller interface {
 	call(ctx context.Context, c ledger.Claimed) (a Answer, decoded bool)
 	// describe returns the idempotency key, and what people see of a stored record.
 	describe(k ledger.Key, payload []byte) (idempotency, value string)
+	// keyOf returns the idempotency key.
+	keyOf(k Key) string
+	// sumOf returns what a stored record amounts to, or nil if the kind has no sums.
+	sumOf() func(payload []byte) (int64, bool)
 	// read returns what the ledger stores of a record, without its origin.
 	read(payload []byte) (ledger.Record, error)
 	// ready reports whether calls would be sent now.

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/once/reconcile"
 )
 
 // Input is one promotion in three sources.
@@ -59,33 +60,30 @@ type comparison struct {
 }
 
 func (c *comparison) run(ctx context.Context) (err error) {
-	var records, charges sorter
-	defer func() { err = errors.Join(err, records.close(), charges.close()) }()
+	records, charges := newSorter(), newSorter()
+	defer func() { err = errors.Join(err, records.Close(), charges.Close()) }()
 	// The topic comes last: it takes longest, and a Money API that can't list its charges is found
 	// earlier.
 	if c.Charges != nil {
-		if err := c.readCharges(&charges); err != nil {
+		if err := c.readCharges(charges); err != nil {
 			return err
 		}
 	}
 	if c.Records != nil {
-		if err := c.readRecords(ctx, &records); err != nil {
+		if err := c.readRecords(ctx, records); err != nil {
 			return err
 		}
 	}
-	sortedRecords, err := records.sorted()
+	sortedRecords, err := records.Sorted()
 	if err != nil {
 		return err
 	}
-	sortedCharges, err := charges.sorted()
+	sortedCharges, err := charges.Sorted()
 	if err != nil {
 		return err
 	}
 	r := &c.report
-	r.Buckets, r.Examples = map[Bucket]int64{}, map[Bucket][]int64{}
-	for _, b := range AllBuckets() {
-		r.Buckets[b.Bucket] = 0
-	}
+	r.Tally = reconcile.NewTally[int64](AllBuckets())
 	if err := c.join(sortedRecords, sortedCharges); err != nil {
 		return err
 	}
@@ -100,7 +98,7 @@ func (c *comparison) readCharges(into *sorter) error {
 			return fmt.Errorf("read the charges of the Money API: %w", err)
 		}
 		s := statement{target: charge.Target, value: c.Type.MinorUnits(charge.Value), hash: hashOf([]byte(charge.Value)), times: int64(charge.Executions)}
-		if err := into.add(s); err != nil {
+		if err := into.Add(s); err != nil {
 			return err
 		}
 	}
@@ -121,7 +119,7 @@ func (c *comparison) readRecords(ctx context.Context, into *sorter) error {
 			return nil
 		}
 		t.Records++
-		return into.add(statement{target: p.Target, value: c.Type.MinorUnits(p.Value), hash: hashOf(p.Request), times: 1,
+		return into.Add(statement{target: p.Target, value: c.Type.MinorUnits(p.Value), hash: hashOf(p.Request), times: 1,
 			place: placeOf(r.Partition, r.Offset, r.Time.After(c.AsOf.Add(-c.Lag)))})
 	})
 	if err != nil {
@@ -133,12 +131,12 @@ func (c *comparison) readRecords(ctx context.Context, into *sorter) error {
 }
 
 // join goes through all sources in order of target. It holds one target at a time.
-func (c *comparison) join(records, charges *sorted) error {
+func (c *comparison) join(records, charges *reconcile.Sorted[statement]) error {
 	one := func(t Target) (err error) {
-		if t.Record, err = records.take(t.ID); err != nil {
+		if t.Record, err = take(records, t.ID); err != nil {
 			return err
 		}
-		if t.Charge, err = charges.take(t.ID); err != nil {
+		if t.Charge, err = take(charges, t.ID); err != nil {
 			return err
 		}
 		return c.count(t)
@@ -147,14 +145,14 @@ func (c *comparison) join(records, charges *sorted) error {
 	// through all that are left.
 	before := func(limit int64, limited bool) error {
 		for {
-			target, found := records.peek()
-			if t, ok := charges.peek(); ok && (!found || t < target) {
-				target, found = t, true
+			next, found := records.Peek()
+			if s, ok := charges.Peek(); ok && (!found || s.target < next.target) {
+				next, found = s, true
 			}
-			if !found || limited && target >= limit {
+			if !found || limited && next.target >= limit {
 				return nil
 			}
-			if err := one(Target{ID: target}); err != nil {
+			if err := one(Target{ID: next.target}); err != nil {
 				return err
 			}
 		}
@@ -177,18 +175,13 @@ func (c *comparison) join(records, charges *sorted) error {
 	return before(0, false)
 }
 
-const maxExamples = 5
-
 func (c *comparison) count(t Target) error {
 	r := &c.report
 	r.Targets++
 	r.count(t, c.AsOf)
 	in := t.buckets(c.AsOf, r.Kafka != nil, r.MoneyAPI)
 	for _, b := range in {
-		r.Buckets[b]++
-		if b != Matched && len(r.Examples[b]) < maxExamples {
-			r.Examples[b] = append(r.Examples[b], t.ID)
-		}
+		r.Tally.Count(b, t.ID, b != Matched)
 	}
 	if c.Each == nil {
 		return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/reconcile"
 )
 
 func TestKafkaIsCompared(t *testing.T) {
@@ -258,7 +259,7 @@ func TestAnErrorLeavesNoFile(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	broken := errors.New("the page ends early")
 	charges := func(yield func(Charge, error) bool) {
-		for range 2*maxInMemory + 1 {
+		for range 1<<16 + 1 { // more than a sorter holds
 			if !yield(chargeOf(rand.Int64N(1000)+1, 5, 1), nil) {
 				return
 			}
@@ -279,8 +280,10 @@ func TestTheLastLineNamesTheTargets(t *testing.T) {
 	t.Parallel()
 	r := Report{
 		Type: "POINT", Promotion: 77, MoneyAPI: true, Totals: Totals{Unknown: 1, Pending: 7},
-		Buckets:  map[Bucket]int64{Matched: 90, Unknown: 1, NotSettled: 7, ChargedTwice: 1, Failed: 3, Conflict: 1, NotAnnounced: 2},
-		Examples: map[Bucket][]int64{Unknown: {6}, NotSettled: {1, 2, 3, 4, 5}, ChargedTwice: {9}, Failed: {10}},
+		Tally: reconcile.Tally[int64]{
+			Buckets:  map[Bucket]int64{Matched: 90, Unknown: 1, NotSettled: 7, ChargedTwice: 1, Failed: 3, Conflict: 1, NotAnnounced: 2},
+			Examples: map[Bucket][]int64{Unknown: {6}, NotSettled: {1, 2, 3, 4, 5}, ChargedTwice: {9}, Failed: {10}},
+		},
 	}
 	var out strings.Builder
 	require.NoError(t, r.Write(&out))
@@ -294,5 +297,5 @@ func TestTheLastLineNamesTheTargets(t *testing.T) {
 	r.Kafka = &Topic{Topic: "t", Complete: true}
 	require.ErrorContains(t, r.Problem(), "The books DON'T balance; targets")
 	require.ErrorContains(t, r.Problem(), "(2 in all), not_offered: find who announced it")
-	require.NoError(t, (&Report{MoneyAPI: true, Balanced: true, Buckets: map[Bucket]int64{Matched: 1, Failed: 1}}).Problem())
+	require.NoError(t, (&Report{MoneyAPI: true, Balanced: true, Tally: reconcile.Tally[int64]{Buckets: map[Bucket]int64{Matched: 1, Failed: 1}}}).Problem())
 }

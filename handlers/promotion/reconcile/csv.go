@@ -1,16 +1,13 @@
 package reconcile
 
 import (
-	"encoding/csv"
-	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/once/reconcile"
 )
 
 // Table is a CSV file with one line per target. Write is an Input.Each.
@@ -21,8 +18,7 @@ type Table struct {
 	Kafka     bool // Kafka is read: a target without records has 0 of them
 	MoneyAPI  bool // the Money API is read
 
-	file *os.File
-	out  *csv.Writer
+	out *reconcile.Table
 }
 
 func columns() []string {
@@ -32,21 +28,13 @@ func columns() []string {
 
 // Check reports whether the file's folder exists. The file itself is written from the first target
 // on, so that an older one stays until then.
-func (t *Table) Check() error {
-	if t.Path == "" {
-		return nil
-	}
-	_, err := os.Stat(filepath.Dir(t.Path))
-	return err
-}
+func (t *Table) Check() error { return t.file().Check() }
 
-func (t *Table) create() error {
-	var err error
-	if t.file, err = os.Create(t.Path); err != nil {
-		return err
+func (t *Table) file() *reconcile.Table {
+	if t.out == nil {
+		t.out = &reconcile.Table{Path: t.Path, Columns: columns()}
 	}
-	t.out = csv.NewWriter(t.file)
-	return t.out.Write(columns())
+	return t.out
 }
 
 // Write writes the line of a target.
@@ -54,13 +42,8 @@ func (t *Table) Write(target Target, in []Bucket) error {
 	if t.Path == "" {
 		return nil
 	}
-	if t.file == nil {
-		if err := t.create(); err != nil {
-			return err
-		}
-	}
 	if !t.All && slices.Contains(in, Matched) {
-		return nil
+		return t.file().Begin()
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	buckets := make([]string, len(in))
@@ -85,14 +68,8 @@ func (t *Table) Write(target Target, in []Bucket) error {
 	if c := target.Charge; c != nil {
 		line[11], line[12] = number(c.Times), number(c.Amount)
 	}
-	return t.out.Write(line)
+	return t.file().Write(line)
 }
 
 // Close ends the file. It is called once, also after an error.
-func (t *Table) Close() error {
-	if t.file == nil {
-		return nil
-	}
-	t.out.Flush()
-	return errors.Join(t.out.Error(), t.file.Close())
-}
+func (t *Table) Close() error { return t.file().Close() }

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/reconcile"
 )
 
 // Report is the result of a comparison.
@@ -19,12 +20,11 @@ type Report struct {
 	Promotion int64        `json:"promotion"`
 	Totals
 	Balanced bool `json:"balanced"`
-	// Targets is the number of different targets in all sources, Buckets the number of them per
-	// bucket. Examples are the lowest targets per bucket.
-	Targets  int64              `json:"targets"`
-	Buckets  map[Bucket]int64   `json:"buckets"`
-	Examples map[Bucket][]int64 `json:"examples"`
-	Kafka    *Topic             `json:"kafka"` // null: not read
+	// Targets is the number of different targets in all sources. Buckets count them, and the lowest ones of a bucket
+	// are its examples.
+	Targets int64 `json:"targets"`
+	reconcile.Tally[int64]
+	Kafka *Topic `json:"kafka"` // null: not read
 	// its charges were read; without them no report is balanced
 	MoneyAPI bool `json:"money_api"`
 
@@ -154,19 +154,8 @@ func (r *Report) causes() string {
 		if n == 0 || b.Remedy == "" {
 			continue
 		}
-		targets, example := "target", "TARGET"
-		if n > 1 {
-			targets += "s"
-		}
-		if examples := r.Examples[b.Bucket]; len(examples) > 0 {
-			example = strconv.FormatInt(examples[0], 10)
-		}
-		named := strings.TrimSpace(targets + " " + list(r.Examples[b.Bucket], n))
-		if int64(len(r.Examples[b.Bucket])) < n {
-			named += fmt.Sprintf(" (%s in all)", app.Thousands(n))
-		}
-		remedy := strings.NewReplacer("TYPE", string(r.Type), "PROMOTION", strconv.FormatInt(r.Promotion, 10), "TARGET", example).Replace(b.Remedy)
-		all = append(all, fmt.Sprintf("%s, %s: %s", named, b.Bucket, remedy))
+		remedy := strings.NewReplacer("TYPE", string(r.Type), "PROMOTION", strconv.FormatInt(r.Promotion, 10), "TARGET", r.Example(b.Bucket, "TARGET")).Replace(b.Remedy)
+		all = append(all, fmt.Sprintf("%s, %s: %s", r.Named(b.Bucket, n, "target"), b.Bucket, remedy))
 	}
 	return strings.Join(all, "; ")
 }
@@ -214,7 +203,7 @@ func (r *Report) Write(out io.Writer) error {
 		if n == 0 && b.Bucket != Matched {
 			continue
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", b.Bucket, app.Thousands(n), b.Text, list(r.Examples[b.Bucket], n))
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", b.Bucket, app.Thousands(n), b.Text, r.List(b.Bucket, n))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -240,18 +229,6 @@ func (r *Report) Write(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "\n%s\n", verdict())
 	return nil
-}
-
-// list names targets, and shows that there are more.
-func list(targets []int64, n int64) string {
-	var all []string
-	for _, t := range targets {
-		all = append(all, strconv.FormatInt(t, 10))
-	}
-	if len(targets) > 0 && int64(len(targets)) < n {
-		all = append(all, "…")
-	}
-	return strings.Join(all, " ")
 }
 
 // WriteLedger writes the totals of the ledger.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/reconcile"
 )
 
 // Target is one target in all sources. A source without the target is nil.
@@ -113,7 +114,7 @@ func (t Target) buckets(asOf time.Time, kafka, money bool) []Bucket {
 }
 
 // Bucket is a way in which the sources can agree or differ about a target.
-type Bucket string
+type Bucket = reconcile.Bucket
 
 // The buckets; AllBuckets has their meanings. A target is in Matched, or in all others that apply.
 const (
@@ -133,41 +134,52 @@ const (
 	Conflict           Bucket = "conflict"
 )
 
-// Description is a bucket with its meaning.
-type Description struct {
-	Bucket
-	Text string
-	// Remedy is what to do about a target in a bucket that breaks the books, or that is left to do. It has TYPE and
-	// PROMOTION in place of the promotion. Empty: the bucket is in order.
-	Remedy string
-}
-
-// AllBuckets returns the buckets in the order of the report.
-func AllBuckets() []Description {
-	return []Description{
-		{Matched, "all sources agree", ""},
-		{NotSettled, "not settled yet, or published just now",
-			"millrace campaign status TYPE PROMOTION says how fast it is paid and what holds it up"},
-		{Failed, "failed and not charged; replay the dead letter", ""},
-		{Unknown, "perhaps charged; millrace unknown resolve",
-			"find out whether it was charged, then millrace unknown resolve TYPE PROMOTION TARGET"},
-		{PaidNotCharged, "paid in the ledger, no charge in the Money API",
-			"millrace campaign explain TYPE PROMOTION TARGET has the transaction key: ask who runs the Money API for it"},
-		{ChargedNotAccepted, "charged, and not in the ledger",
-			"find who charged it without this ledger, such as another deployment, or a ledger from before a restore"},
-		{ChargedButDenied, "charged, but FAILED or CANCELLED in the ledger",
-			"millrace campaign explain TYPE PROMOTION TARGET --query-api has both sides: do not replay it, and correct it with who runs the Money API"},
-		{ChargedNotSettled, "charged, but not settled in the ledger",
-			"compare again after a minute; if it stays, millrace unknown resolve TYPE PROMOTION TARGET --paid records the charge"},
-		{AmountDiffers, "charged with another value than accepted",
-			"millrace campaign explain TYPE PROMOTION TARGET has the request: compare it with the charge, and correct the charge"},
-		{ChargedTwice, "charged more than once",
-			"tell who runs the Money API: it did not honour its idempotency key"},
-		{NotAnnounced, "in the ledger, but not in Kafka",
-			"find who announced it: configs/RUNBOOK.md, MillraceUnannounced"},
-		{AnnouncedByReplay, "accepted by the replay of a dead letter, without a record", ""},
-		{NotAccepted, "in Kafka, but not in the ledger",
-			"millrace routes says whether its record still waits; otherwise look in millrace deadletter list"},
-		{Conflict, "Kafka has another request too; the first one is paid", ""},
+// AllBuckets returns the buckets in the order of the report. A remedy has TYPE, PROMOTION and TARGET in place of a target.
+func AllBuckets() []reconcile.Description {
+	return []reconcile.Description{
+		{Bucket: Matched, Text: "all sources agree"},
+		{
+			Bucket: NotSettled, Text: "not settled yet, or published just now",
+			Remedy: "millrace campaign status TYPE PROMOTION says how fast it is paid and what holds it up",
+		},
+		{Bucket: Failed, Text: "failed and not charged; replay the dead letter"},
+		{
+			Bucket: Unknown, Text: "perhaps charged; millrace unknown resolve",
+			Remedy: "find out whether it was charged, then millrace unknown resolve TYPE PROMOTION TARGET",
+		},
+		{
+			Bucket: PaidNotCharged, Text: "paid in the ledger, no charge in the Money API",
+			Remedy: "millrace campaign explain TYPE PROMOTION TARGET has the transaction key: ask who runs the Money API for it",
+		},
+		{
+			Bucket: ChargedNotAccepted, Text: "charged, and not in the ledger",
+			Remedy: "find who charged it without this ledger, such as another deployment, or a ledger from before a restore",
+		},
+		{
+			Bucket: ChargedButDenied, Text: "charged, but FAILED or CANCELLED in the ledger",
+			Remedy: "millrace campaign explain TYPE PROMOTION TARGET --query-api has both sides: do not replay it, and correct it with who runs the Money API",
+		},
+		{
+			Bucket: ChargedNotSettled, Text: "charged, but not settled in the ledger",
+			Remedy: "compare again after a minute; if it stays, millrace unknown resolve TYPE PROMOTION TARGET --paid records the charge",
+		},
+		{
+			Bucket: AmountDiffers, Text: "charged with another value than accepted",
+			Remedy: "millrace campaign explain TYPE PROMOTION TARGET has the request: compare it with the charge, and correct the charge",
+		},
+		{
+			Bucket: ChargedTwice, Text: "charged more than once",
+			Remedy: "tell who runs the Money API: it did not honour its idempotency key",
+		},
+		{
+			Bucket: NotAnnounced, Text: "in the ledger, but not in Kafka",
+			Remedy: "find who announced it: configs/RUNBOOK.md, MillraceUnannounced",
+		},
+		{Bucket: AnnouncedByReplay, Text: "accepted by the replay of a dead letter, without a record"},
+		{
+			Bucket: NotAccepted, Text: "in Kafka, but not in the ledger",
+			Remedy: "millrace routes says whether its record still waits; otherwise look in millrace deadletter list",
+		},
+		{Bucket: Conflict, Text: "Kafka has another request too; the first one is paid"},
 	}
 }

@@ -2,7 +2,11 @@ package oncetest
 
 import (
 	"context"
-	"fmt"
+	"encoding/csv"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -50,6 +54,19 @@ func (f *Far) Executed(idempotency string) int {
 	return f.executed[idempotency]
 }
 
+// WriteBook writes what the far side has executed, as a book for once reconcile.
+func (f *Far) WriteBook(to io.Writer) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lines := [][]string{{"key", "receipt", "times"}}
+	for _, key := range slices.Sorted(maps.Keys(f.executed)) {
+		lines = append(lines, []string{key, receiptOf(key), strconv.Itoa(f.executed[key])})
+	}
+	return csv.NewWriter(to).WriteAll(lines)
+}
+
+func receiptOf(key string) string { return "receipt of " + key }
+
 // Overlaps returns how many calls began while another one for the same effect was running.
 func (f *Far) Overlaps() int {
 	f.mu.Lock()
@@ -88,7 +105,7 @@ func (f *Far) begin(key string, lookup bool) Step {
 	switch {
 	case told && !(lookup && step.Answer.Class == once.Done):
 	case f.executed[key] > 0:
-		step.Answer = once.IsDone(fmt.Sprintf("receipt of %s", key))
+		step.Answer = once.IsDone(receiptOf(key))
 	default:
 		step.Answer = once.Answer{Class: once.NotDone}
 	}

@@ -1,0 +1,451 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+var written = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func effect(id string, s rules.State) Effect {
+	e := Effect{ID: id, State: s, AcceptedAt: written.Add(-time.Hour)}
+	if s.Settled() {
+		e.SettledAt = written.Add(-time.Minute)
+	}
+	if s == rules.Success {
+		e.Receipt = "r-" + id
+	}
+	return e
+}
+
+func inputOf(book string, effects ...Effect) Input {
+	return Input{
+		Kind: "invoice", Group: "acme", Book: book, AsOf: written, Lag: 10 * time.Second, inMemory: 3,
+		Key:     func(id string) string { return "key of " + id },
+		GroupOf: func(key string) (string, bool) { return strings.CutPrefix(key, "other group ") },
+		Effects: func(_ bool, each func(Effect) error) error {
+			for _, e := range effects {
+				if err := each(e); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func bookOf(t require.TestingT, dir, text string) string {
+	path := filepath.Join(dir, "book")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// compared returns the buckets of each effect.
+func compared(t require.TestingT, in Input) (Report, map[string][]Bucket) {
+	got := map[string][]Bucket{}
+	each := in.Each
+	in.Each = func(p Pair, b []Bucket) error {
+		require.NotContains(t, got, p.Name)
+		got[p.Name] = b
+		if each == nil {
+			return nil
+		}
+		return each(p, b)
+	}
+	r, err := Compare(context.Background(), in)
+	require.NoError(t, err)
+	return r, got
+}
+
+func TestDifferencesAreFound(t *testing.T) {
+	t.Parallel()
+	sending := effect("17", rules.Sending)
+	sending.PerhapsDone = true
+	late, lateDone := effect("17", rules.Pending), effect("17", rules.Success)
+	late.AcceptedAt, lateDone.SettledAt = written, written.Add(-time.Second)
+	sum := effect("17", rules.Success)
+	sum.Sum, sum.HasSum = 500, true
+	for name, tt := range map[string]struct {
+		effect   Effect
+		lines    string
+		balanced bool
+		in       []Bucket
+	}{
+		"done and once in the book":     {effect("17", rules.Success), "17,r-17,,", true, []Bucket{Matched}},
+		"a book without receipts":       {effect("17", rules.Success), "17,,,", true, []Bucket{Matched}},
+		"cancelled":                     {effect("17", rules.Cancelled), "", true, []Bucket{Matched}},
+		"failed":                        {effect("17", rules.Failed), "", true, []Bucket{Failed}},
+		"lost":                          {effect("17", rules.Success), "", false, []Bucket{DoneNotInBook}},
+		"not done yet":                  {effect("17", rules.Errored), "", false, []Bucket{Pending}},
+		"perhaps done":                  {sending, "", false, []Bucket{Unclear}},
+		"unknown":                       {effect("17", rules.Unknown), "", false, []Bucket{Unknown}},
+		"accepted later":                {late, "", true, []Bucket{Later}},
+		"done later":                    {lateDone, "", true, []Bucket{Later}},
+		"done later, and in the book":   {lateDone, "17,r-17,,", true, []Bucket{Matched}},
+		"never called for":              {effect("17", rules.Pending), "17,,,", false, []Bucket{InBookPending}},
+		"the answer is not stored":      {sending, "17,,,", false, []Bucket{InBookUnclear}},
+		"unknown, and in the book":      {effect("17", rules.Unknown), "17,,,", false, []Bucket{InBookUnknown}},
+		"failed, and in the book":       {effect("17", rules.Failed), "17,,,", false, []Bucket{InBookFailed}},
+		"cancelled, and in the book":    {effect("17", rules.Cancelled), "17,,,", false, []Bucket{InBookCancelled}},
+		"doubled":                       {effect("17", rules.Success), "17,r-17,,\n17,r-18,,", false, []Bucket{InBookTwice}},
+		"doubled, in one line":          {effect("17", rules.Success), "17,r-17,,2", false, []Bucket{InBookTwice}},
+		"another receipt":               {effect("17", rules.Success), "17,r-18,,", false, []Bucket{ReceiptDiffers}},
+		"another sum":                   {sum, "17,r-17,501,", false, []Bucket{SumDiffers}},
+		"the same sum":                  {sum, "17,r-17,500,", true, []Bucket{Matched}},
+		"unknown, doubled, another sum": {Effect{ID: "17", State: rules.Unknown, Sum: 1, HasSum: true}, "17,x,1,\n17,y,2,", false, []Bucket{InBookUnknown, InBookTwice, SumDiffers}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := inputOf(bookOf(t, t.TempDir(), "id,receipt,sum,times\n"+tt.lines+"\n"), tt.effect)
+			in.Sums = true
+			r, got := compared(t, in)
+			require.Equal(t, map[string][]Bucket{"17": tt.in}, got)
+			require.Equal(t, tt.balanced, r.Balanced)
+			require.Equal(t, !tt.balanced, r.Answer().Failed(), "the exit code")
+		})
+	}
+	r, got := compared(t, inputOf(bookOf(t, t.TempDir(), "id\n18\n"), effect("17", rules.Success)))
+	require.Equal(t, map[string][]Bucket{"17": {DoneNotInBook}, "18": {InBookNotLedger}}, got)
+	require.False(t, r.Balanced)
+}
+
+// drawn is what a random book says of one effect.
+type drawn struct {
+	effect *Effect
+	lines  []Line
+}
+
+// TestAnyBook compares random ledgers with random books, in both formats, and a model in a map.
+func TestAnyBook(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		byKey, asJSON := rapid.Bool().Draw(t, "by key"), rapid.Bool().Draw(t, "JSON")
+		model := map[string]*drawn{}
+		var effects []Effect
+		var lines []Line
+		for _, id := range rapid.SliceOfNDistinct(rapid.StringN(1, 8, 30), 0, 30, rapid.ID).Draw(t, "ids") {
+			d := &drawn{}
+			if rapid.IntRange(0, 9).Draw(t, "in the ledger") > 0 {
+				d.effect = drawEffect(t, id)
+				effects = append(effects, *d.effect)
+			}
+			for range rapid.SampledFrom([]int{0, 1, 1, 1, 2, 3}).Draw(t, "lines") {
+				l := Line{Text: id, Times: rapid.SampledFrom([]int64{1, 1, 1, 2}).Draw(t, "times"), HasSum: rapid.Bool().Draw(t, "has sum")}
+				l.Receipt = rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "receipt")
+				if l.HasSum {
+					l.Sum = rapid.Int64Range(-1, 1).Draw(t, "sum")
+				}
+				d.lines = append(d.lines, l)
+				if byKey {
+					l.Text = "key of " + id
+				}
+				lines = append(lines, l)
+			}
+			if d.effect == nil && len(d.lines) == 0 {
+				continue
+			}
+			name := id
+			if d.effect == nil && byKey {
+				name = "key of " + id
+			}
+			model[name] = d
+		}
+		others := rapid.IntRange(0, 3).Draw(t, "lines of other groups")
+		for i := range others {
+			lines = append(lines, Line{Text: fmt.Sprint("of another ", i), Group: "zeta", Times: 1})
+		}
+		effects, lines = rapid.Permutation(effects).Draw(t, "effects in order"), rapid.Permutation(lines).Draw(t, "lines in order")
+
+		in := inputOf(bookOf(t, dir, textOfBook(t, lines, byKey, asJSON)), effects...)
+		in.Sums = true
+		in.Each = func(p Pair, _ []Bucket) error {
+			require.Equal(t, model[p.Name].effect, p.Effect, "what was sorted")
+			return nil
+		}
+		r, got := compared(t, in)
+		balanced := true
+		counts := map[Bucket]int64{}
+		for name, d := range model {
+			want := d.buckets()
+			require.Equal(t, want, got[name], name)
+			for _, b := range want {
+				counts[b]++
+				balanced = balanced && (b == Matched || b == Later || b == Failed)
+			}
+			delete(got, name)
+		}
+		require.Empty(t, got)
+		for b, n := range r.Buckets {
+			require.Equal(t, counts[b], n, b)
+			require.LessOrEqual(t, int64(len(r.Examples[b])), n)
+		}
+		require.Equal(t, balanced, r.Balanced)
+		require.EqualValues(t, len(model), r.Effects)
+		require.EqualValues(t, len(effects), r.Accepted)
+		require.EqualValues(t, len(lines), r.Lines)
+		require.EqualValues(t, others, r.OtherGroups)
+		require.Equal(t, r.Accepted, r.Done+r.Failed+r.Unknown+r.Cancelled+r.Pending+r.Unclear)
+	})
+}
+
+func drawEffect(t *rapid.T, id string) *Effect {
+	at := func(what string) time.Time {
+		return written.Add(time.Duration(rapid.IntRange(-20, 20).Draw(t, what)) * time.Second)
+	}
+	e := &Effect{ID: id, AcceptedAt: at("accepted"), HasSum: rapid.Bool().Draw(t, "effect has sum")}
+	e.State = rapid.SampledFrom([]rules.State{rules.Pending, rules.Sending, rules.Errored, rules.Ambiguous, rules.Success, rules.Success, rules.Success, rules.Failed, rules.Unknown, rules.Cancelled}).Draw(t, "state")
+	if e.HasSum {
+		e.Sum = rapid.Int64Range(-1, 1).Draw(t, "sum of the effect")
+	}
+	if e.State.Settled() {
+		e.SettledAt = at("settled")
+	} else {
+		e.PerhapsDone = rapid.Bool().Draw(t, "perhaps done")
+	}
+	if e.State == rules.Success {
+		e.Receipt = rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "receipt of the effect")
+	}
+	return e
+}
+
+// buckets is the table of the README.
+func (d *drawn) buckets() (in []Bucket) {
+	times, receipts, sums := int64(0), map[string]bool{}, map[int64]bool{}
+	for _, l := range d.lines {
+		times += l.Times
+		receipts[l.Receipt] = true
+		if l.HasSum {
+			sums[l.Sum] = true
+		}
+	}
+	e := d.effect
+	old := e != nil && e.AcceptedAt.Before(written.Add(-9*time.Second-999*time.Millisecond))
+	oldDone := e != nil && e.SettledAt.Before(written.Add(-9*time.Second-999*time.Millisecond))
+	switch {
+	case e == nil:
+		in = append(in, InBookNotLedger)
+	case times > 0:
+		switch {
+		case e.State == rules.Failed:
+			in = append(in, InBookFailed)
+		case e.State == rules.Cancelled:
+			in = append(in, InBookCancelled)
+		case e.State == rules.Unknown:
+			in = append(in, InBookUnknown)
+		case e.State != rules.Success && e.PerhapsDone:
+			in = append(in, InBookUnclear)
+		case e.State != rules.Success:
+			in = append(in, InBookPending)
+		}
+	case e.State == rules.Failed:
+		in = append(in, Failed)
+	case e.State == rules.Unknown:
+		in = append(in, Unknown)
+	case e.State == rules.Cancelled:
+	case !old || e.State == rules.Success && !oldDone:
+		in = append(in, Later)
+	case e.State == rules.Success:
+		in = append(in, DoneNotInBook)
+	case e.PerhapsDone:
+		in = append(in, Unclear)
+	default:
+		in = append(in, Pending)
+	}
+	if times > 1 {
+		in = append(in, InBookTwice)
+	}
+	delete(receipts, "")
+	if e != nil && e.Receipt != "" && len(receipts) > 0 && !receipts[e.Receipt] {
+		in = append(in, ReceiptDiffers)
+	}
+	if e != nil && e.HasSum && (len(sums) > 1 || len(sums) == 1 && !sums[e.Sum]) {
+		in = append(in, SumDiffers)
+	}
+	if in == nil {
+		in = []Bucket{Matched}
+	}
+	return in
+}
+
+func textOfBook(t *rapid.T, lines []Line, byKey, asJSON bool) string {
+	name := columnID
+	if byKey {
+		name = columnKey
+	}
+	number := func(n int64, has bool) string {
+		if !has {
+			return ""
+		}
+		return strconv.FormatInt(n, 10)
+	}
+	var out strings.Builder
+	if asJSON && len(lines) > 0 {
+		for _, l := range lines {
+			members := map[string]any{name: l.Text, "times": l.Times, "created": written, "group": nil}
+			if l.Group != "" {
+				members["group"] = l.Group
+			}
+			if l.HasSum {
+				members["sum"] = l.Sum
+			}
+			if l.Receipt != "" {
+				members["receipt"] = l.Receipt
+			}
+			text, err := json.Marshal(members)
+			require.NoError(t, err)
+			fmt.Fprintf(&out, "%s\n", text)
+		}
+		return out.String()
+	}
+	w := csv.NewWriter(&out)
+	require.NoError(t, w.Write([]string{"created", name, "group", "sum", "receipt", "times"}))
+	for _, l := range lines {
+		require.NoError(t, w.Write([]string{"x", l.Text, l.Group, number(l.Sum, l.HasSum), l.Receipt, number(l.Times, l.Times > 1)}))
+	}
+	w.Flush()
+	return out.String()
+}
+
+// Two effects with one idempotency key are a mistake of the kind, and no finding about the book.
+func TestTwoEffectsWithOneKey(t *testing.T) {
+	t.Parallel()
+	in := inputOf(bookOf(t, t.TempDir(), "key\nk\n"), effect("1", rules.Success), effect("2", rules.Success))
+	in.Key = func(string) string { return "k" }
+	_, err := Compare(t.Context(), in)
+	require.ErrorContains(t, err, "the idempotency keys of two effects are the same")
+	in.Key = nil
+	_, err = Compare(t.Context(), in)
+	require.ErrorIs(t, err, ErrNoKeys)
+}
+
+// A key that names another group is not of this one, and a key that does not tell is compared.
+func TestKeysOfOtherGroups(t *testing.T) {
+	t.Parallel()
+	r, got := compared(t, inputOf(bookOf(t, t.TempDir(), "key\nother group zeta\nkey of 1\n9f2c\n"), effect("1", rules.Success)))
+	require.Equal(t, map[string][]Bucket{"1": {Matched}, "9f2c": {InBookNotLedger}}, got)
+	require.EqualValues(t, 1, r.OtherGroups)
+	require.Contains(t, r.Answer().Notes[0], ": 3 lines, compared by key; 1 line of other groups.")
+}
+
+// The checks name the effects that break the books, and what to do about each kind, as a shell takes it.
+func TestTheChecksNameTheEffects(t *testing.T) {
+	t.Parallel()
+	var effects []Effect
+	for i := range 7 {
+		effects = append(effects, effect(fmt.Sprint("it's ", i), rules.Unknown))
+	}
+	in := inputOf(bookOf(t, t.TempDir(), "id\nx\n"), append(effects, effect("x", rules.Success), effect("y", rules.Failed))...)
+	in.Group = "a b"
+	r, _ := compared(t, in)
+	checks := r.Checks()
+	require.Len(t, checks, 2, "a failed effect that is not in the book breaks nothing")
+	require.Equal(t, "ledger and book agree, but effects are not settled, or UNKNOWN: 7", checks[0].Text)
+	require.Regexp(t, `^effects (it's \d ){5}… \(7 in all\)$`, checks[1].Text)
+	require.Regexp(t, `once resolve --kind invoice --group 'a b' --id 'it'\\''s \d' --not-done$`, checks[1].Remedy)
+}
+
+// Many effects, under a ceiling that a few words per effect would exceed.
+func TestMemoryStaysSmall(t *testing.T) { //nolint:paralleltest // it measures the heap, so nothing else may run
+	n, ceiling := 500_000, int64(24<<20)
+	if testing.Short() {
+		n = 100_000 // the race detector is slow
+	}
+	path := filepath.Join(t.TempDir(), "book")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	fmt.Fprintln(f, "key,receipt")
+	for i := range n {
+		fmt.Fprintf(f, "key of n%d,r-n%[1]d\n", (i*7919)%n)
+	}
+	require.NoError(t, f.Close())
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, most, steps := heap(), int64(0), 0
+	measure := func() {
+		if steps++; steps%50_000 == 0 {
+			most = max(most, heap()-before)
+		}
+	}
+	in := inputOf(path)
+	in.inMemory = 0
+	in.Effects = func(_ bool, each func(Effect) error) error {
+		for i := range n {
+			measure()
+			if err := each(effect(fmt.Sprint("n", i), rules.Success)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	in.Each = func(Pair, []Bucket) error { measure(); return nil }
+	r, err := Compare(t.Context(), in)
+	require.NoError(t, err)
+	require.EqualValues(t, n, r.Buckets[Matched])
+	require.True(t, r.Balanced)
+	require.Less(t, most, ceiling, "bytes of heap")
+	t.Logf("%d KB of heap at most", most>>10)
+}
+
+func TestAnErrorLeavesNoFile(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	broken := errors.New("the database is away")
+	in := inputOf(bookOf(t, t.TempDir(), "id\n"+strings.Repeat("x\n", 50)))
+	in.Effects = func(_ bool, each func(Effect) error) error {
+		for i := range 50 {
+			if err := each(effect(fmt.Sprint(i), rules.Success)); err != nil {
+				return err
+			}
+		}
+		return broken
+	}
+	_, err := Compare(t.Context(), in)
+	require.ErrorIs(t, err, broken)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Compare(ctx, in)
+	require.ErrorIs(t, err, context.Canceled)
+	left, err := os.ReadDir(os.Getenv("TMPDIR"))
+	require.NoError(t, err)
+	require.Empty(t, slices.Collect(func(yield func(string) bool) {
+		for _, e := range left {
+			if !yield(e.Name()) {
+				return
+			}
+		}
+	}))
+}
+
+// A spreadsheet that opens the file of a comparison runs nothing.
+func TestALineHasNoFormulas(t *testing.T) {
+	t.Parallel()
+	e := effect("=1", rules.Success)
+	e.Receipt, e.Sum, e.HasSum = `=HYPERLINK("http://x")`, -5, false
+	p := Pair{Name: "@id", Effect: &e, Entry: &Entry{Line: 7, Times: 2, Receipt: "+r"}}
+	line := p.Line("invoice", "-g", []Bucket{InBookTwice, ReceiptDiffers})
+	require.Len(t, line, len(PairColumns()))
+	for _, cell := range line {
+		require.NotRegexp(t, `^[=+@\t\r-]`, cell)
+	}
+	require.Equal(t, []string{"in_book_twice receipt_differs", "SUCCESS", "7", "2"}, []string{line[3], line[4], line[9], line[10]})
+}
