@@ -61,8 +61,7 @@ func (c *changes) apply(row *storedRow, next rules.Row, eff rules.Writes, claime
 		}
 		ch.due = &dueRow{rowKey: row.rowKey, lane: row.lane, calling: next.State == rules.Sending, at: at, effect: row}
 	}
-	// The row of the effect has a first call that ended done.
-	if a := eff.Attempt; a != nil && (a.Late || a.Epoch > 1 || a.Outcome != rules.Done) {
+	if a := eff.Attempt; keeps(a) {
 		c.attempt = append(c.attempt, &attemptRow{row.rowKey, *a})
 	}
 	if eff.LeftState != "" {

@@ -87,7 +87,7 @@ func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claim
 			if len(read.due) == 0 {
 				return nil
 			}
-			if err := readClaim(ctx, tx, read); err != nil {
+			if err := k.readClaim(ctx, tx, read); err != nil {
 				return err
 			}
 			claimed, rows = k.claim(read, writes)
@@ -106,18 +106,26 @@ func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claim
 
 // readClaim reads the groups and effects of the rows that are due. The groups' locks come first, so
 // that no group is paused until the commit, and the clock last.
-func readClaim(ctx context.Context, tx transaction, read *readResult) error {
+func (k *kind) readClaim(ctx context.Context, tx transaction, read *readResult) error {
 	w := readRequest{share: true, messages: true, lock: lockSkip}
 	for _, key := range read.due {
 		w.groups = append(w.groups, key.of())
 	}
 	w.groups = uniqueGroups(w.groups)
 	w.keys = slices.SortedFunc(slices.Values(read.due), compareKeys)
-	if err := tx.readMore(ctx, w, read); err != nil {
-		return err
+	groups := w.groups
+	if b, ok := k.ordinaryBegin(time.Now()); ok {
+		if err := tx.beginOrdinary(ctx, &w, b, read); err != nil {
+			return err
+		}
+	}
+	if len(w.keys) > 0 {
+		if err := tx.readMore(ctx, w, read); err != nil {
+			return err
+		}
 	}
 	var missing []groupID
-	for _, g := range w.groups {
+	for _, g := range groups {
 		if _, ok := read.groups[g]; !ok {
 			missing = append(missing, g)
 		}
@@ -127,6 +135,9 @@ func readClaim(ctx context.Context, tx transaction, read *readResult) error {
 	}
 	if err := tx.addGroups(ctx, missing, read.now); err != nil {
 		return err
+	}
+	if len(w.keys) == 0 {
+		return nil
 	}
 	return tx.readMore(ctx, readRequest{groups: missing}, read)
 }
@@ -140,7 +151,11 @@ func (k *kind) claim(read *readResult, writes *writeSet) (claimed []Claimed, row
 			continue // another transaction has it
 		}
 		lastSent, lastCall := row.lastSent(), row.AttemptStartedAt
-		next, eff, d := policy.Apply(row.Row, rules.Event{Kind: rules.EventBegin, Now: read.now, Group: read.state(key.of()), SameRequest: true})
+		now := read.now
+		if !row.began.IsZero() {
+			now = row.began
+		}
+		next, eff, d := policy.Apply(row.Row, beginEvent(now, read.state(key.of())))
 		changes.apply(row, next, eff, true)
 		switch d.Next {
 		case rules.Send:
@@ -156,7 +171,7 @@ func (k *kind) claim(read *readResult, writes *writeSet) (claimed []Claimed, row
 		c := Claimed{Key: Key{k.Name, key.group, key.id}, Lookup: d.Next == rules.Lookup, Epoch: next.Epoch, Number: next.Attempts,
 			Payload: row.payload, Request: row.requestToSend(), LastSent: lastSent}
 		if !lastCall.IsZero() {
-			c.SinceLastCall = read.now.Sub(lastCall)
+			c.SinceLastCall = now.Sub(lastCall)
 		}
 		if row.headers != "" {
 			_ = json.Unmarshal([]byte(row.headers), &c.Headers) // Accept encoded it

@@ -13,6 +13,8 @@
 //     that were answered stay in the row of their claim until all of them are, and name it no more:
 //     docs/decisions/0036-rows-of-due-effects.md. The views once_due_effects and once_effect_due are the
 //     same in both databases.
+//   - In PostgreSQL the first begin of effects is one statement, and so are first answers that say "done". The rules say what
+//     it writes, and it leaves out what they would decide otherwise: docs/decisions/0037-ordinary-effects.md.
 //   - A claim that meets an effect of a paused group parks its row: the time becomes null, and the group
 //     is marked. A paused group is therefore met once and costs nothing afterwards. Sweep unparks the
 //     marked groups that are not paused, and only removes the mark when nothing is parked.
@@ -29,7 +31,9 @@
 // Each transaction of PostgreSQL takes its locks in an order that has no cycle:
 //
 //   - A claim takes due rows that are free, then the locks of their groups in shared mode, then effects
-//     that are free, then rows of groups. It never waits for a due row or an effect.
+//     that are free, then rows of groups. It waits for no due row, and for no effect, except for one that was never
+//     begun and that an operator's action locks while the first begin runs. Such an action is refused and
+//     writes nothing, and pgLockTimeout bounds the wait.
 //   - A settle, a cancellation and an operator's action wait for effects, in the order of their keys, and
 //     write their due rows afterwards. A claim that holds such a due row does not wait for the effect,
 //     and it writes only due rows that it has locked or made.

@@ -19,6 +19,7 @@ const (
 	alive death = iota
 	beforeCommit
 	afterCommit
+	inOrdinary // after the first of two commits
 )
 
 var errKilled = errors.New("killed")
@@ -26,6 +27,8 @@ var errKilled = errors.New("killed")
 type mortal struct {
 	store
 	next, died death
+	spared     bool            // it does not die in settleOrdinary
+	stored     map[rowKey]bool // by settleOrdinary
 }
 
 func (s *mortal) begin(ctx context.Context, w readRequest) (transaction, *readResult, error) {
@@ -56,23 +59,46 @@ func (tx *mortalTransaction) commit(ctx context.Context, w *writeSet) error {
 	return errKilled
 }
 
+func (s *mortal) settleOrdinary(ctx context.Context, ends []*settleItem, wait time.Duration) ([]bool, error) {
+	dies := s.next != alive && !s.spared
+	if dies {
+		s.died, s.next = s.next, alive
+		defer s.forget()
+		if s.died == beforeCommit {
+			return nil, errKilled
+		}
+	}
+	settled, err := s.store.settleOrdinary(ctx, ends, wait)
+	for i, is := range settled {
+		if is {
+			s.stored[ends[i].key] = true
+		}
+	}
+	if dies && err == nil {
+		s.died = inOrdinary
+		err = errKilled
+	}
+	return settled, err
+}
+
 func (s *mortal) forget() {
 	if p, ok := s.store.(*postgres); ok {
 		p.batches.mu.Lock()
 		defer p.batches.mu.Unlock()
-		p.batches.calls, p.batches.spent = nil, nil
+		p.batches.calls, p.batches.rowOf, p.batches.spent = nil, nil, nil
 	}
 }
 
 // mayDie perhaps lets the next transaction of an instance be its last one, and returns how to find out.
 func (m *model) mayDie(l *Ledger) (died func() death) {
 	s := l.store.(*mortal)
+	s.spared, s.stored = m.rnd.IntN(2) == 0, map[rowKey]bool{}
 	if s.next, s.died = alive, alive; m.rnd.IntN(8) == 0 {
 		s.next = []death{beforeCommit, afterCommit}[m.rnd.IntN(2)]
 	}
 	return func() death {
 		if s.died != alive {
-			m.log = append(m.log, fmt.Sprint("killed, ", map[death]string{beforeCommit: "before", afterCommit: "after"}[s.died], " the commit"))
+			m.log = append(m.log, fmt.Sprint("killed, ", map[death]string{beforeCommit: "before", afterCommit: "after", inOrdinary: "between"}[s.died], " the commit"))
 		}
 		s.next = alive
 		return s.died

@@ -354,8 +354,11 @@ func (m *model) settle(l *Ledger) {
 			m.calls = append(m.calls, rowCall{e.Key, e.Epoch})
 		}
 	}
-	if how == beforeCommit {
-		return
+	stored := func(e End) bool {
+		s := l.store.(*mortal)
+		k, err := l.registered(e.Kind)
+		require.NoError(m.t, err)
+		return how == alive || how == afterCommit || s.stored[rowKey{k.number, e.Group, e.ID}]
 	}
 	// They are applied one after the other, in the order of their keys.
 	order := make([]int, len(ends))
@@ -370,6 +373,9 @@ func (m *model) settle(l *Ledger) {
 			for i+1 < len(order) && ends[order[i+1]].Key == e.Key {
 				i++
 			}
+			continue
+		}
+		if !stored(e) {
 			continue
 		}
 		d := m.apply(l, e.Key, m.rows[e.Key], rules.Event{Kind: rules.EventSettle, Result: e.CallResult}, true)

@@ -66,6 +66,9 @@ func hotStatements() []planned {
 		{name: "delete removed due", sql: pgDeleteRemovedDue, args: []string{"100", "ARRAY['n400']"}, via: due, rows: 1},
 		{name: "begin effects", sql: pgBeginEffects, args: append(append(keys[:3:3], repeated("100")), "2", "1", "1", "now()", "now()", "now()", "now()", "'a'"), via: effects, rows: 8},
 		{name: "end effects", sql: pgEndEffects, args: append(append(keys[:3:3], repeated("200")), repeated("'r'"), "5", "now()"), via: effects, rows: 8},
+		{name: "ordinary begin", sql: pgBeginOrdinary, args: []string{"1", "ARRAY['g1']", repeated("1"), keys[2], repeated("100"), "0", "1", "1", "1000", "'a'", "'2020-01-01'", "2", repeated("-1")},
+			via: map[string]string{"once_effects": "once_effects_pkey", "once_groups": "once_groups_pkey"}, rows: 8},
+		{name: "ordinary settle", sql: pgSettleOrdinary, args: append(keys[:3:3], repeated("200"), repeated("'r'"), "0", "5", "7", repeated("1")), via: effects, rows: 8},
 
 		{name: "accept", sql: pgAccept, args: append(arraysOf(insertEffect, fresh), "7")},
 		{name: "update effects", sql: updateEffects.postgres, args: arraysOf(updateEffects, key), via: effects, rows: 8},

@@ -72,6 +72,16 @@ func (c *dueInserts) add(r *storedRow, calling bool, at time.Time) {
 	r.due = row.number
 }
 
+// join adds an effect to the row of calls whose number it has already.
+func (c *dueInserts) join(r *storedRow, number int64, at time.Time) {
+	i := slices.IndexFunc(c.rows, func(d *newDue) bool { return d.number == number })
+	if i < 0 {
+		i = len(c.rows)
+		c.rows = append(c.rows, &newDue{dueGroup: dueGroup{groupID: r.of(), lane: r.lane, calling: true}, number: number, at: at})
+	}
+	c.rows[i].ids, r.due = append(c.rows[i].ids, r.id), number
+}
+
 // number gives rows to accept their numbers. acceptSQL makes the rows of once_due of what is new.
 func number(rows []*storedRow) {
 	var c dueInserts
@@ -127,6 +137,10 @@ func (tx *pgTransaction) planDue(w *writeSet) *dueChanges {
 			continue
 		}
 		tx.leave(c, d.effect)
+		if number := tx.begun[d.effect.rowKey]; number != 0 && !d.effect.changed() {
+			c.join(d.effect, number, d.at)
+			continue
+		}
 		c.add(d.effect, d.calling, d.at)
 		if !updated[d.effect] {
 			c.changed = append(c.changed, d.effect)
@@ -204,12 +218,46 @@ func (c *dueChanges) queue(b *pgx.Batch, tx *pgTransaction) {
 type dueBatches struct {
 	mu    sync.Mutex
 	calls map[int64]*dueBatch
-	spent []int64 // completed by transactions that ended at the same time
+	rowOf map[rowKey]int64 // the numbers of calls
+	spent []int64          // completed by transactions that ended at the same time
 }
 
 type dueBatch struct {
-	left  int // calls whose end is not committed
-	until time.Time
+	row  *newDue
+	left int // calls whose end is not committed
+}
+
+// of counts the ends of calls that this instance has begun, by row of once_due. stored says which of them count;
+// nil: all of them.
+func (s *dueBatches) of(ends []*settleItem, stored []bool) map[int64]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended := map[int64]int{}
+	for i, e := range ends {
+		if number := s.rowOf[e.key]; number != 0 && (stored == nil || stored[i]) {
+			ended[number]++
+		}
+	}
+	return ended
+}
+
+func (s *dueBatches) add(row *newDue) {
+	if s.calls == nil {
+		s.calls, s.rowOf = map[int64]*dueBatch{}, map[rowKey]int64{}
+	}
+	s.calls[row.number] = &dueBatch{row, len(row.ids)}
+	for _, id := range row.ids {
+		s.rowOf[rowKey{row.kind, row.name, id}] = row.number
+	}
+}
+
+func (s *dueBatches) forget(row *newDue) {
+	delete(s.calls, row.number)
+	for _, id := range row.ids {
+		if key := (rowKey{row.kind, row.name, id}); s.rowOf[key] == row.number {
+			delete(s.rowOf, key)
+		}
+	}
 }
 
 // complete returns the rows that are without a call when the ended calls are committed, and those that were before.
@@ -235,7 +283,7 @@ func (s *dueBatches) committed(c *dueChanges, now time.Time) {
 			continue
 		}
 		if b.left -= n; b.left == 0 {
-			delete(s.calls, number)
+			s.forget(b.row)
 			if !slices.Contains(c.complete, number) {
 				s.spent = append(s.spent, number)
 			}
@@ -244,14 +292,16 @@ func (s *dueBatches) committed(c *dueChanges, now time.Time) {
 	added := false
 	for _, row := range c.rows {
 		if row.calling && !row.at.IsZero() {
-			if s.calls == nil {
-				s.calls = map[int64]*dueBatch{}
-			}
-			s.calls[row.number], added = &dueBatch{left: len(row.ids), until: row.at}, true
+			s.add(row)
+			added = true
 		}
 	}
 	if added && len(s.calls) > 100 { // what others have answered is found by its time
-		maps.DeleteFunc(s.calls, func(_ int64, b *dueBatch) bool { return b.until.Before(now) })
+		for _, b := range s.calls {
+			if b.row.at.Before(now) {
+				s.forget(b.row)
+			}
+		}
 	}
 }
 

@@ -21,7 +21,8 @@ type pgTransaction struct {
 	// Of a claim: the rows of once_due that it has locked, by number, and the number by effect.
 	locked map[int64]*lockedDue
 	dueOf  map[rowKey]int64
-	now    time.Time // of the last read
+	begun  map[rowKey]int64 // by beginOrdinary: the number that the effect has now
+	now    time.Time        // of the last read
 }
 
 func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *readResult, error) {
@@ -29,7 +30,7 @@ func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *read
 	if err != nil {
 		return nil, nil, err
 	}
-	tx, read := &pgTransaction{s: s, conn: conn, locked: map[int64]*lockedDue{}, dueOf: map[rowKey]int64{}}, newReadResult()
+	tx, read := &pgTransaction{s: s, conn: conn, locked: map[int64]*lockedDue{}, dueOf: map[rowKey]int64{}, begun: map[rowKey]int64{}}, newReadResult()
 	var b pgx.Batch
 	b.Queue(pgBegin)
 	if w.wait > 0 {
@@ -57,7 +58,6 @@ func (tx *pgTransaction) lockAllDue(ctx context.Context, b *pgx.Batch, w readReq
 		missing, got, ids := w.due.limit-len(read.due), 0, 0
 		asked := tx.s.rowsFor(missing)
 		tx.lockDue(b, w.due, read, asked, &got, &ids)
-		tx.queueReads(b, w, read)
 		if err := tx.conn.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
@@ -155,7 +155,8 @@ func (tx *pgTransaction) commit(ctx context.Context, w *writeSet) error {
 		kinds, names := groupArrays(w.parked)
 		b.Queue(pgParkGroups, kinds, names)
 	}
-	if tx.found || len(w.inserts) > 0 {
+	// A transaction that changes a row waits for the standby anyway.
+	if (tx.found || len(w.inserts) > 0) && len(due.changed) == 0 && len(due.rows) == 0 {
 		b.Queue(pgConfirm)
 	}
 	if err := tx.end(ctx, &b); err != nil {

@@ -58,9 +58,14 @@ type settleItem struct {
 	kind   *kind
 	key    rowKey
 	result *SettledResult
+	stored bool // by settleOrdinary
 }
 
 func (l *Ledger) settleTogether(ctx context.Context, items []*settleItem, wait time.Duration) error {
+	items, err := l.settleOrdinary(ctx, items, wait)
+	if err != nil || len(items) == 0 {
+		return err
+	}
 	w := readRequest{lock: lockWait, wait: wait, keys: slices.Compact(valuesOf(items, func(i *settleItem) rowKey { return i.key }))}
 	return l.transact(ctx, w, func(_ context.Context, _ transaction, read *readResult, writes *writeSet) error {
 		changes := newChanges(read)

@@ -99,6 +99,14 @@ func (tx *sqliteTransaction) readMore(ctx context.Context, w readRequest, read *
 	return nil
 }
 
+func (*sqliteTransaction) beginOrdinary(context.Context, *readRequest, ordinaryBegin, *readResult) error {
+	return nil
+}
+
+func (*sqliteStore) settleOrdinary(_ context.Context, ends []*settleItem, _ time.Duration) ([]bool, error) {
+	return make([]bool, len(ends)), nil
+}
+
 func (tx *sqliteTransaction) addGroups(_ context.Context, groups []groupID, now time.Time) error {
 	for _, g := range groups {
 		if err := tx.s.run(sqliteAddGroup, g.kind, g.name, now); err != nil {

@@ -42,8 +42,13 @@ type body func(context.Context, transaction, *readResult, *writeSet) error
 
 // transact reads what w names, runs fn, and commits the write set of fn. It repeats after a deadlock.
 func (l *Ledger) transact(ctx context.Context, w readRequest, fn body) error {
+	return l.repeat(ctx, func() error { return l.transactOnce(ctx, w, fn) })
+}
+
+// repeat runs try, which is a transaction, again after a deadlock.
+func (l *Ledger) repeat(ctx context.Context, try func() error) error {
 	for n := 1; ; n++ {
-		err := l.transactOnce(ctx, w, fn)
+		err := try()
 		if n == maxTries || l.store.fault(err) != faultRetry {
 			return err
 		}
