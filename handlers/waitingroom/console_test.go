@@ -45,7 +45,7 @@ type operated struct {
 	base     string
 }
 
-func startOperated(t *testing.T, promoteInterval time.Duration) *operated {
+func startOperated(t *testing.T, promoteInterval time.Duration, change ...func(*Config, *pipeline.Env)) *operated {
 	t.Helper()
 	o := &operated{t: t, instance: "test-" + watermill.NewULID()}
 	shared, tokens, hubs := redis.New(), token.New(), sse.New()
@@ -59,7 +59,11 @@ func startOperated(t *testing.T, promoteInterval time.Duration) *operated {
 	config.Listen, config.TrustedProxies, config.Auth.Header = "127.0.0.1:0", []string{"127.0.0.1"}, "X-User"
 	config.Roles = map[string]operate.Role{"eve": operate.Operator, "vic": operate.Viewer}
 	require.NoError(t, config.Validate())
-	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: o.instance, Logger: redistest.Logger(t)}, shared, dead, reclaim.New(shared), p, c)
+	env := pipeline.Env{Instance: o.instance, Logger: redistest.Logger(t)}
+	for _, f := range change {
+		f(&p.config, &env)
+	}
+	registry, err := pipeline.NewRegistry(env, shared, dead, reclaim.New(shared), p, c)
 	require.NoError(t, err)
 	runtime := pipeline.NewRuntime(registry, pipeline.RuntimeOptions{Wrap: middleware.New(registry, middleware.Options{}).Wrap, StopTimeout: 10 * time.Second})
 	require.NoError(t, runtime.Start(t.Context()))
