@@ -41,6 +41,8 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 type operated struct {
 	t        *testing.T
 	rooms    *room.Rooms
+	registry *pipeline.Registry
+	redis    string // address
 	instance string
 	base     string
 }
@@ -50,7 +52,8 @@ func startOperated(t *testing.T, promoteInterval time.Duration, change ...func(*
 	o := &operated{t: t, instance: "test-" + watermill.NewULID()}
 	shared, tokens, hubs := redis.New(), token.New(), sse.New()
 	settings := shared.Settings().(*redis.Config)
-	settings.Addrs = []string{redistest.Mini(t).Addr}
+	o.redis = redistest.Mini(t).Addr
+	settings.Addrs = []string{o.redis}
 	dead := deadletter.New(kafka.New(), shared)
 	p := New(shared, dead, tokens, hubs, web.New(tokens, hubs))
 	p.config.Roles, p.config.Dispatcher.PromoteInterval = []string{roleDispatcher}, promoteInterval
@@ -68,7 +71,7 @@ func startOperated(t *testing.T, promoteInterval time.Duration, change ...func(*
 	runtime := pipeline.NewRuntime(registry, pipeline.RuntimeOptions{Wrap: middleware.New(registry, middleware.Options{}).Wrap, StopTimeout: 10 * time.Second})
 	require.NoError(t, runtime.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, runtime.Stop(context.Background())) })
-	o.base = "http://" + c.Addr()
+	o.registry, o.base = registry, "http://"+c.Addr()
 	o.rooms = pipeline.Offers[operators](registry)[0].rooms
 	return o
 }

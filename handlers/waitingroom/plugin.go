@@ -83,6 +83,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	if address := p.config.EventService.URL; address != "" {
 		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(address))
 	}
+	p.endpoints(r)
 	series := labels.New()
 	r.Collect(append(events.Collectors(), series.Collectors()...)...)
 	dead := p.dead.StreamSink(deadStream)
