@@ -45,6 +45,8 @@ type Env struct {
 	Instance string
 	// InstanceConfigured says that Instance is configured, so that a restart has the same name.
 	InstanceConfigured bool
+	// Version is that of the binary, as the command version shows it. Empty: not known.
+	Version string
 	// Logger is never nil.
 	Logger *slog.Logger
 	// Tracer provides tracers; never nil (a no-op without a collector).

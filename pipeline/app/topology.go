@@ -127,7 +127,7 @@ func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Regist
 }
 
 func (h *Host) register(l *Loaded) (*pipeline.Registry, error) {
-	reg, err := pipeline.NewRegistry(env(l, nil, migration.MatchSchemas), h.withOwn(l.Plugins)...)
+	reg, err := pipeline.NewRegistry(h.env(l, nil, migration.MatchSchemas), h.withOwn(l.Plugins)...)
 	if err == nil {
 		err = reg.CheckMiddlewares()
 	}
