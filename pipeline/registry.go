@@ -45,6 +45,8 @@ type Env struct {
 	Instance string
 	// InstanceConfigured reports whether the name comes from the settings, and so survives a restart.
 	InstanceConfigured bool
+	// Version is that of the binary, as the command version shows it. Empty: not known.
+	Version string
 	// Logger is never nil.
 	Logger *slog.Logger
 	// Tracer provides tracers; never nil (a no-op without a collector).

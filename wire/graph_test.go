@@ -35,23 +35,30 @@ plugins:
   webhook: {enabled: true, url: https://example.com/hook, secret: of-at-least-thirty-two-characters-1}
 `
 
+// registered returns the registry of the service in the profile embedded with these settings.
+func registered(t *testing.T, settings string, environ ...string) *pipeline.Registry {
+	t.Helper()
+	var w witness
+	file := filepath.Join(t.TempDir(), "settings.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(settings), 0o600))
+	var errs bytes.Buffer
+	require.Zero(t, app.Main(t.Context(), app.Options{
+		Name: "millrace", Plugins: append(wire.New().Plugins(), &w), Environments: wire.Environments(), Profiles: wire.Profiles(),
+		DefaultProfile: "embedded", Args: []string{"topology", "--config", file, "--profile", "embedded"}, Environ: append([]string{}, environ...), Stdout: io.Discard, Stderr: &errs,
+	}), errs.String())
+	return w.registry
+}
+
 // The drawings of the business plugins in the profile embedded have every route and place, and stay as they
 // are until UPDATE_GOLDEN=1 writes them again.
 func TestTheGraphsOfTheService(t *testing.T) {
 	t.Parallel()
-	var w witness
-	file := filepath.Join(t.TempDir(), "settings.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(withAllRoutes), 0o600))
-	var errs bytes.Buffer
-	require.Zero(t, app.Main(t.Context(), app.Options{
-		Name: "millrace", Plugins: append(wire.New().Plugins(), &w), Environments: wire.Environments(), Profiles: wire.Profiles(),
-		DefaultProfile: "embedded", Args: []string{"topology", "--config", file, "--profile", "embedded"}, Environ: []string{}, Stdout: io.Discard, Stderr: &errs,
-	}), errs.String())
-	all := graph.Of(app.NewTopology(w.registry))
+	registry := registered(t, withAllRoutes)
+	all := graph.Of(app.NewTopology(registry))
 	has := func(g graph.Graph, id string) bool {
 		return slices.ContainsFunc(g.Boxes, func(b graph.Box) bool { return b.ID == id })
 	}
-	for _, r := range w.registry.Routes() {
+	for _, r := range registry.Routes() {
 		part := all.Part(r.Plugin())
 		require.True(t, has(part, graph.RouteID(r.Name)), r.Name)
 		require.True(t, has(part, graph.PlaceID(r.From.Describe())), r.Name)

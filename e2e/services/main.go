@@ -19,11 +19,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -65,6 +69,10 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 	defer cancel()
 	switch command {
 	case "up":
+		if err := remember(getenv); err != nil {
+			fmt.Fprintln(errOut, err)
+			return 3
+		}
 		return report(out, fleet.Up(ctx, names...))
 	case "down":
 		return report(out, fleet.Down(ctx, names...))
@@ -89,21 +97,59 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 	}
 }
 
+const (
+	folder    = ".services"
+	offsetVar = "MILLRACE_SERVICES_PORT_OFFSET"
+)
+
+// offsetFile has the offset of the last up, so that later commands find the servers of this checkout and not
+// those of another one, whatever their shell has exported.
+func offsetFile() string { return filepath.Join(folder, "port_offset") }
+
+// remember writes the offset that is in effect to offsetFile.
+func remember(getenv func(string) string) error {
+	offset := getenv(offsetVar)
+	if offset == "" {
+		return nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("%s: %w", offsetVar, err)
+	}
+	if err := os.WriteFile(offsetFile(), []byte(offset+"\n"), 0o600); err != nil {
+		return fmt.Errorf("%s: %w", offsetVar, err)
+	}
+	return nil
+}
+
+// offsetOf returns the offset of the variable, or else of the last up, and where it is from.
+func offsetOf(getenv func(string) string) (offset, from string, err error) {
+	if offset = getenv(offsetVar); offset != "" {
+		return offset, offsetVar, nil
+	}
+	text, err := os.ReadFile(offsetFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return "0", "", nil
+	}
+	return strings.TrimSpace(string(text)), offsetFile(), err
+}
+
 // fleetOf returns the servers of ./.services. MILLRACE_SERVICES_PORT_OFFSET moves all ports, for a
-// second checkout on the same machine.
+// second checkout on the same machine, and up remembers it.
 func fleetOf(getenv func(string) string, progress io.Writer) (*servers.Fleet, error) {
 	opts := servers.Options{
-		Dir: ".services", Getenv: getenv, Progress: progress, ComposeFile: "e2e/services/compose.yaml",
+		Dir: folder, Getenv: getenv, Progress: progress, ComposeFile: "e2e/services/compose.yaml",
 	}
-	if v := getenv("MILLRACE_SERVICES_PORT_OFFSET"); v != "" {
-		offset, err := strconv.Atoi(v)
-		if err != nil {
-			return nil, fmt.Errorf("MILLRACE_SERVICES_PORT_OFFSET: %w", err)
-		}
-		opts.Ports = map[string]int{
-			servers.Kafka: 19092 + offset, "controller": 19093 + offset,
-			servers.Redis: 16379 + offset, servers.Valkey: 16380 + offset, servers.Postgres: 15432 + offset,
-		}
+	text, from, err := offsetOf(getenv)
+	if err != nil {
+		return nil, err
+	}
+	offset, err := strconv.Atoi(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", from, err)
+	}
+	opts.Ports = map[string]int{
+		servers.Kafka: 19092 + offset, "controller": 19093 + offset,
+		servers.Redis: 16379 + offset, servers.Valkey: 16380 + offset, servers.Postgres: 15432 + offset,
 	}
 	return servers.New(opts)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"maps"
 	"os"
 	"slices"
@@ -42,6 +43,39 @@ func TestRun(t *testing.T) {
 	env["MILLRACE_SERVICES_PORT_OFFSET"] = "1000"
 	_, out = call("status", "postgres")
 	require.Contains(t, out, "127.0.0.1:16432")
+
+	delete(env, "MILLRACE_SERVICES_PORT_OFFSET")
+	_, out = call("status", "postgres")
+	require.Contains(t, out, "127.0.0.1:15432", "nothing was started with the offset")
+}
+
+// Commands after up find its servers without the variable: with the default ports they would report, and give
+// to tests, those of another clone.
+func TestTheOffsetOfUpIsRemembered(t *testing.T) {
+	t.Chdir(t.TempDir())
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel() // up starts nothing
+	env := map[string]string{"MILLRACE_SERVICES_PORT_OFFSET": "1000", "MILLRACE_TEST_REDIS": "127.0.0.1:1"}
+	call := func(args ...string) (code int, out string) {
+		var o bytes.Buffer
+		code = run(canceled, args, func(name string) string { return env[name] }, &o, &o)
+		return code, o.String()
+	}
+	code, _ := call("up", "redis")
+	require.Equal(t, 3, code)
+	env = nil
+	for _, command := range []string{"status", "env"} {
+		_, out := call(command, "postgres")
+		require.Contains(t, out, "127.0.0.1:16432", command)
+	}
+	env = map[string]string{"MILLRACE_SERVICES_PORT_OFFSET": "0"}
+	_, out := call("status", "postgres")
+	require.Contains(t, out, "127.0.0.1:15432", "the variable counts first")
+	require.NoError(t, os.WriteFile(offsetFile(), []byte("many"), 0o600))
+	env = nil
+	code, out = call("status", "postgres")
+	require.Equal(t, 2, code)
+	require.Contains(t, out, "port_offset")
 }
 
 func TestEnvOfAGivenServer(t *testing.T) {

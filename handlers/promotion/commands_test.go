@@ -112,6 +112,7 @@ func TestExplain(t *testing.T) {
 			"its retry record is due", "The request is sent with the key POINT:1:7 again"} {
 			require.Contains(t, text, part)
 		}
+		require.NotContains(t, text, "trace", "its record has none")
 		require.Contains(t, sys.says(app.ExitBad, "campaign", "explain", "POINT", "1", "8"), "POINT:1:8 is not in the ledger. If its record was published, it may still wait in Kafka")
 		// The text after the calls has times relative to now.
 		calls, _, _ := strings.Cut(text, "its retry record")

@@ -19,8 +19,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
@@ -86,6 +88,12 @@ func TestOneTrace(t *testing.T) {
 		root.End()
 		require.EqualValues(t, 1, sys.settle("POINT", 1).Paid)
 		require.NoError(t, rt.Stop(context.Background()))
+
+		id := root.SpanContext().TraceID().String()
+		var e campaign.Explained
+		sys.json(&e, "campaign", "explain", "POINT", "1", "7")
+		require.Equal(t, id, e.TraceID)
+		require.Regexp(t, `\n  trace +`+id+`\n`, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "7"))
 
 		ours := map[trace.SpanID]sdktrace.ReadOnlySpan{}
 		for _, s := range spans.Ended() {

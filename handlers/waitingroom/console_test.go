@@ -41,16 +41,19 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 type operated struct {
 	t        *testing.T
 	rooms    *room.Rooms
+	registry *pipeline.Registry
+	redis    string // address
 	instance string
 	base     string
 }
 
-func startOperated(t *testing.T, promoteInterval time.Duration) *operated {
+func startOperated(t *testing.T, promoteInterval time.Duration, change ...func(*Config, *pipeline.Env)) *operated {
 	t.Helper()
 	o := &operated{t: t, instance: "test-" + watermill.NewULID()}
 	shared, tokens, hubs := redis.New(), token.New(), sse.New()
 	settings := shared.Settings().(*redis.Config)
-	settings.Addrs = []string{redistest.Mini(t).Addr}
+	o.redis = redistest.Mini(t).Addr
+	settings.Addrs = []string{o.redis}
 	dead := deadletter.New(kafka.New(), shared)
 	p := New(shared, dead, tokens, hubs, web.New(tokens, hubs))
 	p.config.Roles, p.config.Dispatcher.PromoteInterval = []string{roleDispatcher}, promoteInterval
@@ -59,12 +62,16 @@ func startOperated(t *testing.T, promoteInterval time.Duration) *operated {
 	config.Listen, config.TrustedProxies, config.Auth.Header = "127.0.0.1:0", []string{"127.0.0.1"}, "X-User"
 	config.Roles = map[string]operate.Role{"eve": operate.Operator, "vic": operate.Viewer}
 	require.NoError(t, config.Validate())
-	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: o.instance, Logger: redistest.Logger(t)}, shared, dead, reclaim.New(shared), p, c)
+	env := pipeline.Env{Instance: o.instance, Logger: redistest.Logger(t)}
+	for _, f := range change {
+		f(&p.config, &env)
+	}
+	registry, err := pipeline.NewRegistry(env, shared, dead, reclaim.New(shared), p, c)
 	require.NoError(t, err)
 	runtime := pipeline.NewRuntime(registry, pipeline.RuntimeOptions{Wrap: middleware.New(registry, middleware.Options{}).Wrap, StopTimeout: 10 * time.Second})
 	require.NoError(t, runtime.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, runtime.Stop(context.Background())) })
-	o.base = "http://" + c.Addr()
+	o.registry, o.base = registry, "http://"+c.Addr()
 	o.rooms = pipeline.Offers[operators](registry)[0].rooms
 	return o
 }

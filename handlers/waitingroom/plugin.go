@@ -73,7 +73,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Offer(audits{rooms})
 	r.Offer(operators{Plugin: p, rooms: rooms, server: server, rates: &rates{}})
 	events, err := eventservice.New(eventservice.Options{
-		Config: p.config.EventService, Rooms: rooms, Log: log,
+		Config: p.config.EventService, Rooms: rooms, Log: log, Tracer: r.Env().Tracer,
 		Confirm: p.config.UnknownEvents == unknownConfirm, Fetch: p.config.has(roleDispatcher),
 	})
 	if err != nil {
@@ -83,6 +83,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	if address := p.config.EventService.URL; address != "" {
 		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(address))
 	}
+	p.endpoints(r)
 	series := topevents.New()
 	r.Collect(append(events.Collectors(), series.Collectors()...)...)
 	dead := p.dead.StreamSink(deadStream)

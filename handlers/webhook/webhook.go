@@ -90,11 +90,6 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Webhook-Id", id)
 	req.Header.Set("Webhook-Timestamp", at)
-	trace := message.Metadata{}
-	pipeline.InjectTrace(m.Context(), trace)
-	for name, value := range trace { // traceparent, if the record has a trace
-		req.Header.Set(name, value)
-	}
 	req.Header.Set("Webhook-Signature", sign(p.secret.Value(m.Context()), id, at, m.Payload))
 	resp, err := p.client.Do(req)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"runtime/debug"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 )
@@ -87,9 +86,6 @@ func (h *Host) Show(cmd *cobra.Command, v any, text func(io.Writer) error) error
 	}
 	return text(h.opts.Stdout)
 }
-
-// Table returns a writer that aligns columns, which tabs separate. Its caller flushes it.
-func Table(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
 // WriteJSON writes v to Out, indented, with a newline.
 func (h *Host) WriteJSON(v any) error {

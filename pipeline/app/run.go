@@ -68,7 +68,7 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 		if l.Settings.Migrate {
 			schemas = migration.MigrateSchemas
 		}
-		reg, err := pipeline.NewRegistry(env(l, tracer, schemas), h.withOwn(l.Plugins)...)
+		reg, err := pipeline.NewRegistry(h.env(l, tracer, schemas), h.withOwn(l.Plugins)...)
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptio
 				return refused
 			}})
 		}
-		reg, err := pipeline.NewRegistry(env(l, tracer, migration.MatchSchemas), plugins...)
+		reg, err := pipeline.NewRegistry(h.env(l, tracer, migration.MatchSchemas), plugins...)
 		if refused != nil {
 			return refused // without the name of a plugin that is not the user's
 		}
@@ -165,8 +165,8 @@ type commandPlugin struct {
 func (commandPlugin) Name() string                          { return "command" }
 func (c commandPlugin) Register(r *pipeline.Registry) error { return c.register(r) }
 
-func env(l *Loaded, tracer trace.TracerProvider, schemas migration.Policy) pipeline.Env {
-	return pipeline.Env{Instance: l.Settings.instance(), InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas,
+func (h *Host) env(l *Loaded, tracer trace.TracerProvider, schemas migration.Policy) pipeline.Env {
+	return pipeline.Env{Instance: l.Settings.instance(), Version: h.build().Version, InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas,
 		Disabled: l.Disabled, StartTimeout: l.Settings.StartTimeout}
 }
 

@@ -127,7 +127,7 @@ func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Regist
 }
 
 func (h *Host) register(l *Loaded) (*pipeline.Registry, error) {
-	reg, err := pipeline.NewRegistry(env(l, nil, migration.MatchSchemas), h.withOwn(l.Plugins)...)
+	reg, err := pipeline.NewRegistry(h.env(l, nil, migration.MatchSchemas), h.withOwn(l.Plugins)...)
 	if err == nil {
 		err = reg.CheckMiddlewares()
 	}
@@ -206,7 +206,7 @@ func writeBlocks(w io.Writer, t Topology) error {
 }
 
 func writeTable(w io.Writer, t Topology) error {
-	tab := Table(w)
+	tab := &TableWriter{out: w} // --wide means whole lines, also on a narrow terminal
 	fmt.Fprintln(tab, "ROUTE\tFROM\tTO\tRETRY\tDEAD LETTER\tORDER\tCHAIN")
 	for _, f := range t.Routes {
 		fmt.Fprintln(tab, strings.Join([]string{f.Name, f.From.String(), f.outputs(), show(f.Retry), show(f.DeadLetter), f.Order, strings.Join(f.Chain, " ")}, "\t"))

@@ -10,6 +10,9 @@ import (
 	"net/http"
 	"sync"
 
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -52,9 +55,12 @@ func NewTransport(c Config, base *http.Transport, name string, log *slog.Logger)
 	return t, nil
 }
 
-// RoundTrip implements http.RoundTripper. Its error wraps ErrNotSent if there is no token to send. A
-// request whose token is refused (401) is sent once more with a new one, if its body can be read again.
+// RoundTrip implements http.RoundTripper. The trace of the request's context goes on at the API, in the
+// headers traceparent and tracestate, unless the request has a traceparent of its own. The error wraps
+// ErrNotSent if there is no token to send. A request whose token is refused (401) is sent once more with a
+// new one, if its body can be read again.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = traced(r)
 	if t.tokens == nil {
 		return t.transport(r.Context()).RoundTrip(r)
 	}
@@ -89,6 +95,21 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	_ = answer.Body.Close()
 	return t.send(again, token)
 }
+
+// traced returns the request with the trace of its context. A RoundTripper must not change the request, so
+// one that gets headers is a copy.
+func traced(r *http.Request) *http.Request {
+	at := trace.SpanContextFromContext(r.Context())
+	if _, has := r.Header[headerTraceParent]; has || !at.IsValid() || r.Header == nil { // net/http refuses nil
+		return r
+	}
+	r = r.WithContext(r.Context())
+	r.Header = r.Header.Clone()
+	propagation.TraceContext{}.Inject(r.Context(), propagation.HeaderCarrier(r.Header))
+	return r
+}
+
+const headerTraceParent = "Traceparent" // in its canonical form
 
 func (t *Transport) send(r *http.Request, token string) (*http.Response, error) {
 	r = r.WithContext(r.Context()) // a RoundTripper must not change the request

@@ -157,7 +157,7 @@ func startProcess(t *testing.T, further func(*kafka.Plugin, *deadletter.Plugin) 
 	ended := make(chan int, 1)
 	go func() {
 		ended <- app.Main(ctx, app.Options{
-			Name: "mine", Plugins: append(plugins, pages), Args: []string{"run"},
+			Name: "mine", Version: "v1.2.3", Plugins: append(plugins, pages), Args: []string{"run"},
 			Environments: map[string]app.Environment{"embedded": environment}, Stdout: io.Discard, Stderr: &log,
 			Environ: []string{
 				"MINE__ENVIRONMENT=embedded", "MINE__DATA_DIR=" + filepath.Join(t.TempDir(), "data"), "MINE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0",
@@ -273,7 +273,8 @@ func TestPagesOfAPipeline(t *testing.T) {
 	require.Equal(t, 1.0, mails["pending"])
 	require.Equal(t, "shop", mails["group"])
 
-	require.Equal(t, "runs, and serves this page", row("instances", "instances", "instance", "mine-1")["state"])
+	self := row("instances", "instances", "instance", "mine-1")
+	require.Equal(t, []any{"runs, and serves this page", "v1.2.3"}, []any{self["state"], self["version"]})
 
 	group := row("dead-letters", "groups", "route", "shop.orders")
 	require.Equal(t, 1.0, group["count"])

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
@@ -60,14 +58,10 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 	return operate.Answer{Value: e, Lines: e.lines(), Tables: e.tables(), Notes: []string{"Next: " + e.Next}}, nil
 }
 
-// traceOf returns the id of the trace that goes on with an effect. Any producer may write the header, so one
-// that is not valid is none.
+// traceOf returns the id of the trace that goes on with an effect.
 func traceOf(headers map[string]string) string {
-	at := trace.SpanContextFromContext(pipeline.ExtractTrace(context.Background(), traced(headers)))
-	if !at.IsValid() {
-		return ""
-	}
-	return at.TraceID().String()
+	id, _ := pipeline.TraceOf(headers[pipeline.MetaTraceParent])
+	return id
 }
 
 func (e explained) lines() []string {

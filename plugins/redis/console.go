@@ -126,7 +126,11 @@ func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Bl
 	if err != nil {
 		return nil, answered(err)
 	}
-	t := console.Table{Columns: console.Columns("Instance", "State", "Last presence"), Empty: "No instance has had a presence.", Note: note}
+	running, err := versions(ctx, c, names)
+	if err != nil {
+		return nil, answered(err)
+	}
+	t := console.Table{Columns: console.Columns("Instance", "State", "Version", "Last presence"), Empty: "No instance has had a presence.", Note: note}
 	for _, name := range names {
 		state := console.Word("gone")
 		if alive[name] {
@@ -135,7 +139,7 @@ func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Bl
 		if alive[name] && name == q.Registry.Env().Instance {
 			state = console.Word("runs, and serves this page").In(operate.OK)
 		}
-		t.Rows = append(t.Rows, []console.Cell{console.Word(name), state, console.Moment(time.UnixMilli(marks[name]))})
+		t.Rows = append(t.Rows, []console.Cell{console.Word(name), state, console.Word(running[name]), console.Moment(time.UnixMilli(marks[name]))})
 	}
 	return t, nil
 }

@@ -159,7 +159,7 @@ type service struct{ p *Plugin }
 func (s service) Start(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
-	log, instance, running := p.env.Logger, p.env.Instance, p.presence != nil
+	log, instance, version, running := p.env.Logger, p.env.Instance, p.env.Version, p.presence != nil
 	p.mu.Unlock()
 	if running {
 		return errors.New("redis: started twice")
@@ -179,7 +179,7 @@ func (s service) Start(ctx context.Context) error {
 	if instance == "" {
 		instance = watermill.NewULID()
 	}
-	pr := &presence{c: c, instance: instance, ttl: presenceTTL, renew: PresenceRenewal, log: log, failed: p.failed}
+	pr := &presence{c: c, instance: instance, version: version, ttl: presenceTTL, renew: PresenceRenewal, log: log, failed: p.failed}
 	if err := pr.acquire(ctx); err != nil {
 		return errors.Join(err, c.Close())
 	}

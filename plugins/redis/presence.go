@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,7 +37,8 @@ const presenceTTL = 15 * time.Second
 // PresenceRenewal is the time between two renewals of an instance's presence.
 const PresenceRenewal = 5 * time.Second
 
-// presenceKey expires when the instance does not renew it.
+// presenceKey expires when the instance does not renew it. Its value is the token of the process, and after a
+// space the version of the binary.
 func presenceKey(instance string) string { return "millrace:instance:" + instance }
 
 // instancesKey is a hash of the instances that have, or had, a presence.
@@ -100,10 +102,29 @@ func Marks(ctx context.Context, c goredis.UniversalClient) (map[string]int64, er
 	return marks, nil
 }
 
+// versions returns the version of the binary of each instance that has a presence now, if it is known.
+func versions(ctx context.Context, c goredis.UniversalClient, instances []string) (map[string]string, error) {
+	pipe, cmds := c.Pipeline(), map[string]*goredis.StringCmd{} // the keys are in different slots of a cluster
+	for _, i := range instances {
+		cmds[i] = pipe.Get(ctx, presenceKey(i))
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, goredis.Nil) {
+		return nil, fmt.Errorf("redis: versions of instances: %w", err)
+	}
+	found := make(map[string]string, len(instances))
+	for i, cmd := range cmds {
+		if _, version, known := strings.Cut(cmd.Val(), " "); known {
+			found[i] = version
+		}
+	}
+	return found, nil
+}
+
 // presence holds an instance's name while the process lives.
 type presence struct {
 	c        goredis.UniversalClient
 	instance string
+	version  string
 	token    string
 	ttl      time.Duration
 	renew    time.Duration
@@ -120,7 +141,7 @@ type presence struct {
 // acquire acquires the name. The presence of a killed predecessor expires within one time to live.
 // If it is renewed in that time, its process lives, and the error is errDuplicate.
 func (p *presence) acquire(ctx context.Context) error {
-	p.token = watermill.NewULID()
+	p.token = watermill.NewULID() + " " + p.version
 	waitUntil := time.Now().Add(p.ttl + p.ttl/10)
 	waiting := false
 	for {

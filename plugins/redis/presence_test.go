@@ -246,3 +246,24 @@ func TestTheReadersOfARouteAskThePresence(t *testing.T) {
 		handler.WaitFor(t, 4)
 	})
 }
+
+// The version of an instance is known while its presence lasts, and a missing one is nothing.
+func TestTheVersionOfAnInstance(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		first, second := withTTL(t, c, "test-"+watermill.NewULID(), time.Minute), withTTL(t, c, "test-"+watermill.NewULID(), time.Minute)
+		first.version = "v1.2.3 (of a fork)"
+		all := []string{first.instance, second.instance, "nobody-" + first.instance}
+		require.NoError(t, first.acquire(t.Context()))
+		require.NoError(t, second.acquire(t.Context()))
+		found, err := versions(t.Context(), c, all)
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{first.instance: "v1.2.3 (of a fork)", second.instance: ""}, found)
+		mine, err := first.run(t.Context(), first.ttl)
+		require.NoError(t, err)
+		require.True(t, mine, "it is renewed")
+		require.NoError(t, first.release(t.Context()))
+		found, err = versions(t.Context(), c, all)
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{second.instance: ""}, found)
+	})
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
@@ -26,8 +27,9 @@ type Explained struct {
 	PromotionState rules.GroupState `json:"promotion_state"`
 	// all accepted payouts of the promotion are settled
 	PromotionFinished bool      `json:"promotion_finished"`
-	Origin            string    `json:"origin"` // source of the accepted record or entry
-	Record            string    `json:"record"` // unchanged
+	Origin            string    `json:"origin"`             // source of the accepted record or entry
+	TraceID           string    `json:"trace_id,omitempty"` // in which it was accepted, and which its calls continue
+	Record            string    `json:"record"`             // unchanged
 	Request           string    `json:"request"`
 	AcceptedAt        time.Time `json:"accepted_at"`
 	SettledAt         time.Time `json:"settled_at,omitzero"`
@@ -64,10 +66,11 @@ func (e Env) explained(ctx context.Context, x ledger.Explanation, answer *lookup
 	if err != nil {
 		return Explained{}, err
 	}
+	traceID, _ := pipeline.TraceOf(x.TraceParent)
 	out := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState, PromotionFinished: counts.Finished(),
 		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
 		TransactionKey: x.Receipt, MaybeCharged: x.PerhapsDone(), FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
-		Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []payouts.Attempt{},
+		TraceID: traceID, Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []payouts.Attempt{},
 		DeadLetters: e.explainDeadLetters(x.DeadLetters, known), Audit: []ledger.Audit{}, MoneyAPI: answer}
 	out.Calls, out.Audit = append(out.Calls, x.Calls...), append(out.Audit, x.Audit...)
 	out.Next = nextStep(x, e.Settings(), out.DeadLetters, answer)
@@ -114,7 +117,11 @@ func (e Env) explanation(ctx context.Context, k payouts.Key) (ledger.Explanation
 func (e Explained) Write(out io.Writer) error {
 	w := app.Table(out)
 	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
-	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n  accepted\t%s\n  record\t%s\n", promotionState(e.PromotionState, e.PromotionFinished), app.Printable(e.Origin), stamp(e.AcceptedAt), app.Printable(e.Record))
+	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n", promotionState(e.PromotionState, e.PromotionFinished), app.Printable(e.Origin))
+	if e.TraceID != "" {
+		fmt.Fprintf(w, "  trace\t%s\n", e.TraceID)
+	}
+	fmt.Fprintf(w, "  accepted\t%s\n  record\t%s\n", stamp(e.AcceptedAt), app.Printable(e.Record))
 	if e.Request != e.Record {
 		fmt.Fprintf(w, "  request\t%s\n", app.Printable(e.Request))
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
@@ -43,7 +44,20 @@ const (
 
 func scanPayout(r scanner) (Payout, error) {
 	row, err := scanRow(r, payoutColumns)
-	return Payout{Row: row.Row, Payload: row.payload, Request: row.requestToSend(), Origin: row.origin}, err
+	return row.toPayout(), err
+}
+
+func (row *storedRow) toPayout() Payout {
+	return Payout{Row: row.Row, Payload: row.payload, Request: row.requestToSend(), Origin: row.origin}
+}
+
+// scanTracedPayout also returns the trace context. Headers that can't be read hide nothing else of a payout.
+func scanTracedPayout(r scanner) (p Payout, traceParent string, err error) {
+	row, err := scanRow(r, payoutColumns)
+	if headers, bad := decodeHeaders(row.headers); bad == nil {
+		traceParent = headers[pipeline.MetaTraceParent]
+	}
+	return row.toPayout(), traceParent, err
 }
 
 // payoutPage is the number of payouts that EachPayout reads at once.
@@ -80,6 +94,7 @@ type Explanation struct {
 	Calls          []payouts.Attempt // by epoch; a late answer follows the attempt of its epoch; an open call is last
 	DeadLetters    []DeadLetter      // oldest first
 	Audit          []Audit           // actions of operators, oldest first
+	TraceParent    string            // of the trace in which it was accepted, and which its calls continue; empty: none
 	Now            time.Time         // time of the database
 	// NextStep is the result of the next begin, at NextStepAt at the earliest, without regard to a
 	// pause. Set while the payout is unsettled.
@@ -102,7 +117,7 @@ func (l *Ledger) Explain(ctx context.Context, k payouts.Key) (Explanation, error
 	var x Explanation
 	err := l.read(ctx, "explain", func(q querier, now time.Time) error {
 		x.Now = now
-		if err := q.query(ctx, func(r scanner) (err error) { x.Payout, err = scanPayout(r); return err },
+		if err := q.query(ctx, func(r scanner) (err error) { x.Payout, x.TraceParent, err = scanTracedPayout(r); return err },
 			sqlPayouts+sqlOnePayout, string(k.Type), k.Promotion, k.Target); err != nil || x.ID == 0 {
 			return err
 		}

@@ -15,6 +15,9 @@ import (
 
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
@@ -56,6 +59,7 @@ type client struct {
 	base    string
 	timeout time.Duration
 	http    *http.Client
+	tracer  trace.Tracer
 	slots   chan struct{} // a call in progress has one
 	breaker circuitbreaker.CircuitBreaker[any]
 	calls   *prometheus.CounterVec
@@ -79,7 +83,7 @@ func newClient(c Config, log *slog.Logger) (*client, error) {
 		calls.WithLabelValues(result)
 	}
 	return &client{
-		calls: calls, slots: make(chan struct{}, maxCalls), failed: map[string]bool{},
+		tracer: noop.Tracer{}, calls: calls, slots: make(chan struct{}, maxCalls), failed: map[string]bool{},
 		base: strings.TrimRight(c.URL, "/") + "/events/", timeout: c.Timeout, http: &http.Client{Transport: transport, CheckRedirect: httpclient.NoRedirect},
 		breaker: circuitbreaker.NewBuilder[any]().WithFailureThreshold(maxFailures).WithDelay(breakerDelay).Build(),
 	}, nil
@@ -98,7 +102,9 @@ func (c *client) seats(ctx context.Context, event string) (int64, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()
+	ctx, span := c.startSpan(ctx)
 	seats, err := c.get(ctx, event)
+	endSpan(span, err)
 	c.calls.WithLabelValues(resultOf(seats, err)).Inc()
 	c.record(event, err == nil || errors.Is(err, ErrNoEvent) || errors.Is(err, errAnswer))
 	if err != nil && !errors.Is(err, ErrNoEvent) {
@@ -176,6 +182,7 @@ func (c *client) get(ctx context.Context, event string) (int64, error) {
 		return 0, err
 	}
 	defer func() { _ = answer.Body.Close() }()
+	trace.SpanFromContext(ctx).SetAttributes(attribute.Int("http.response.status_code", answer.StatusCode))
 	switch answer.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
@@ -35,6 +36,8 @@ type Options struct {
 	// Fetch fetches missing capacities in the background. One instance is enough for that.
 	Fetch bool
 	Log   *slog.Logger
+	// Tracer makes the spans of the calls. Nil: none.
+	Tracer trace.TracerProvider
 }
 
 // Service creates the rooms of events that the Event Service confirms, and fetches missing
@@ -58,6 +61,9 @@ func New(o Options) (*Service, error) {
 	client, err := newClient(o.Config, o.Log)
 	if err != nil {
 		return nil, err
+	}
+	if o.Tracer != nil {
+		client.tracer = o.Tracer.Tracer("github.com/millrace-io/millrace/handlers/waitingroom/eventservice")
 	}
 	s := &Service{Options: o, client: client, sampled: logs.NewThrottle(warnEvery)}
 	s.fetches.SetLimit(maxFetches)

@@ -28,7 +28,7 @@ func (r *Rooms) RecentAudit(ctx context.Context, f operate.AuditFilter, limit in
 	}
 	streams := map[string]string{}
 	for _, event := range events[:min(len(events), AuditRooms)] {
-		streams[event] = auditStream(event)
+		streams[event] = AuditStream(event)
 	}
 	return operate.FilterAudit(ctx, f, limit, func(ctx context.Context, from operate.AuditFilter, n int) ([]operate.Change, error) {
 		entries, err := r.server.Newest(ctx, streams, from.Before, n)
@@ -42,4 +42,5 @@ func (r *Rooms) RecentAudit(ctx context.Context, f operate.AuditFilter, limit in
 	})
 }
 
-func auditStream(event string) string { return "ROOM_AUDIT:{" + event + "}" }
+// AuditStream returns the stream of what operators did with an event.
+func AuditStream(event string) string { return "ROOM_AUDIT:{" + event + "}" }

@@ -251,7 +251,7 @@ func (r *Rooms) Cleared(ctx context.Context, event string) (bool, error) {
 
 // records returns at most n changes of a range of the audit.
 func (r *Rooms) records(ctx context.Context, event, command, from, to string, n int) ([]Record, error) {
-	c := redis.Command(command, auditStream(event), from, to, "COUNT", n)
+	c := redis.Command(command, AuditStream(event), from, to, "COUNT", n)
 	if err := r.server.Do(ctx, c); err != nil {
 		return nil, err
 	}

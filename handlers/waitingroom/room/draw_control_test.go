@@ -98,7 +98,7 @@ func TestTheSecretIsShownAfterTheDrawAlone(t *testing.T) {
 		require.NoError(t, err)
 		records, err := r.rooms.Audit(r.ctx, r.event, "", 100)
 		require.NoError(t, err)
-		require.NotContains(t, fmt.Sprint(r.tick(), status, values, records, r.client.Get(r.ctx, tableKey(r.event)).Val()), secret)
+		require.NotContains(t, fmt.Sprint(r.tick(), status, values, records, r.client.Get(r.ctx, TableKey(r.event)).Val()), secret)
 		r.freeze()
 		_, err = r.rooms.Shuffle(r.ctx, r.event)
 		require.ErrorIs(t, err, ErrConflict)

@@ -46,8 +46,10 @@ func keys(event string) []string {
 	return append(list, EntryStream(event)+":meta", "ENTRY_TOKEN:{"+event+"}:")
 }
 
-func roomKey(event string) string  { return "ROOM:{" + event + "}" }
-func tableKey(event string) string { return "ROOM_TABLE:{" + event + "}" }
+// TableKey returns the key of an event's rank table.
+func TableKey(event string) string { return "ROOM_TABLE:{" + event + "}" }
+
+func roomKey(event string) string { return "ROOM:{" + event + "}" }
 
 // frozenKey has the users of a pre-queue while it is drawn.
 func frozenKey(event string) string { return "WAITING_FROZEN:{" + event + "}" }

@@ -155,7 +155,7 @@ func TestNoKeyOfALiveRoomExpires(t *testing.T) {
 		r.tick()
 		found := 0
 		for _, key := range append(keys(r.event), "ENTRY_TOKEN:{"+r.event+"}:u1") {
-			if ttl := r.client.PTTL(r.ctx, key).Val(); ttl != -2 && key != tableKey(r.event) {
+			if ttl := r.client.PTTL(r.ctx, key).Val(); ttl != -2 && key != TableKey(r.event) {
 				found++
 				require.EqualValues(t, -1, ttl, key)
 			}

@@ -239,7 +239,7 @@ func table(text string) (*Table, error) {
 func (r *Rooms) Tables(ctx context.Context, events []string) ([]*Table, error) {
 	calls := make([]*redis.Call, len(events))
 	for i, event := range events {
-		calls[i] = redis.Command("GET", tableKey(event))
+		calls[i] = redis.Command("GET", TableKey(event))
 	}
 	err := r.server.Do(ctx, calls...)
 	tables := make([]*Table, len(events))

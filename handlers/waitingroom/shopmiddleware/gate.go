@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/propagation"
 )
 
 // Errors of Check, Verify, Extend and Finish. The middleware answers with the status of each.
@@ -219,6 +221,7 @@ func (g *Gate) call(ctx context.Context, event, verb string, body map[string]any
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+g.opts.ShopToken)
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(r.Header)) // the waiting room continues the trace of the shop
 	status, text, err := g.do(r)
 	switch {
 	case err != nil:

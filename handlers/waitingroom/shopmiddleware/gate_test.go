@@ -15,6 +15,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // room is a waiting room with one key and one lease.
@@ -315,4 +316,30 @@ func TestOptionsAreChecked(t *testing.T) {
 		_, err := New(o)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// The waiting room continues the trace of the shop, and none if the shop has none.
+func TestTheTraceOfTheShopGoesOn(t *testing.T) {
+	t.Parallel()
+	got := make(chan string, 3)
+	rooms := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header.Get("Traceparent")
+		fmt.Fprint(w, `{}`)
+	}))
+	t.Cleanup(rooms.Close)
+	g, err := New(Options{URL: rooms.URL, ShopToken: "shop", Event: func(*http.Request) string { return "7" }})
+	require.NoError(t, err)
+	t.Cleanup(g.opts.Client.CloseIdleConnections)
+	ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{0xab, 15: 1}, SpanID: trace.SpanID{7: 2}, TraceFlags: trace.FlagsSampled}))
+	_, err = g.Verify(ctx, "7", "token", "session")
+	require.NoError(t, err)
+	_, err = g.Extend(ctx, "7", "token", "session", time.Now())
+	require.NoError(t, err)
+	require.NoError(t, g.Finish(ctx, "7", "token", "session", true))
+	for range cap(got) {
+		require.Equal(t, "00-ab000000000000000000000000000001-0000000000000002-01", <-got)
+	}
+	_, err = g.Verify(t.Context(), "7", "token", "session")
+	require.NoError(t, err)
+	require.Empty(t, <-got)
 }

@@ -11,9 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline"
@@ -72,7 +70,7 @@ func (e Env) showCommand(h *app.Host) *cobra.Command {
 // newShown returns what is known without a look at the present.
 func newShown(d store.DeadLetter, actions []store.Action) Shown {
 	shown := Shown{DeadLetter: d, Actions: actions}
-	shown.TraceID, shown.SpanID = traceOf(d.TraceParent)
+	shown.TraceID, shown.SpanID = pipeline.TraceOf(d.TraceParent)
 	if text := string(d.Payload); utf8.ValidString(text) {
 		shown.Text = &text
 	} else {
@@ -92,18 +90,6 @@ func (s *session) showOne(ctx context.Context, d store.DeadLetter, actions []sto
 		shown.Now = &status
 	}
 	return s.show(shown, shown.write)
-}
-
-// traceOf returns the ids in a trace context, and nothing for one that is not valid: any producer may
-// write the header.
-func traceOf(parent string) (traceID, spanID string) {
-	m := message.NewMessage("", nil)
-	m.Metadata.Set(pipeline.MetaTraceParent, parent)
-	at := trace.SpanContextFromContext(pipeline.ExtractTrace(context.Background(), m))
-	if !at.IsValid() {
-		return "", ""
-	}
-	return at.TraceID().String(), at.SpanID().String()
 }
 
 // trace is the place in a trace in one line.
