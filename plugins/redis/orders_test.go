@@ -132,6 +132,8 @@ func TestAnUnknownRouteIsRefused(t *testing.T) {
 		}
 		_, _, err := storeOrder(t.Context(), o.c, "invoice", true, orderedBy{"ann", "it was called so"})
 		require.NoError(t, err)
+		_, err = o.action("pause").Do(t.Context(), o.reg, operate.Input{"route": {"invoice"}}, operate.Use{Who: "ann", Why: "x"})
+		require.ErrorContains(t, err, `no route has the name "invoice"`)
 		require.Contains(t, o.does(t, "resume", "invoice"), "Resumed invoice, within 5s")
 	})
 }
