@@ -73,7 +73,7 @@ func (p pausable) handle(m *message.Message) ([]*message.Message, error) {
 		return nil, m.Context().Err()
 	case <-time.After(40 * time.Millisecond):
 	}
-	return nil, server.Do(m.Context(), redis.Command("RPUSH", p.journal(), m.Payload))
+	return nil, server.Do(m.Context(), redis.Command("RPUSH", p.journal(), string(m.Payload)))
 }
 
 // pausableID is the variable by which the test binary is an instance.
@@ -216,7 +216,7 @@ plugins:
 	sent := f.publish(0, 1_500)
 	a := f.starts("a")
 	f.starts("b")
-	require.Eventually(t, func() bool { return len(f.handled()) > 200 }, 2*time.Minute, 20*time.Millisecond, "under load")
+	require.Eventually(t, func() bool { return len(f.handled()) > 200 }, 2*time.Minute, 20*time.Millisecond, "under load: %s", a.log)
 
 	var out, errs bytes.Buffer
 	require.Equal(t, app.ExitUsage, pausableMain(t.Context(), f.id, &out, &errs, "routes", "pause", "absent", "--config", f.settings, "--why", "x"))
