@@ -56,7 +56,7 @@ func (p pausable) Register(r *pipeline.Registry) error {
 
 var errFirstTime = errors.New("it fails the first time")
 
-// handle takes 40 ms. A payload that ends with 7 fails once, and is handled a second later.
+// handle takes 40 ms. A payload that ends with 7 fails once, and is handled ten seconds later.
 func (p pausable) handle(m *message.Message) ([]*message.Message, error) {
 	server := p.redis.Server(nil)
 	if payload := string(m.Payload); strings.HasSuffix(payload, "7") && strings.HasPrefix(payload, "topic") {
@@ -65,7 +65,7 @@ func (p pausable) handle(m *message.Message) ([]*message.Message, error) {
 			return nil, err
 		}
 		if first, err := call.Int(); err != nil || first == 1 {
-			return nil, pipeline.RetryAfter(cmp.Or(err, errFirstTime), time.Second)
+			return nil, pipeline.RetryAfter(cmp.Or(err, errFirstTime), 10*time.Second)
 		}
 	}
 	select {

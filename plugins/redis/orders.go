@@ -194,7 +194,8 @@ func storeOrder(ctx context.Context, c goredis.Scripter, route string, paused bo
 type pausedMetric struct{ p *Plugin }
 
 func pausedDesc() *prometheus.Desc {
-	return prometheus.NewDesc("millrace_route_paused", "1 while an operator has paused the route, else 0.", []string{"route", "source", "group"}, nil)
+	return prometheus.NewDesc("millrace_route_paused_seconds",
+		"Time since an operator has paused the route, as this instance knows it; 0 while it is not paused.", []string{"route", "source", "group"}, nil)
 }
 
 // Describe implements prometheus.Collector.
@@ -203,11 +204,13 @@ func (pausedMetric) Describe(ch chan<- *prometheus.Desc) { ch <- pausedDesc() }
 // Collect implements prometheus.Collector.
 func (m pausedMetric) Collect(ch chan<- prometheus.Metric) {
 	for _, r := range m.p.routes() {
-		paused, at := 0.0, r.From.Describe()
-		if m.p.RoutePaused(r.Name) || r.RetryOf() != "" && m.p.RoutePaused(r.RetryOf()) {
-			paused = 1
+		seconds, at := 0.0, r.From.Describe()
+		for _, o := range []routeOrder{m.p.orders.of(r.Name), m.p.orders.of(r.RetryOf())} {
+			if o.paused {
+				seconds = max(seconds, time.Since(o.since()).Seconds(), 0.001) // the server's clock may be ahead
+			}
 		}
-		ch <- prometheus.MustNewConstMetric(pausedDesc(), prometheus.GaugeValue, paused, r.Name, at.Name, at.Group)
+		ch <- prometheus.MustNewConstMetric(pausedDesc(), prometheus.GaugeValue, seconds, r.Name, at.Name, at.Group)
 	}
 }
 

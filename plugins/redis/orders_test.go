@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -157,6 +158,18 @@ func TestOrdersReachEveryInstance(t *testing.T) {
 		require.True(t, all[0].About(b.reg.Routes()[0]))
 		require.True(t, all[0].About(b.reg.Routes()[1]), "its retries wait too")
 		require.False(t, all[0].About(b.reg.Routes()[2]))
+		seconds := map[string]float64{}
+		gathered := prometheus.NewRegistry()
+		gathered.MustRegister(pausedMetric{b.Plugin})
+		families, err := gathered.Gather()
+		require.NoError(t, err)
+		for _, m := range families[0].GetMetric() {
+			seconds[m.GetLabel()[1].GetValue()+" "+m.GetLabel()[2].GetValue()+" "+m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+		}
+		require.Len(t, seconds, 3)
+		require.Positive(t, seconds["invoices in g"])
+		require.Positive(t, seconds["invoices.retry again g"])
+		require.Zero(t, seconds["mails mails g"])
 		late := process(t, s, db).starts(t)
 		require.True(t, late.RoutePaused("invoices"), "from its start on")
 
