@@ -62,7 +62,7 @@ func (p *Plugin) Operations() operate.Operations {
 	return operate.Operations{Actions: []operate.Action{
 		action("pause", "Take no new messages in a route, on all instances", fmt.Sprintf(`Take no new messages in a route, on all instances, until it is resumed.
 
-Every instance reads the order from Redis within %s, and stops reading for the route. Messages that handlers have already are finished and acknowledged. What waits stays in its topic or stream, members stay in their consumer groups, and the route of the retry topic is paused, too. The order outlives restarts and deploys, so a paused route does not start by itself.
+Every instance reads the order from Redis within %s, and stops reading for the route. Messages that handlers have already are finished and acknowledged. What waits stays in its topic or stream, members stay in their consumer groups, and the route NAME.retry of its retry topic is paused, too. The order outlives restarts and deploys, so a paused route does not start by itself.
 
 What a plugin does outside of routes goes on, and so does the retention of topics: doctor says when records come near to it.`, PresenceRenewal), true),
 		action("resume", "Take messages again in a paused route, on all instances", fmt.Sprintf(`Take messages again in a paused route, on all instances.
