@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +105,7 @@ func raisers() map[string][]happening {
 		"MillraceNoInstanceRuns":            {is(`up`, 0)},
 		"MillraceInstanceDown":              {is(`up`, 0)},
 		"MillraceInstanceNotReady":          {is(`millrace_health_check_ok{check="promotion"}`, 0)},
+		"MillraceRoutePaused":               {is(`millrace_route_paused_seconds{route="promotion.point.stream"}`, 90_000)},
 		"MillraceHandlersStuck":             {is(`millrace_handlers_stuck{route="promotion.point.stream"}`, 1)},
 		"MillraceKafkaHeadOfLine":           {is(`millrace_kafka_head_of_line_seconds{topic="campaign-promotion-point-publish"}`, 400)},
 		"MillraceKafkaLag":                  {grows(`millrace_kafka_lag{topic="campaign-promotion-point-publish"}`, 10)},
@@ -120,8 +122,11 @@ func alsoRaise() map[string][]happening {
 		"MillraceUnannounced":         {is(`millrace_promotion_unknown_streams{type="VOUCHER"}`, 1)},
 		"MillraceEntriesLost":         {grows(`millrace_redis_unread_removed_total`, 0.001)},
 		"MillraceEventServiceFailing": {grows(`millrace_room_event_service_calls_total{result="invalid"}`, 0.1)},
-		// Payouts of the other type don't hide that one stands still.
-		"MillraceNothingIsPaid": {is(`millrace_promotion_overdue_seconds`, 400), grows(`millrace_promotion_attempts_total{type="VOUCHER",state="SUCCESS"}`, 50)},
+		// Payouts of the other type, and its pause, don't hide that one stands still.
+		"MillraceNothingIsPaid": {
+			is(`millrace_promotion_overdue_seconds`, 400), grows(`millrace_promotion_attempts_total{type="VOUCHER",state="SUCCESS"}`, 50),
+			is(`millrace_route_paused_seconds{route=~"promotion.voucher.+"}`, 600),
+		},
 	}
 }
 
@@ -165,6 +170,11 @@ func quiets() map[string][]happening {
 	}
 }
 
+// quietInAPause are the alerts that say that work waits. They are silent while an operator has paused its route.
+func quietInAPause() []string {
+	return []string{"MillraceNothingIsPaid", "MillraceOldestUnpaidTooOld", "MillraceKafkaHeadOfLine", "MillraceKafkaLag", "MillraceJobEventsNotRouted"}
+}
+
 // past is long enough for every range and every `for`.
 const past = 2 * time.Hour
 
@@ -203,6 +213,12 @@ func checkAlerts(t *testing.T, e *promql.Engine, r *recorded) {
 			require.Empty(t, now, "%s is raised by what is no trouble", rule.Alert)
 		}
 		require.NotEmpty(t, raisers()[rule.Alert], "nothing is known that raises %s", rule.Alert)
+		if slices.Contains(quietInAPause(), rule.Alert) {
+			now, _ = raised(t, e, healthy, rule, append(raisers()[rule.Alert], is(`millrace_route_paused_seconds`, 600)))
+			require.Empty(t, now, "%s is raised for a paused route", rule.Alert)
+			now, _ = raised(t, e, healthy, rule, append(raisers()[rule.Alert], is(`millrace_route_paused_seconds{route="promotion.started"}`, 600)))
+			require.NotEmpty(t, now, "the pause of another route silences %s", rule.Alert)
+		}
 		for _, what := range [][]happening{raisers()[rule.Alert], alsoRaise()[rule.Alert]} {
 			if what == nil {
 				continue

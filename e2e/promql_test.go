@@ -266,9 +266,14 @@ func misfits(r *recorded, query string) []string {
 func (r *recorded) unknownLabels(expr parser.Node, wanted []string) []string {
 	has := map[string]bool{}
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
-		if n, ok := node.(*parser.VectorSelector); ok {
+		switch n := node.(type) {
+		case *parser.VectorSelector:
 			for _, s := range r.match(n.LabelMatchers) {
 				s.labels.Range(func(l labels.Label) { has[l.Name] = true })
+			}
+		case *parser.Call:
+			if made, ok := n.Args[min(1, len(n.Args)-1)].(*parser.StringLiteral); ok && n.Func.Name == "label_replace" {
+				has[made.Val] = true
 			}
 		}
 		return nil

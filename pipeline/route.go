@@ -220,7 +220,8 @@ type Flow struct {
 	// LongestHold is set by the Runtime, from the Policy.
 	LongestHold time.Duration
 	// Gate stops reading while it returns false. Messages in flight continue. It is called often,
-	// so it must be fast. Nil: always open.
+	// so it must be fast. Nil: always open. The Runtime also closes it while an operator has paused
+	// the route (RoutePauser).
 	Gate func() bool
 }
 

@@ -136,7 +136,7 @@ func (r *Runtime) startRoutes(ctx context.Context) error {
 	router.AddConsumerHandler("keep alive", "", newKeepAlive(), func(*message.Message) error { return nil })
 	for _, route := range r.reg.routes {
 		flow := route.Flow
-		flow.LongestHold = route.Policy.Hold()
+		flow.LongestHold, flow.Gate = route.Policy.Hold(), r.reg.gateOf(route)
 		sub, err := route.From.Open(ctx, flow)
 		if err != nil {
 			return fmt.Errorf("route %s: open %s: %w", route.Name, route.From.Describe(), err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -20,10 +21,21 @@ const stalledAfter = time.Minute
 type readiness struct {
 	measured func() feeder.Measurement
 	progress *payout.Progress
+	paused   func(route string) bool // by an operator
+}
+
+// waits reports whether an operator has paused a route that pays promotions of a type.
+func (r readiness) waits(of payouts.Type) bool {
+	t, known := promotiontype.ByName(string(of))
+	if !known {
+		return false
+	}
+	pays := &payout.Processor{Type: t}
+	return r.paused(pays.AcceptRoute()) || r.paused(pays.StreamRoute()) || r.paused(pays.RetryRoute())
 }
 
 // check reports the age of the oldest unpaid payout of each promotion. It fails when the ledger is
-// not measured any more, or when work is due and this instance settles nothing.
+// not measured any more, or when work is due, its route is not paused, and this instance settles nothing.
 func (r readiness) check(ctx context.Context) error {
 	m := r.measured()
 	if err := m.Check(time.Now()); err != nil {
@@ -33,7 +45,7 @@ func (r readiness) check(ctx context.Context) error {
 	stalled, longest := 0, -1
 	for i, w := range m.Waiting {
 		oldest[w.Promotion.String()] = w.OldestUnpaid.Seconds()
-		if w.Overdue <= stalledAfter {
+		if w.Overdue <= stalledAfter || r.waits(w.Promotion.Type) {
 			continue
 		}
 		if stalled++; longest < 0 || w.Overdue > m.Waiting[longest].Overdue {

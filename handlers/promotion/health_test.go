@@ -22,9 +22,9 @@ import (
 // reads the last measurement only.
 func TestReadinessIsTheLastMeasurement(t *testing.T) {
 	t.Parallel()
-	last := feeder.Measurement{}
+	last, paused := feeder.Measurement{}, ""
 	check := func() error {
-		return readiness{func() feeder.Measurement { return last }, &payout.Progress{}}.check(context.Background())
+		return readiness{func() feeder.Measurement { return last }, &payout.Progress{}, func(route string) bool { return route == paused }}.check(context.Background())
 	}
 	require.ErrorContains(t, check(), "the ledger has not been measured since the start")
 	wait := func(id int64, overdue time.Duration) ledger.WaitTime {
@@ -34,6 +34,11 @@ func TestReadinessIsTheLastMeasurement(t *testing.T) {
 	require.NoError(t, check())
 	last.Waiting = append(last.Waiting, wait(3, 2*time.Minute), wait(4, 3*time.Minute))
 	require.ErrorContains(t, check(), "4: a payout has been due for 3m0s, and this instance settles nothing (2 promotions wait so long)")
+	for _, paused = range []string{"promotion.point.accept", "promotion.point.stream", "promotion.point.retry"} {
+		require.NoError(t, check(), "an operator has paused %s", paused)
+	}
+	paused = "promotion.voucher.stream"
+	require.ErrorContains(t, check(), "this instance settles nothing")
 	last = feeder.Measurement{At: time.Now().Add(-4 * feeder.MeasureInterval)}
 	require.ErrorContains(t, check(), "the ledger has not been measured since")
 }

@@ -128,7 +128,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 			Policy: pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(promotiontype.StartedDeadTopic)},
 		})
 	}
-	r.Health("promotion", readiness{feeds.Measured, &p.run.progress}.check)
+	r.Health("promotion", readiness{feeds.Measured, &p.run.progress, r.RoutePaused}.check)
 	r.Offer(conditions{p.run, feeds.Measured})
 	r.Collect(append(payoutMetrics.Collectors(), feederMetrics.Collectors()...)...)
 	r.Collect(streamMetrics.Collectors()...)

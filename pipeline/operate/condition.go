@@ -27,7 +27,7 @@ type Condition struct {
 	// Place is what it is about, such as a server that is called. Its box in the graph shows the condition, and
 	// so does each route that calls it or has it as an end. Empty: it is about no place.
 	Place pipeline.Endpoint `json:"place,omitzero"`
-	// Route is the route whose work it is about. Empty: Place decides.
+	// Route is the route whose work it is about, with the route of its retry topic. Empty: Place decides.
 	Route string `json:"route,omitempty"`
 	// Page is the path of the page of the console that shows more, such as effects. Empty: none does.
 	Page string `json:"page,omitempty"`
@@ -36,7 +36,7 @@ type Condition struct {
 // About reports whether the condition is about what a route does.
 func (c Condition) About(r pipeline.Route) bool {
 	if c.Route != "" {
-		return c.Route == r.Name
+		return c.Route == r.Name || c.Route == r.RetryOf()
 	}
 	if c.Place == (pipeline.Endpoint{}) {
 		return false

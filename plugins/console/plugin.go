@@ -52,7 +52,7 @@ func (p *Plugin) Console() []console.Page {
 	home := console.Page{Title: "Pipeline", Panels: []console.Panel{
 		{Name: "graph", Title: "Graph", Load: p.server.showGraph},
 		{Name: "conditions", Title: "Trouble and pauses", Load: p.server.showConditions},
-		{Name: "routes", Title: "Routes", Load: p.server.showRoutes},
+		{Name: "routes", Title: "Routes", Load: p.server.showRoutes, Actions: []string{"routes pause", "routes resume"}},
 	}}
 	return append([]console.Page{home}, p.server.auditPages()...)
 }

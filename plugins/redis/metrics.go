@@ -63,7 +63,7 @@ func newRefused() prometheus.Gauge {
 
 func (p *Plugin) collectors() []prometheus.Collector {
 	return slices.Concat(p.readers.Collectors(), p.published.Collectors(), p.trim.metrics.collectors(),
-		[]prometheus.Collector{p.delays.waiting, p.refused, p.shards.owned, p.shards.losses, newPoolCollector(p.Client)})
+		[]prometheus.Collector{p.delays.waiting, p.refused, p.shards.owned, p.shards.losses, newPoolCollector(p.Client), pausedMetric{p}})
 }
 
 // poolCollector shows the connection pool of a client that may not exist yet.

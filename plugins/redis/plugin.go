@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
 
-// Plugin is the plugin "redis". It owns the shared client and the instance's presence.
+// Plugin is the plugin "redis". It owns the shared client, the instance's presence, and the orders about routes.
 type Plugin struct {
 	cfg       Config
 	readers   *poll.Metrics
@@ -29,6 +29,7 @@ type Plugin struct {
 	shards    shardMetrics
 	delays    *delays
 	refused   prometheus.Gauge // followed streams
+	orders    *routeOrders     // about routes
 
 	mu       sync.Mutex
 	env      pipeline.Env
@@ -49,6 +50,7 @@ func New() *Plugin {
 	p.env.Logger = slog.New(slog.DiscardHandler)
 	p.publish = pubsub.NewPublisherOf(p.Client, pubsub.PublisherConfig{Metrics: p.published})
 	p.trim = newTrimmer(&p.cfg)
+	p.orders = &routeOrders{routes: p.routes}
 	return p
 }
 
@@ -108,6 +110,12 @@ func (p *Plugin) Fence() time.Time {
 	return pr.fence(time.Now())
 }
 
+func (p *Plugin) log() *slog.Logger {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.env.Logger
+}
+
 func (p *Plugin) check(ctx context.Context) error {
 	c := p.Client()
 	if c == nil {
@@ -152,10 +160,10 @@ func pingAny(ctx context.Context, c goredis.UniversalClient) error {
 
 type service struct{ p *Plugin }
 
-// Start waits for the server, checks eviction, rights and domains, and acquires the instance's
-// name, which fails when another live process has it. The error wraps pipeline.ErrUnavailable when ctx
-// ends first or a right is missing. It is an app.ExitError when a domain has other shards or another
-// group.
+// Start waits for the server, checks eviction, rights and domains, acquires the instance's name, which
+// fails when another live process has it, and reads the orders about routes. The error wraps
+// pipeline.ErrUnavailable when ctx ends first or a right is missing. It is an app.ExitError when a
+// domain has other shards or another group.
 func (s service) Start(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
@@ -180,8 +188,12 @@ func (s service) Start(ctx context.Context) error {
 		instance = watermill.NewULID()
 	}
 	pr := &presence{c: c, instance: instance, version: version, ttl: presenceTTL, renew: PresenceRenewal, log: log, failed: p.failed}
+	pr.then = func(ctx context.Context) { p.orders.follow(ctx, c, log) }
 	if err := pr.acquire(ctx); err != nil {
 		return errors.Join(err, c.Close())
+	}
+	if err := poll.WithRemedy(p.orders.read(ctx, c, log)); err != nil { // a paused route must not start
+		return errors.Join(err, pr.release(context.WithoutCancel(ctx)), c.Close())
 	}
 	p.mu.Lock()
 	p.client, p.presence, p.sweeper = c, pr, sweep.Start(c, log)

@@ -129,7 +129,8 @@ type presence struct {
 	ttl      time.Duration
 	renew    time.Duration
 	log      *slog.Logger
-	failed   chan error // receives an error when another process has taken the name
+	failed   chan error                // receives an error when another process has taken the name
+	then     func(ctx context.Context) // called after each renewal that succeeds, within its time; may be nil
 	loops    loop.Group
 
 	mu      sync.Mutex
@@ -186,6 +187,8 @@ func (p *presence) keep(ctx context.Context) {
 		case !mine:
 			p.failed <- fmt.Errorf("another process has taken the name of instance %q: %w", p.instance, errDuplicate)
 			end()
+		case p.then != nil:
+			p.then(ctx)
 		}
 		return p.renew - time.Since(start)
 	})

@@ -56,7 +56,7 @@ func TestReadmeNamesEverySettingAndMetric(t *testing.T) {
 	}
 	close(descs)
 	for d := range descs {
-		name := regexp.MustCompile(`fqName: "millrace_redis_([a-z_]+)"`).FindStringSubmatch(fmt.Sprint(d))
+		name := regexp.MustCompile(`fqName: "millrace_(?:redis_)?([a-z_]+)"`).FindStringSubmatch(fmt.Sprint(d))
 		require.Len(t, name, 2)
 		names = append(names, name[1])
 	}
