@@ -33,7 +33,7 @@ func Table(out io.Writer) *TableWriter {
 // Write implements io.Writer. It never fails.
 func (w *TableWriter) Write(p []byte) (int, error) { return w.text.Write(p) }
 
-// Flush writes the table, which begins anew.
+// Flush writes the table, which begins again.
 func (w *TableWriter) Flush() error {
 	text := aligned(w.text.String())
 	if w.columns > 0 && widest(text) > w.columns {
