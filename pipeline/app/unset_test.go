@@ -75,11 +75,11 @@ func TestSecretsOfTheServiceManager(t *testing.T) {
 	require.Equal(t, "hush", v.config.Password.Reveal())
 }
 
-// keeper is a vault with commands. One report asks for the password, one for the token as it is now, and one for
+// guardedVault is a vault with commands. One report asks for the password, one for the token as it is now, and one for
 // neither.
-type keeper struct{ vault }
+type guardedVault struct{ vault }
 
-func (k keeper) Operations() operate.Operations {
+func (k guardedVault) Operations() operate.Operations {
 	about := func(name string) operate.About {
 		return operate.About{Name: name, Short: "Look", Examples: []string{name}}
 	}
@@ -110,7 +110,7 @@ func (k keeper) Operations() operate.Operations {
 }
 
 // ValidateIn looks at the secrets, which is no use of them.
-func (k keeper) ValidateIn(app.Where) error {
+func (k guardedVault) ValidateIn(app.Where) error {
 	if k.config.Password.Reveal() == "1234" {
 		return &setting.FieldError{Path: "password", Problem: "must not be 1234"}
 	}
@@ -123,7 +123,7 @@ func TestAReportNeedsOnlyItsOwnSecrets(t *testing.T) {
 	file := settingsFile(t, "plugins:\n  vault: {password: \"env:MILL_TEST_ABSENT\", token: \"file:/absent/token\"}\n")
 	const password, token = "plugins.vault.password: environment variable MILL_TEST_ABSENT is not set", "plugins.vault.token: secret: open /absent/token"
 	ask := func(command ...string) result {
-		return run(t.Context(), options(keeper{newVault()}, append(command, "--config", file)...))
+		return run(t.Context(), options(guardedVault{newVault()}, append(command, "--config", file)...))
 	}
 	for _, command := range []string{"outside", "routes"} {
 		r := ask(command)
@@ -145,7 +145,7 @@ func TestAReportNeedsOnlyItsOwnSecrets(t *testing.T) {
 		require.Contains(t, r.stderr, token, command)
 	}
 	wrong := settingsFile(t, "plugins:\n  vault: {password: \"env:MILL_TEST_ABSENT\", size: many}\n")
-	r := run(t.Context(), options(keeper{newVault()}, "outside", "--config", wrong))
+	r := run(t.Context(), options(guardedVault{newVault()}, "outside", "--config", wrong))
 	require.Equal(t, app.ExitUsage, r.code)
 	require.Contains(t, r.stderr, password, "all mistakes at once")
 	require.Contains(t, r.stderr, "plugins.vault.size")
