@@ -27,7 +27,7 @@ func (d *Document) Decode(path string, target any) error {
 	if !found {
 		// Something that is no section stands in the way of the path.
 		if n.kind != kindSection && n.kind != kindEmpty {
-			return &Error{n.at.file, n.at.line, d.above(path), "expected a section, got " + n.describe()}
+			return &Error{n.at.file, n.at.line, d.above(path), "expected a section, got " + n.describe(), nil}
 		}
 		return nil
 	}
@@ -68,7 +68,7 @@ type walker struct {
 }
 
 func (w *walker) fail(n *node, path, format string, args ...any) {
-	w.errs = append(w.errs, &Error{n.at.file, n.at.line, path, fmt.Sprintf(format, args...)})
+	w.errs = append(w.errs, &Error{n.at.file, n.at.line, path, fmt.Sprintf(format, args...), nil})
 }
 
 func (w *walker) expected(n *node, path, what string) {
@@ -287,6 +287,7 @@ func (w *walker) scalar(n *node, path string, v reflect.Value) {
 		if err != nil {
 			// Never with the value: it may be a secret.
 			w.fail(n, path, "%s", err)
+			w.errs[len(w.errs)-1].cause = err
 		}
 		return
 	case isDuration(v.Type()):

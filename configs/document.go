@@ -113,7 +113,7 @@ func chooseProfile(o Options, file, environ *node) (string, place, []*Error) {
 		switch {
 		case n == nil || n.kind == kindEmpty:
 		case n.kind != kindScalar || n.scalar.Value == "":
-			errs = append(errs, &Error{n.at.file, n.at.line, profileKey, "expected a profile's name, got " + n.describe()})
+			errs = append(errs, &Error{n.at.file, n.at.line, profileKey, "expected a profile's name, got " + n.describe(), nil})
 		default:
 			name, at = n.scalar.Value, n.at
 		}

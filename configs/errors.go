@@ -15,7 +15,12 @@ type Error struct {
 	Line    int    `json:"line,omitempty"` // from 1; 0 outside files
 	Path    string `json:"path,omitempty"` // dotted, such as log.level; may be empty
 	Problem string `json:"problem"`        // what was expected and what was found
+
+	cause error
 }
+
+// Unwrap returns the error of the value's own type, such as a *setting.Missing, or nil.
+func (e *Error) Unwrap() error { return e.cause }
 
 // Error returns "file:line: path: problem" without the parts that are unknown.
 func (e *Error) Error() string {
@@ -55,8 +60,10 @@ func Flatten(err error) []*Error {
 		case !errors.As(err, &one):
 			one = &Error{Problem: err.Error()}
 		}
-		if !seen[*one] {
-			seen[*one] = true
+		same := *one
+		same.cause = nil // it may not be comparable
+		if !seen[same] {
+			seen[same] = true
 			out = append(out, one)
 		}
 	}

@@ -138,7 +138,7 @@ func readProfile(files fs.FS, name string, named place) (*node, []*Error) {
 		case suggestion == "":
 			suggestion = "; there are " + strings.Join(known, ", ")
 		}
-		return newSection(named), []*Error{{named.file, named.line, profileKey, "no profile has the name " + quoteShort(name) + suggestion}}
+		return newSection(named), []*Error{{named.file, named.line, profileKey, "no profile has the name " + quoteShort(name) + suggestion, nil}}
 	}
 	at := profileFile(name)
 	data, err := fs.ReadFile(files, name+profileSuffix)

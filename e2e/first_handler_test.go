@@ -20,6 +20,8 @@ import (
 
 var (
 	block = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$")
+	// startsService is the command that starts the binary.
+	startsService = regexp.MustCompile(`^bin/(millrace|shop) run `)
 	// listed is the id of the first dead letter of a list.
 	listed = regexp.MustCompile(`(?m)^([0-9a-f]{16}) +open `)
 )
@@ -30,7 +32,7 @@ const pageID = "15183961ad668aab"
 // The page of the first handler runs from top to bottom, in a copy of the repository.
 func TestTheFirstHandlerPage(t *testing.T) {
 	tier.Rest(t, tier.CLI, tier.Pipeline)
-	runPage(t, "../docs/first-handler.md", 7, func(t *testing.T, dir, _, text string) {
+	runPage(t, pageOf(t, "first-handler.md"), copyOfTheRepository(t), 7, func(t *testing.T, dir, _, text string) {
 		file := filepath.Join(dir, "handlers/greetings/handler.go")
 		generated, err := os.ReadFile(file)
 		require.NoError(t, err)
@@ -40,34 +42,55 @@ func TestTheFirstHandlerPage(t *testing.T) {
 	})
 }
 
-// The page of the first effect does, too.
+// The page of the first effect does, too. In a module of one's own it has other commands at its beginning and
+// another binary afterwards, and shows the same.
 func TestTheFirstEffectPage(t *testing.T) {
 	tier.Rest(t, tier.CLI, tier.Promotion)
-	runPage(t, "../docs/first-effect.md", 11, func(t *testing.T, dir, kind, text string) {
+	page, repository := pageOf(t, "first-effect.md"), copyOfTheRepository(t)
+	write := func(t *testing.T, dir, kind, text string) {
 		file := filepath.Join(dir, map[string]string{"go": "cmd/fakeapi/main.go", "yaml": "invoice.yaml"}[kind])
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o750))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	const texts = 13
+	before, after, found := strings.Cut(page, "\n### In a module of your own\n")
+	require.True(t, found)
+	own, after, found := strings.Cut(after, "\n## ")
+	require.True(t, found)
+	after = "\n## " + after
+
+	t.Run("in this repository", func(t *testing.T) { runPage(t, before+after, repository, texts, write) })
+	t.Run("in a module of its own", func(t *testing.T) {
+		dir := t.TempDir()
+		own = strings.ReplaceAll(own, "../millrace", repository)
+		after = strings.NewReplacer("./cmd/millrace", "./cmd/shop", "bin/millrace", "bin/shop").Replace(after)
+		runPage(t, own+after, dir, texts, write)
 	})
 }
 
-// runPage runs the commands of a page in a copy of the repository, and the last one before a text block
-// until it prints the text, of which the page has texts. write gets the blocks of other kinds. A command that
-// runs the binary of a server stays until the end.
-func runPage(t *testing.T, file string, texts int, write func(t *testing.T, dir, kind, text string)) {
+func pageOf(t *testing.T, name string) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("compiles a copy of the repository")
 	}
-	page, err := os.ReadFile(file)
+	page, err := os.ReadFile(filepath.Join("../docs", name))
 	require.NoError(t, err)
-	dir := copyOfTheRepository(t)
+	return string(page)
+}
+
+// runPage runs the commands of a page in the folder dir, and the last one before a text block until it prints
+// the text, of which the page has texts. write gets the blocks of other kinds. A command that runs the binary
+// of a server stays until the end.
+func runPage(t *testing.T, page, dir string, texts int, write func(t *testing.T, dir, kind, text string)) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	id := pageID
 	command := func(line string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, "bash", "-c", "exec "+strings.ReplaceAll(line, pageID, id))
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "MILLRACE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0")
+		cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false",
+			"MILLRACE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0", "SHOP__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0")
 		return cmd
 	}
 	var run *exec.Cmd
@@ -76,16 +99,17 @@ func runPage(t *testing.T, file string, texts int, write func(t *testing.T, dir,
 	var last, printed string
 	var lastErr error
 	compared := 0
-	for _, b := range block.FindAllStringSubmatch(string(page), -1) {
+	for _, b := range block.FindAllStringSubmatch(page, -1) {
 		switch kind, text := b[1], b[2]; kind {
 		case "sh":
 			for line := range strings.Lines(text) {
 				require.NoError(t, lastErr, "%s: %s", last, printed)
 				last = strings.TrimSpace(line)
 				switch {
-				case strings.HasPrefix(last, "bin/millrace run "):
+				case startsService.MatchString(last):
 					run = command(last)
 					run.Stdout, run.Stderr = &log, &log
+					var err error
 					ended, err = startBound(run)
 					require.NoError(t, err)
 					require.Eventually(t, func() bool { return strings.Contains(log.String(), `"msg":"running"`) },

@@ -168,12 +168,12 @@ func (k *Kind) api() oncehttp.Config {
 
 func (k *Kind) mapping(name string) oncehttp.Mapping {
 	m := oncehttp.Mapping{
-		Name: name, Method: k.Request.Method, Header: k.Request.IdempotencyHeader, NumericReceipt: true, Headers: map[string]string{},
+		Name: name, Method: k.Request.Method, Header: k.Request.IdempotencyHeader, NumericReceipt: true, Headers: map[string]setting.Secret{},
 		Receipt: path(k.Answers.Receipt), Key: path(k.Answers.Key), Code: path(k.Answers.Code), Message: path(k.Answers.Message),
 		Statuses: statuses(k.Answers.Statuses),
 	}
 	for header, value := range k.Request.Headers {
-		m.Headers[header] = value.Reveal()
+		m.Headers[header] = value
 	}
 	if k.Lookup != nil {
 		m.NotFound, m.LookupStatuses = k.Lookup.NotFound, statuses(k.Lookup.Statuses)

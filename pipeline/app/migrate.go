@@ -40,7 +40,7 @@ func (h *Host) migrateCommand() *cobra.Command {
 }
 
 func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
-	return h.open(cmd.Context(), cmd, nil, nil, func(l *Loaded, tracer trace.TracerProvider) error {
+	return h.open(cmd.Context(), cmd, nil, nil, false, func(l *Loaded, tracer trace.TracerProvider) error {
 		answer := migrated{DryRun: dryRun, Stores: []schemaReport{}}
 		err := h.migrateAll(cmd.Context(), l, h.env(l, tracer, migration.MigrateSchemas), dryRun, func(plugin string, m migration.Migration) error {
 			if m.Steps == nil {

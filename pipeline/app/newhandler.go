@@ -17,10 +17,12 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"text/template"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -111,8 +113,11 @@ func (h *Host) newHandler(ctx context.Context, dir string, d handler) error {
 	}
 	d.Package = strings.NewReplacer("-", "", "_", "").Replace(name)
 	d.Import, d.Binary = path.Join(module, "handlers", name), path.Base(module)
-	// Generated files import these, in addition to the new package.
-	taken := []string{"app", "context", "deadletter", "embed", "embedded", "errors", "fmt", "http", "httptest", "kafka", "ledger", "main", "once", "oncehttp", "oncetest", "os", "pipeline", "pipelinetest", "require", "rules", "setting", "sqldb", "sync", "telemetry", "testing", "time"}
+	// Generated files import these or name their variables so, next to the new package.
+	taken := []string{
+		"app", "console", "context", "dead", "deadletter", "effects", "embed", "embedded", "errors", "fmt", "http", "httptest", "kafka", "ledger", "main", "once", "oncehttp", "oncetest",
+		"os", "pipeline", "pipelinetest", "profiles", "require", "rules", "server", "setting", "sqldb", "sse", "streams", "sync", "telemetry", "testing", "time", "token", "tokens", "topics", "web",
+	}
 	if token.IsKeyword(d.Package) || slices.Contains(taken, d.Package) || strings.HasSuffix(name, "_test") {
 		return fmt.Errorf("NAME can't be %q: a Go package can't have that name here", name)
 	}
@@ -150,15 +155,37 @@ func (h *Host) writeMain(root string, d handler) error {
 			return err
 		}
 	}
+	replace := ""
+	if mod, err := os.ReadFile(filepath.Join(root, "go.mod")); err == nil && !strings.Contains(string(mod), framework) {
+		if source := sourceFolder(); source != "" {
+			replace = fmt.Sprintf("\tgo mod edit -replace %s=%s\n", framework, source)
+		}
+	}
 	_, err := fmt.Fprintf(h.opts.Stdout, `
 Next, with Kafka inside the process or with the brokers of a settings file:
 
-	go mod tidy
+%[3]s	go mod tidy
 	go test ./handlers/%[2]s
 	go run ./cmd/%[1]s topology
 	go run ./cmd/%[1]s run --profile embedded
-`, d.Binary, d.Name)
+`, d.Binary, d.Name, replace)
 	return err
+}
+
+const framework = "github.com/millrace-io/millrace"
+
+// sourceFolder returns the folder of the framework that this binary was compiled in, or "" if that was a
+// downloaded module, or the folder is not there.
+func sourceFolder() string {
+	_, file, _, _ := runtime.Caller(0)
+	root := filepath.Join(filepath.Dir(file), "..", "..")
+	if !filepath.IsAbs(file) || strings.Contains(root, "@") {
+		return ""
+	}
+	if mod, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil || modulePath(string(mod)) != framework {
+		return ""
+	}
+	return root
 }
 
 // write makes the folder and writes the files into it.
@@ -293,15 +320,44 @@ func (d handler) wire(text []byte) ([]byte, error) {
 	return format.Source(text)
 }
 
+// aliveEvery is the time between two lines about a command that still runs.
+const aliveEvery = 10 * time.Second
+
+// runAlive runs cmd and returns what it has written. Meanwhile it says on Err how long that has taken, because
+// the first run compiles for a minute or two.
+func (h *Host) runAlive(cmd *exec.Cmd, label string, every time.Duration) ([]byte, error) {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	started := time.Now()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return out.Bytes(), err
+		case <-tick.C:
+			fmt.Fprintf(h.opts.Stderr, "%s has run for %s; the first run compiles for a minute or two\n", label, time.Since(started).Round(time.Second))
+		}
+	}
+}
+
 // applyWiring writes wiringFile and generates the files that follow from it.
 func (h *Host) applyWiring(ctx context.Context, root string, text []byte, d handler) error {
 	if err := os.WriteFile(filepath.Join(root, wiringFile), text, 0o644); err != nil { //nolint:gosec // source code
 		return fmt.Errorf("new handler: %w", err)
 	}
-	fmt.Fprintf(h.opts.Stdout, "changed %s\nrunning make wire schema reference\n", wiringFile)
-	cmd := exec.CommandContext(ctx, "make", "-C", root, "wire", "schema", "reference")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("make wire schema reference: %w\n%s", err, bytes.TrimSpace(out))
+	fmt.Fprintf(h.opts.Stdout, "changed %s\n", wiringFile)
+	for _, target := range []string{"wire", "schema", "reference"} {
+		fmt.Fprintln(h.opts.Stdout, "running make", target)
+		out, err := h.runAlive(exec.CommandContext(ctx, "make", "-C", root, target), "make "+target, aliveEvery)
+		if err != nil {
+			return fmt.Errorf("make %s: %w\n%s", target, err, bytes.TrimSpace(out))
+		}
 	}
 	_, err := fmt.Fprintf(h.opts.Stdout, `
 `+d.wired+` Next:

@@ -44,7 +44,7 @@ func onceSkeleton() skeleton {
 	return skeleton{
 		files:     [][2]string{{"PACKAGE.go", "once.go"}, {"PACKAGE_test.go", "once_test.go"}, {"README.md", "once_README.md"}},
 		main:      [][2]string{{"main.go", "once_main.go"}, {"embedded.yaml", "once_embedded.yaml"}},
-		arguments: "effects",
+		arguments: "ledger",
 		wired:     "The binary has the kind of effects %[1]s, once plugins.%[1]s.enabled and plugins.%[1]s.api.url are set.",
 	}
 }

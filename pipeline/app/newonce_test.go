@@ -22,7 +22,7 @@ func TestNewOncePassesItsOwnTest(t *testing.T) {
 		if strings.HasPrefix(args, "invoice") {
 			golden(t, "newonce.txt", strings.ReplaceAll(r.stdout, dir, "shop"))
 		} else {
-			require.Contains(t, r.stdout, ".New(effects) to the plugins of your binary: ")
+			require.Contains(t, r.stdout, ".New(ledger) to the plugins of your binary: ")
 		}
 	}
 	invoice := filepath.Join(dir, "handlers", "invoice", "invoice.go")
@@ -77,5 +77,24 @@ func TestNewOnceAsksForFacts(t *testing.T) {
 		require.Equal(t, app.ExitUsage, r.code, args)
 		require.Contains(t, r.stderr, want, args)
 		require.NoDirExists(t, filepath.Join(dir, "handlers"), args)
+	}
+}
+
+// In a module that does not know the framework yet, `go mod tidy` would look for a release. The command names the
+// copy that it was compiled from.
+func TestNewNamesTheCopyOfTheFramework(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/shop\n"), 0o600))
+	top, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	r := run(t.Context(), options(newToy(), "new", "once", "invoice", "--repeat", "never", "--dir", dir))
+	require.Zero(t, r.code, r.stderr)
+	require.Contains(t, r.stdout, "\n\tgo mod edit -replace github.com/millrace-io/millrace="+top+"\n\tgo mod tidy\n")
+
+	main, err := os.ReadFile(filepath.Join(dir, "cmd", "shop", "main.go"))
+	require.NoError(t, err)
+	for _, plugin := range []string{"effects.New(ledger, server)", "web.New(tokens, streams)", "console.New()", "invoice.New(ledger)"} {
+		require.Contains(t, string(main), plugin)
 	}
 }

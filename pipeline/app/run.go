@@ -63,7 +63,7 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 	if o.Demo {
 		notice = h.showNotReal
 	}
-	return h.open(ctx, cmd, o.Overrides, notice, func(l *Loaded, tracer trace.TracerProvider) error {
+	return h.open(ctx, cmd, o.Overrides, notice, false, func(l *Loaded, tracer trace.TracerProvider) error {
 		schemas := migration.RequireSchemas
 		if l.Settings.Migrate {
 			schemas = migration.MigrateSchemas
@@ -114,6 +114,9 @@ type ServicesOptions struct {
 	// Register adds what the command needs besides, such as a part of its own plugin's services. It
 	// is called after the plugins'. May be nil.
 	Register func(*pipeline.Registry) error
+
+	// unusedSecrets permits secrets that have no value here and that the command does not ask for.
+	unusedSecrets bool
 }
 
 // Services starts some services without any route, calls do and stops them again: for commands that
@@ -121,7 +124,7 @@ type ServicesOptions struct {
 // in the data folder. Schemas of stores are not migrated: one that does not fit the binary ends the
 // start.
 func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
-	return h.open(ctx, cmd, o.Overrides, nil, func(l *Loaded, tracer trace.TracerProvider) error {
+	return h.open(ctx, cmd, o.Overrides, nil, o.unusedSecrets, func(l *Loaded, tracer trace.TracerProvider) error {
 		l.command = true
 		l.Settings.StartTimeout, _ = l.wait() // also for what the command starts itself
 		var plugins []pipeline.Plugin
@@ -171,14 +174,17 @@ func (h *Host) env(l *Loaded, tracer trace.TracerProvider, schemas migration.Pol
 }
 
 // open reads the settings, connects to the environment, or starts it if there is a notice, and
-// starts the tracing. It stops what it started after do.
-func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[string]any, notice notice, do func(*Loaded, trace.TracerProvider) error) (err error) {
+// starts the tracing. It stops what it started after do. With unused, a secret may have no value here unless it is
+// asked for; then that is the error, because what failed without it is only the consequence.
+func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[string]any, notice notice, unused bool, do func(*Loaded, trace.TracerProvider) error) (err error) {
 	first, err := h.decode(cmd, overrides)
 	if err != nil {
-		if first != nil {
-			err = both(err, h.validate(first))
+		if first == nil {
+			return err
 		}
-		return err
+		if _, rest := takeMissing(err); rest != nil || !unused {
+			return both(err, h.validate(first))
+		}
 	}
 	// The addresses of the environment are still missing, so the plugins' own validation comes
 	// after it.
@@ -196,11 +202,16 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 		overrides = map[string]any{}
 	}
 	maps.Copy(overrides, addresses)
-	l, err := h.Load(cmd, overrides)
+	l, err := h.loadFor(cmd, overrides, unused)
 	if err != nil {
 		return err
 	}
 	l.addresses = addresses
+	defer func() {
+		if used := l.secretsUsed(); err != nil && used != nil {
+			err = used
+		}
+	}()
 	// INFO is for the life of a service.
 	if notice == nil && l.Settings.Log.Level == slog.LevelInfo {
 		l.Settings.Log.Level = slog.LevelWarn

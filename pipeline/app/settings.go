@@ -130,8 +130,33 @@ type Loaded struct {
 	Plugins  []pipeline.Plugin // those of the binary that are enabled, in their order
 	Disabled []string          // the names of the others; their settings are not validated
 
-	addresses map[string]any // of the environment; nil without one
-	command   bool           // it is not for `run`, `migrate` or a demo
+	addresses map[string]any   // of the environment; nil without one
+	command   bool             // it is not for `run`, `migrate` or a demo
+	missing   []*configs.Error // secrets without a value, which the command must not use
+}
+
+// secretsUsed returns the mistakes about secrets that have no value and were asked for, or nil.
+func (l *Loaded) secretsUsed() error {
+	var errs []error
+	for _, e := range l.missing {
+		if m, ok := errors.AsType[*setting.Missing](e); ok && m.Used() {
+			errs = append(errs, e)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// takeMissing returns the mistakes of err, which may be nil, without those about secrets that have no value here.
+func takeMissing(err error) (missing []*configs.Error, rest error) {
+	var errs []error
+	for _, e := range configs.Flatten(err) {
+		if _, ok := errors.AsType[*setting.Missing](e); ok {
+			missing = append(missing, e)
+		} else {
+			errs = append(errs, e)
+		}
+	}
+	return missing, errors.Join(errs...)
 }
 
 // wait returns how long a start waits for absent servers, and the setting that says so.
@@ -228,6 +253,30 @@ func (h *Host) Load(cmd *cobra.Command, overrides map[string]any) (*Loaded, erro
 	if err := both(err, h.validate(l)); err != nil {
 		return nil, err
 	}
+	return l, nil
+}
+
+// loadFor is Load for a command. With unused, a secret that has no value here is no mistake until the command asks for
+// it.
+func (h *Host) loadFor(cmd *cobra.Command, overrides map[string]any, unused bool) (*Loaded, error) {
+	if !unused {
+		return h.Load(cmd, overrides)
+	}
+	l, err := h.decode(cmd, overrides)
+	if l == nil {
+		return nil, err
+	}
+	err = both(err, h.validate(l))
+	missing, rest := takeMissing(err)
+	if rest != nil {
+		return nil, err
+	}
+	for _, e := range missing {
+		if m, ok := errors.AsType[*setting.Missing](e); ok {
+			m.Forget()
+		}
+	}
+	l.missing = missing
 	return l, nil
 }
 

@@ -100,7 +100,7 @@ func (h *Host) tail(cmd *cobra.Command, name string, f tailFlags) error {
 	if followSet && !f.follow && f.from == "newest" {
 		return Usage("--follow=false needs --from oldest: there are no newest messages yet")
 	}
-	return h.open(cmd.Context(), cmd, nil, nil, func(l *Loaded, _ trace.TracerProvider) error {
+	return h.open(cmd.Context(), cmd, nil, nil, true, func(l *Loaded, _ trace.TracerProvider) error {
 		l.command = true
 		if _, err := h.register(l); err != nil { // the plugins get their logger, and say what they wait for
 			return err

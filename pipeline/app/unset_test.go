@@ -1,6 +1,8 @@
 package app_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -70,4 +73,80 @@ func TestSecretsOfTheServiceManager(t *testing.T) {
 	o.Environ = []string{"CREDENTIALS_DIRECTORY=" + dir}
 	require.Zero(t, run(t.Context(), o).code)
 	require.Equal(t, "hush", v.config.Password.Reveal())
+}
+
+// guardedVault is a vault with commands. One report asks for the password, one for the token as it is now, and one for
+// neither.
+type guardedVault struct{ vault }
+
+func (k guardedVault) Operations() operate.Operations {
+	about := func(name string) operate.About {
+		return operate.About{Name: name, Short: "Look", Examples: []string{name}}
+	}
+	answer := func(look func()) func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
+		return func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
+			look()
+			return operate.Answer{Value: "seen", Lines: []string{"seen"}}, nil
+		}
+	}
+	live := func() { k.config.Token.Live("token", nil, nil).Value(context.Background()) }
+	return operate.Operations{
+		Reports: []operate.Report{
+			{About: about("outside"), Read: answer(func() {})},
+			{About: about("inside"), Read: answer(func() { k.config.Password.Reveal() })},
+			{About: about("now"), Read: answer(live)},
+			{About: about("away"), Read: func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
+				k.config.Password.Reveal()
+				return operate.Answer{}, errors.New("the far side says that the password is wrong")
+			}},
+		},
+		Actions: []operate.Action{{
+			About: about("shut"), Danger: operate.Safe, Role: operate.Operator, Preview: answer(func() {}),
+			Do: func(context.Context, *pipeline.Registry, operate.Input, operate.Use) (operate.Answer, error) {
+				return operate.Answer{Value: "shut"}, nil
+			},
+		}},
+	}
+}
+
+// ValidateIn looks at the secrets, which is no use of them.
+func (k guardedVault) ValidateIn(app.Where) error {
+	if k.config.Password.Reveal() == "1234" {
+		return &setting.FieldError{Path: "password", Problem: "must not be 1234"}
+	}
+	return nil
+}
+
+// A report needs the secrets that it asks for, and no other. What changes or runs something needs all of them.
+func TestAReportNeedsOnlyItsOwnSecrets(t *testing.T) {
+	t.Parallel()
+	file := settingsFile(t, "plugins:\n  vault: {password: \"env:MILL_TEST_ABSENT\", token: \"file:/absent/token\"}\n")
+	const password, token = "plugins.vault.password: environment variable MILL_TEST_ABSENT is not set", "plugins.vault.token: secret: open /absent/token"
+	ask := func(command ...string) result {
+		return run(t.Context(), options(guardedVault{newVault()}, append(command, "--config", file)...))
+	}
+	for _, command := range []string{"outside", "routes"} {
+		r := ask(command)
+		require.Zero(t, r.code, r.stderr)
+		require.NotContains(t, r.stderr, "not set")
+	}
+	for command, want := range map[string][2]string{"inside": {password, token}, "now": {token, password}, "away": {password, token}} {
+		r := ask(command)
+		require.Equal(t, app.ExitUsage, r.code, command)
+		require.Contains(t, r.stderr, want[0], command)
+		require.NotContains(t, r.stderr, want[1], command)
+		require.NotContains(t, r.stdout+r.stderr, "seen", "an answer that lacks something would mislead")
+		require.NotContains(t, r.stderr, "the password is wrong", "that is only the consequence")
+	}
+	for _, command := range [][]string{{"shut"}, {"shut", "--dry-run"}, {"run"}, {"validate"}, {"doctor"}, {"migrate"}} {
+		r := ask(command...)
+		require.Equal(t, app.ExitUsage, r.code, command)
+		require.Contains(t, r.stderr, password, command)
+		require.Contains(t, r.stderr, token, command)
+	}
+	wrong := settingsFile(t, "plugins:\n  vault: {password: \"env:MILL_TEST_ABSENT\", size: many}\n")
+	r := run(t.Context(), options(guardedVault{newVault()}, "outside", "--config", wrong))
+	require.Equal(t, app.ExitUsage, r.code)
+	require.Contains(t, r.stderr, password, "all mistakes at once")
+	require.Contains(t, r.stderr, "plugins.vault.size")
 }

@@ -23,11 +23,12 @@ const (
 // acceptable, the last good value stays in use and a warning is logged once a minute. It is safe for
 // concurrent use.
 type Live struct {
-	name   string
-	source *source
-	accept func(string) error
-	log    *slog.Logger
-	warn   *logs.Throttle
+	name    string
+	source  *source
+	missing *Missing
+	accept  func(string) error
+	log     *slog.Logger
+	warn    *logs.Throttle
 
 	file *followed[string] // nil: not of a file
 
@@ -40,7 +41,7 @@ type Live struct {
 // accepts every value. A nil log discards.
 func (s Secret) Live(name string, log *slog.Logger, accept func(string) error) *Live {
 	l := &Live{
-		name: name, source: s.source, accept: accept, value: s.value,
+		name: name, source: s.source, missing: s.missing, accept: accept, value: s.value,
 		log: cmp.Or(log, slog.New(slog.DiscardHandler)), warn: logs.NewThrottle(secretWarning),
 	}
 	if s.source != nil && s.source.provide == nil {
@@ -61,6 +62,7 @@ func (s Secret) Live(name string, log *slog.Logger, accept func(string) error) *
 // Value returns the current value. Call it for each new connection or request instead of keeping the
 // value. It costs a look at the file's time, and ctx bounds the function of NewProvidedSecret.
 func (l *Live) Value(ctx context.Context) string {
+	l.missing.use()
 	switch {
 	case l.source == nil:
 		return l.value

@@ -159,7 +159,7 @@ func TestAnEmptySecretFileIsAMistake(t *testing.T) {
 	err := s.UnmarshalText([]byte("file:" + file))
 	require.ErrorContains(t, err, "is empty")
 	require.True(t, setting.SecretNotSet(err.Error()))
-	require.True(t, s.IsZero())
+	require.Empty(t, s.Reveal())
 }
 
 func TestAProvidedSecret(t *testing.T) {

@@ -2,9 +2,9 @@ package setting
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 )
 
 // Secret is a setting that must never be shown. In a settings file it is written as
@@ -14,8 +14,31 @@ import (
 // A Secret has the value of the moment when the settings were read. What a running service sends comes
 // from Live, because the file may have another content by then.
 type Secret struct {
-	value  string
-	source *source // nil: value never changes
+	value   string
+	source  *source  // nil: value never changes
+	missing *Missing // nil: there is a value, or none was asked for
+}
+
+// Missing is the error of a Secret whose variable or file does not exist here. The Secret keeps it and has an empty
+// value, so a command that never needs the value can do its work. It is safe for concurrent use.
+type Missing struct {
+	problem string
+	used    atomic.Bool
+}
+
+// Error says what does not exist.
+func (m *Missing) Error() string { return m.problem }
+
+// Used reports whether the value was asked for after the last Forget.
+func (m *Missing) Used() bool { return m.used.Load() }
+
+// Forget makes Used return false, such as after Validate methods have looked at the value.
+func (m *Missing) Forget() { m.used.Store(false) }
+
+func (m *Missing) use() {
+	if m != nil {
+		m.used.Store(true)
+	}
 }
 
 // source is where the later values of a Secret come from: a file, or a function.
@@ -32,14 +55,17 @@ func NewSecret(value string) Secret { return Secret{value: value} }
 // several goroutines at once, so provide keeps a token for as long as it is valid. initial is the value
 // that Reveal returns and that Validate methods check; it may be empty.
 func NewProvidedSecret(initial string, provide func(context.Context) (string, error)) Secret {
-	return Secret{initial, &source{provide: provide}}
+	return Secret{value: initial, source: &source{provide: provide}}
 }
 
 // Reveal returns the value of the moment when the settings were read.
-func (s Secret) Reveal() string { return s.value }
+func (s Secret) Reveal() string {
+	s.missing.use()
+	return s.value
+}
 
 // IsZero reports whether no secret was given.
-func (s Secret) IsZero() bool { return s.value == "" && s.source == nil }
+func (s Secret) IsZero() bool { return s.value == "" && s.source == nil && s.missing == nil }
 
 // String returns [redacted], or nothing when there is no secret.
 func (s Secret) String() string {
@@ -55,7 +81,7 @@ func (s Secret) GoString() string { return s.String() }
 // MarshalText returns what String returns.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads env:NAME, file:/path or a literal value.
+// UnmarshalText reads env:NAME, file:/path or a literal value. Its error is a *Missing.
 func (s *Secret) UnmarshalText(text []byte) error {
 	raw := string(text)
 	switch {
@@ -63,20 +89,27 @@ func (s *Secret) UnmarshalText(text []byte) error {
 		name := strings.TrimPrefix(raw, "env:")
 		v, ok := os.LookupEnv(name)
 		if !ok {
-			return fmt.Errorf("environment variable %s%s", name, notSet)
+			return s.lack("environment variable " + name + notSet)
 		}
 		*s = Secret{value: v}
 	case strings.HasPrefix(raw, "file:"):
 		file := strings.TrimPrefix(raw, "file:")
 		value, err := readSecret(file)
 		if err != nil {
-			return fmt.Errorf("%s%w", noFile, err)
+			return s.lack(noFile + err.Error())
 		}
-		*s = Secret{value, &source{file: file}}
+		*s = Secret{value: value, source: &source{file: file}}
 	default:
 		*s = Secret{value: raw}
 	}
 	return nil
+}
+
+// lack makes s a secret without a value.
+func (s *Secret) lack(problem string) error {
+	m := &Missing{problem: problem}
+	*s = Secret{missing: m}
+	return m
 }
 
 const (

@@ -89,7 +89,7 @@ func TestAnOperatorChangesALimitWhileInstancesRun(t *testing.T) {
 			"give --per-second, --in-flight or --settings":                                     limit(),
 			"--per-second must be 0 (no limit), or a number from 0.001 to 1000000, got \"-1\"": limit("per-second", "-1"),
 			"--in-flight must be 0 (no limit), or a whole number, got \"1.5\"":                 limit("in-flight", "1.5"),
-			"no program has registered the kind \"nothing\"":                                   limit("kind", "nothing", "in-flight", "1"),
+			"neither this program nor the ledger has the kind \"nothing\"":                     limit("kind", "nothing", "in-flight", "1"),
 		} {
 			_, err := o.ask("once limit", problem)
 			require.ErrorContains(t, err, in)

@@ -146,6 +146,9 @@ func (p *Plugin) withLedger(do func(context.Context, *ledger.Ledger, operate.Inp
 		if l == nil {
 			return operate.Answer{}, errNotOpen
 		}
+		if err := p.checkKind(ctx, l, in.Text("kind")); err != nil {
+			return operate.Answer{}, err
+		}
 		return do(ctx, l, in)
 	}
 }

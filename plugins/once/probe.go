@@ -84,7 +84,7 @@ type probe struct {
 func (p *Plugin) newProbe(ctx context.Context, l *ledger.Ledger, in operate.Input) (*probe, error) {
 	w := p.kindOf(in.Text("kind"))
 	if w == nil {
-		return nil, &operate.InputError{Field: "kind", Problem: fmt.Sprintf("this binary has no kind %q", in.Text("kind"))}
+		return nil, p.unknownKind(in.Text("kind"), "this program does not have")
 	}
 	policy := w.effects.ledgerKind(p.instance()).Policy
 	b := &probe{worker: w, repeat: policy.Repeat, lookup: policy.MaxLookups > 0}

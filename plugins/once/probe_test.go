@@ -71,7 +71,7 @@ func TestAProbeIsOfTheOperatorsOwn(t *testing.T) {
 		require.ErrorContains(t, err, "is in the ledger", "a preview that promises more would mislead")
 		require.Equal(t, 1, p.far.Executed(one.idempotency()))
 		for problem, in := range map[string]operate.Input{
-			"this binary has no kind":     {"kind": {"other"}, "record": {"{}"}},
+			`has the kind "other"`:        {"kind": {"other"}, "record": {"{}"}},
 			"decode a record of kind":     {"kind": {"invoice"}, "record": {"{"}},
 			"the key of a record of kind": {"kind": {"invoice"}, "record": {"{}"}},
 		} {

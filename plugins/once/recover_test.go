@@ -183,7 +183,7 @@ func TestARecoveryIsAskedForWithATime(t *testing.T) {
 		for in, problem := range map[string]operate.Input{
 			`--since must be a time such as 2026-11-28T02:00:00Z, got "yesterday"`: input("", "since", "yesterday"),
 			"the ledger can't be as it was at":                                     input("", "since", time.Now().Add(hour).Format(time.RFC3339)),
-			`no program has registered the kind "nothing"`:                         input("", "kind", "nothing", "since", "2026-01-01T00:00:00Z"),
+			`neither this program nor the ledger has the kind "nothing"`:           input("", "kind", "nothing", "since", "2026-01-01T00:00:00Z"),
 		} {
 			_, err := o.ask("once recover", problem)
 			require.ErrorContains(t, err, in)

@@ -109,6 +109,9 @@ func onNodes(c goredis.UniversalClient, what string, read func(context.Context, 
 			if err != nil {
 				return nil, answered(err)
 			}
+			if check.Level == "" { // another check says why
+				return nil, nil
+			}
 			return []operate.Check{check}, nil
 		}
 		var mu sync.Mutex
@@ -120,7 +123,7 @@ func onNodes(c goredis.UniversalClient, what string, read func(context.Context, 
 			defer mu.Unlock()
 			if at := node.Options().Addr; err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", at, answered(err)))
-			} else {
+			} else if check.Level != "" {
 				check.Text = at + ": " + check.Text
 				checks = append(checks, check)
 			}
@@ -135,19 +138,32 @@ func onNodes(c goredis.UniversalClient, what string, read func(context.Context, 
 }
 
 // ofInfo returns what check says about a section of INFO. CONFIG would say more, and managed services
-// refuse it.
+// refuse it. A server that lacks the sections, such as that of the embedded environment, gets one check for
+// all of them.
 func ofInfo(section string, check func(info) operate.Check) func(context.Context, *goredis.Client) (operate.Check, error) {
 	return func(ctx context.Context, node *goredis.Client) (operate.Check, error) {
 		text, err := node.Info(ctx, section).Result()
 		if err != nil {
-			if answered(err) == err { //nolint:errorlint // the same one: it is a reply
+			switch {
+			case answered(err) != err: //nolint:errorlint // not the same one: it is no reply
+				return operate.Check{}, err
+			case !lacksSections(err):
 				return unknown(err.Error()), nil
+			case section == "server":
+				return operate.Check{
+					Level: operate.Warn, Text: "this server does not tell its version, its memory, its persistence and its replicas: " + err.Error(),
+					Remedy: "run doctor with the settings of the real servers; the one inside the process (environment: embedded) is for laptops",
+				}, nil
 			}
-			return operate.Check{}, err
+			return operate.Check{}, nil
 		}
 		return check(info(text)), nil
 	}
 }
+
+// lacksSections reports whether a server says that it has no such section of INFO. Redis and Valkey answer with an
+// empty text, and with NOPERM to a user without the right.
+func lacksSections(reply error) bool { return strings.HasSuffix(reply.Error(), "is not supported") }
 
 // unknown is the check of what the server does not tell.
 func unknown(why string) operate.Check {

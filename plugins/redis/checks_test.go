@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -190,4 +191,16 @@ func TestChecksOfACluster(t *testing.T) {
 		}
 	}
 	require.ElementsMatch(t, []string{first.Addr, proxy.Addr()}, latency, d.Checks)
+}
+
+// The server inside the process has no INFO, which is one warning and no right that is missing.
+func TestAServerWithoutInfo(t *testing.T) {
+	t.Parallel()
+	checks, d := diagnose(t, miniredis.RunT(t).Addr(), nil)
+	require.Equal(t, 1, d.Warnings, d.Checks)
+	require.Equal(t, operate.Warn, checks["redis version"].Level)
+	require.Contains(t, checks["redis version"].Text, "section (server) is not supported")
+	require.NotContains(t, checks["redis version"].Remedy, "right")
+	require.Zero(t, d.Failures, d.Checks)
+	require.NotContains(t, checks, "redis memory")
 }

@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,6 +40,7 @@ func TestChecksOfDescriptors(t *testing.T) {
 			cfg.MaxStreams, cfg.MaxConnections = tc.streams, tc.connections
 			reg, err := pipeline.NewRegistry(pipeline.Env{}, tokens, streams, p)
 			require.NoError(t, err)
+			p.Handle("GET /events", http.NotFoundHandler(), web.Stream())
 			d := operate.Diagnose(t.Context(), operate.Examinations(reg), operate.CheckLimit, nil)
 			require.Len(t, d.Checks, 1)
 			require.Equal(t, "web descriptors", d.Checks[0].Name)
@@ -46,4 +48,22 @@ func TestChecksOfDescriptors(t *testing.T) {
 			require.Contains(t, d.Checks[0].Text, tc.text)
 		})
 	}
+}
+
+// A server without handlers does not listen, and one without streams needs few descriptors.
+func TestDescriptorsAreForStreams(t *testing.T) {
+	t.Parallel()
+	tokens, streams := token.New(), sse.New()
+	p := web.New(tokens, streams)
+	p.SetDescriptors(1024, true)
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, tokens, streams, p)
+	require.NoError(t, err)
+	diagnose := func() []operate.Check {
+		return operate.Diagnose(t.Context(), operate.Examinations(reg), operate.CheckLimit, nil).Checks
+	}
+	require.Empty(t, diagnose())
+	p.Handle("POST /orders", http.NotFoundHandler())
+	require.Equal(t, []operate.Check{{Name: "web descriptors", Level: operate.OK, Text: "they are enough, because no plugin serves streams"}}, diagnose())
+	p.Handle("GET /events", http.NotFoundHandler(), web.Stream())
+	require.Equal(t, operate.Warn, diagnose()[0].Level)
 }

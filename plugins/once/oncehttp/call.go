@@ -153,7 +153,7 @@ func (n *connection) build(ctx context.Context, template *http.Request, r *reque
 	req := template.WithContext(ctx)
 	h := maps.Clone(cred.header)
 	for name, value := range n.mapping.Headers {
-		h[http.CanonicalHeaderKey(name)] = []string{value}
+		h[http.CanonicalHeaderKey(name)] = []string{value.Reveal()}
 	}
 	if !r.lookup {
 		h["Content-Type"] = []string{"application/json"}

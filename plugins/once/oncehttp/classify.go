@@ -192,8 +192,8 @@ func (m *Mapping) redact(text, secret string) string {
 	if secret != "" {
 		text = strings.ReplaceAll(text, secret, "[redacted]")
 	}
-	for _, value := range m.Headers {
-		if len(value) >= leastHidden {
+	for _, header := range m.Headers {
+		if value := header.Reveal(); len(value) >= leastHidden {
 			text = strings.ReplaceAll(text, value, "[redacted]")
 		}
 	}

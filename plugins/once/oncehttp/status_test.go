@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once"
 )
 
@@ -67,7 +68,7 @@ func TestAStatedStatusIsTakenAtItsWord(t *testing.T) {
 func TestStatusesThatCanNotBeStated(t *testing.T) {
 	t.Parallel()
 	m := Mapping{
-		Name: "billing", Method: "GET", Headers: map[string]string{"a b": "x", "Idempotency-Key": "x", "X-Lines": "a\nb"},
+		Name: "billing", Method: "GET", Headers: map[string]setting.Secret{"a b": setting.NewSecret("x"), "Idempotency-Key": setting.NewSecret("x"), "X-Lines": setting.NewSecret("a\nb")},
 		Statuses:       Statuses{"6xx": once.Done, "4XX": once.Done, "40": once.Done, "401": once.Rejected, "500": once.Done, "3xx": once.Done, "422": once.NotDone},
 		LookupStatuses: Statuses{"404": once.Rejected},
 	}
@@ -101,7 +102,7 @@ func TestMethodAndHeaders(t *testing.T) {
 	t.Cleanup(far.Close)
 	config := DefaultConfig()
 	config.URL = far.URL
-	c := New(&config, Mapping{Name: "billing", Method: http.MethodPut, Receipt: []string{"id"}, Headers: map[string]string{"x-shop": "de", "X-Api-Key": "very secret"}})
+	c := New(&config, Mapping{Name: "billing", Method: http.MethodPut, Receipt: []string{"id"}, Headers: map[string]setting.Secret{"x-shop": setting.NewSecret("de"), "X-Api-Key": setting.NewSecret("very secret")}})
 	require.NoError(t, c.Open(nil))
 	t.Cleanup(func() { _ = c.Close() })
 	a := Post(context.Background(), c, "/", once.Attempt[string]{Idempotency: "k", Request: []byte(`{}`)})
