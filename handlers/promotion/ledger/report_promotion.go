@@ -119,15 +119,19 @@ func (l *Ledger) Now(ctx context.Context) (at time.Time, err error) {
 type PausedPromotion struct {
 	payouts.Promotion
 	For time.Duration // by the clock of the database
+	// Holds: it has unsettled payouts, which the pause holds back.
+	Holds bool
 }
 
-const sqlPaused = `SELECT type, promotion_id, changed_at FROM promotions WHERE state = 'PAUSED' ORDER BY type, promotion_id`
+const sqlPaused = `SELECT type, promotion_id, changed_at,
+	EXISTS (SELECT 1 FROM payouts AS p WHERE p.type = promotions.type AND p.promotion_id = promotions.promotion_id AND p.settled_at IS NULL)
+FROM promotions WHERE state = 'PAUSED' ORDER BY type, promotion_id`
 
 // Paused returns the paused promotions, also those without unsettled payouts.
 func (l *Ledger) Paused(ctx context.Context) ([]PausedPromotion, error) {
 	return selectAll(ctx, l, "paused promotions", func(r scanner, p *PausedPromotion, now time.Time) error {
 		var since time.Time
-		err := r.Scan((*string)(&p.Type), &p.ID, (*portable.Time)(&since))
+		err := r.Scan((*string)(&p.Type), &p.ID, (*portable.Time)(&since), &p.Holds)
 		p.For = now.Sub(since)
 		return err
 	}, sqlPaused)
