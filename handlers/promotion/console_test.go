@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -122,6 +123,7 @@ func TestThePageOfAPayoutThatNobodyKnows(t *testing.T) {
 		answer, err := sys.do("unknown resolve", in)
 		require.NoError(t, err)
 		require.Contains(t, strings.Join(answer.Lines, "\n"), "POINT:1:7 is SUCCESS now, according to ann.")
+		require.Equal(t, 1, strings.Count(strings.Join(answer.Lines, "\n"), "Next: "), "the outcome changes what was next before")
 		page = sys.panel("campaigns/payout", "payout", in)
 		require.Contains(t, page, `"transaction":"tx-book"`)
 		require.Contains(t, page, `"why":"ticket 4711 (the Money API says: no charge`)
@@ -169,4 +171,46 @@ func TestThePagesOfCampaignsLeadToActions(t *testing.T) {
 			require.Subset(t, in, required[name], name)
 		}
 	}
+}
+
+// What may have been charged is one number in the totals, in the list below them, and on the page of the payout, and
+// apart from what a person must decide.
+func TestThePagesAgreeOnWhatIsPerhapsCharged(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		in := operate.Input{"promotion": {"POINT:1"}, "payout": {"POINT:1:7"}}
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(7), pointRecord(8)}, ledger.AcceptOptions{})[0].Err)
+		_, err := sys.ledger.Begin(t.Context(), pointRecord(7)) // by an instance that ends
+		require.NoError(t, err)
+		sys.start()
+		page := sys.panel("campaigns/campaign", "campaign", in)
+		require.Contains(t, page, `"perhaps_charged":1`)
+		require.Contains(t, page, `"with_a_worker":1`)
+		require.Contains(t, page, `"in_the_retry_topic":0`)
+		require.Contains(t, page, "of them 1 by watcher, no longer running")
+		require.Contains(t, sys.panel("campaigns/campaign", "perhaps", in), `"payout":"POINT:1:7"`)
+		require.Equal(t, `[]`, sys.panel("campaigns/campaign", "problems", in))
+		one := sys.panel("campaigns/payout", "payout", in)
+		require.Contains(t, one, `"perhaps_charged":true`)
+		require.Contains(t, one, "watcher had begun to call at")
+		require.Contains(t, one, "and is no longer running; the lease ends in")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "7"), "is no longer running; the lease ends in")
+	})
+}
+
+// The state of the client of an instance that runs is shown also when no instance reads the stream.
+func TestAnInstanceThatReadsNoStreamIsKnown(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil).start()
+		sys.end(1, rules.Done)
+		in := operate.Input{"promotion": {"POINT:1"}}
+		require.Eventually(t, func() bool {
+			return strings.Contains(sys.panel("campaigns/campaign", "campaign", in), `"breaker":"closed"`)
+		}, 2*time.Minute, 20*time.Millisecond)
+		require.Contains(t, sys.panel("campaigns/campaign", "campaign", in), "does not read its stream now")
+		text := sys.says(app.ExitOK, "campaign", "status", "POINT", "1")
+		require.Contains(t, text, "no instance reads its stream now")
+		require.Contains(t, text, "runs, breaker closed, calls now 0")
+		require.Regexp(t, `rate +0 payouts a second since the start of \S+ \d+s ago`, text)
+	})
 }

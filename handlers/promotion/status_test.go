@@ -81,7 +81,7 @@ func TestStatusOfACampaignThatRuns(t *testing.T) {
 		require.Equal(t, 2, s.Instances[0].Slots)
 		require.LessOrEqual(t, s.Instances[0].Note.Recent.Calling, 2)
 		text := written(t, campaign.Status.Write, s)
-		for _, want := range []string{"payouts a second in the last minute", "expected end", "  breaker        closed", "CALLS AT MOST", "0 written so far, 0 of them wait"} {
+		for _, want := range []string{"payouts a second since the start of ", "expected end", "  breaker            closed", "CALLS AT MOST", "0 written so far, 0 of them wait"} {
 			require.Contains(t, text, want)
 		}
 		all, err := sys.payouts.Campaigns().Status(t.Context())
