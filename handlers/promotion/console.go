@@ -44,6 +44,7 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "open", Title: "Find a campaign, such as POINT:12345", Load: findCampaign},
 		}},
 		{Path: campaignPage, Title: "Campaign", Hidden: true, Panels: []console.Panel{
+			{Name: "none", Title: "No campaign", Load: p.showNoCampaign},
 			{Name: "campaign", Title: "Totals", Load: pace(campaign.FieldPromotion, p.showCampaign), Actions: []string{"campaign pause", "campaign resume", "campaign cancel", "campaign rebuild"}},
 			{Name: "summaries", Title: "Summaries", Load: pace(campaign.FieldPromotion, p.showSummaries)},
 			{Name: "problems", Title: "Unknown, an operator decides", Load: pace(campaign.FieldPromotion, p.showUnknown)},
@@ -73,6 +74,9 @@ func (p *Plugin) showUnfinished(context.Context, console.Query) (console.Block, 
 		Columns: console.Columns("Campaign", "State", "Oldest unpaid", "Overdue for"),
 		Empty:   "No campaign that runs has payouts that are not settled.",
 		Note:    "Measured " + console.Moment(m.At).Text + ". A paused campaign is in the list below only.",
+	}
+	if why := p.run.clientState().Why(); why != "" {
+		t.Note = "This instance sends no calls now: " + why + ". " + t.Note
 	}
 	for i, w := range m.Waiting {
 		if i == shownProblems {
@@ -129,14 +133,32 @@ func (p *Plugin) showCampaigns(ctx context.Context, _ console.Query) (console.Bl
 	return t, nil
 }
 
-func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Block, error) {
+// showNoCampaign is in place of the totals, and so of the actions, of a campaign that does not exist.
+func (p *Plugin) showNoCampaign(ctx context.Context, q console.Query) (console.Block, error) {
 	id, instead := promotionIn(q)
 	if instead != "" {
 		return instead, nil
 	}
+	l := p.run.opened.Load()
+	if l == nil {
+		return nil, console.ErrNothing // the totals say so
+	}
+	known, err := l.Known(ctx, id)
+	if err != nil || known {
+		return nil, console.ErrNothing
+	}
+	return console.Text(id.String() + " is not in the ledger: no record of it was accepted. Its records may still wait in Kafka. " +
+		"The commands campaign pause and campaign cancel have --future for a campaign that is still to come."), nil
+}
+
+func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Block, error) {
+	id, instead := promotionIn(q)
+	if instead != "" {
+		return nil, console.ErrNothing
+	}
 	all, away := p.campaigns().Status(ctx, id)
 	if errors.Is(away, ledger.ErrNotFound) {
-		return console.Text(id.String() + " is not in the ledger: no record of it was accepted. Its records may still wait in Kafka."), nil
+		return nil, console.ErrNothing
 	} else if len(all.Promotions) == 0 {
 		return nil, away
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -108,6 +109,11 @@ func TestStatusOfACampaignWhoseBreakerIsOpen(t *testing.T) {
 			require.Positive(c, s.Rate.Answers["ambiguous"])
 			require.Zero(c, s.Rate.PerSecond)
 			require.Zero(c, s.ExpectedEnd)
+			require.Equal(c, "RUNNING, breaker open", s.StateText())
+			require.Contains(c, sys.panel("campaigns", "campaigns", nil), `"state":"running, breaker open"`)
+			unfinished, err := sys.load("campaigns", "unfinished", nil)
+			require.NoError(c, err)
+			require.Contains(c, unfinished.(console.Table).Note, "This instance sends no calls now: breaker open.")
 		}, 2*time.Minute, 20*time.Millisecond)
 	})
 }

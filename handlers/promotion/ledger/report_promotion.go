@@ -113,6 +113,17 @@ func (l *Ledger) Status(ctx context.Context, p payouts.Promotion) (Counts, error
 	return c, nil
 }
 
+// Known reports whether a record or a started event of a promotion has come, or an operator has steered it. Its cost does
+// not depend on the payouts.
+func (l *Ledger) Known(ctx context.Context, p payouts.Promotion) (known bool, err error) {
+	err = l.read(ctx, "known", func(q querier, _ time.Time) error {
+		return q.query(ctx, func(r scanner) error { return r.Scan(&known) },
+			`SELECT EXISTS (SELECT 1 FROM promotions WHERE type = $1 AND promotion_id = $2)
+				OR EXISTS (SELECT 1 FROM promotion_streams WHERE type = $1 AND promotion_id = $2)`, string(p.Type), p.ID)
+	})
+	return known, err
+}
+
 // Leases returns the number of payouts of a promotion that each instance has leased. Its cost depends on the number
 // of payouts that are in the retry topic or with a worker.
 func (l *Ledger) Leases(ctx context.Context, p payouts.Promotion) (map[string]int64, error) {
