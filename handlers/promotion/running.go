@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/millrace-io/millrace/handlers/promotion/campaign"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
@@ -43,7 +41,7 @@ func (r *resources) runningService(server *redis.Server) *service {
 				began := time.Time{}
 				loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 					clean := time.Since(began) >= runningKept
-					if err := r.writeRunning(ctx, server.Client(), instance, clean); err != nil {
+					if err := r.writeRunning(ctx, server, instance, clean); err != nil {
 						r.log.DebugContext(ctx, "the state of this instance is not written, tried again", logs.Err(err))
 					} else if clean {
 						began = time.Now()
@@ -64,7 +62,8 @@ func (r *resources) runningService(server *redis.Server) *service {
 	}
 }
 
-func (r *resources) writeRunning(ctx context.Context, client goredis.UniversalClient, instance string, clean bool) error {
+func (r *resources) writeRunning(ctx context.Context, server *redis.Server, instance string, clean bool) error {
+	client := server.Client()
 	ctx, cancel := context.WithTimeout(ctx, runningTimeout)
 	defer cancel()
 	at, err := client.Time(ctx).Result()
@@ -104,13 +103,11 @@ func (c commandResources) Running(ctx context.Context) (map[string]campaign.Runn
 	if err := c.Redis(); err != nil {
 		return nil, err
 	}
-	var client goredis.UniversalClient
-	if server := c.p.run.streamsRedis.Load(); server != nil {
-		client = server.Client()
-	}
-	if client == nil {
+	server := c.p.run.streamsRedis.Load()
+	if server == nil || server.Client() == nil {
 		return nil, fmt.Errorf("%w: the client of the streams' Redis was not started", pipeline.ErrUnavailable)
 	}
+	client := server.Client()
 	ctx, cancel := context.WithTimeout(ctx, runningTimeout)
 	defer cancel()
 	at, err := client.Time(ctx).Result()
