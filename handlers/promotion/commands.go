@@ -113,6 +113,7 @@ func (c commandResources) Register(r *pipeline.Registry, s campaign.Services) er
 		server := c.p.redis.Server(own, streamKeys()...)
 		server.Log = r.Env().Logger
 		r.Service("promotion.command.redis", c.p.run.mayBeAway(server))
+		c.p.run.streamsRedis.Store(server)
 		c.p.managers = c.p.newManagers(server, r.Env(), r.Env().Logger, nil)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,9 +44,11 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "open", Title: "Find a campaign, such as POINT:12345", Load: findCampaign},
 		}},
 		{Path: campaignPage, Title: "Campaign", Hidden: true, Panels: []console.Panel{
+			{Name: "none", Title: "No campaign", Load: p.showNoCampaign},
 			{Name: "campaign", Title: "Totals", Load: pace(campaign.FieldPromotion, p.showCampaign), Actions: []string{"campaign pause", "campaign resume", "campaign cancel", "campaign rebuild"}},
 			{Name: "summaries", Title: "Summaries", Load: pace(campaign.FieldPromotion, p.showSummaries)},
-			{Name: "problems", Title: "Perhaps charged, an operator decides", Load: pace(campaign.FieldPromotion, p.showUnknown)},
+			{Name: "problems", Title: "Unknown, an operator decides", Load: pace(campaign.FieldPromotion, p.showUnknown)},
+			{Name: "perhaps", Title: "Perhaps charged, the service finds out", Load: pace(campaign.FieldPromotion, p.showPerhapsCharged)},
 			{Name: "letters", Title: "Dead letters that wait for a person", Load: pace(campaign.FieldPromotion, p.showLetters)},
 			find,
 		}},
@@ -71,6 +74,9 @@ func (p *Plugin) showUnfinished(context.Context, console.Query) (console.Block, 
 		Columns: console.Columns("Campaign", "State", "Oldest unpaid", "Overdue for"),
 		Empty:   "No campaign that runs has payouts that are not settled.",
 		Note:    "Measured " + console.Moment(m.At).Text + ". A paused campaign is in the list below only.",
+	}
+	if why := p.run.clientState().Why(); why != "" {
+		t.Note = "This instance sends no calls now: " + why + ". " + t.Note
 	}
 	for i, w := range m.Waiting {
 		if i == shownProblems {
@@ -100,19 +106,21 @@ func (p *Plugin) showCampaigns(ctx context.Context, _ console.Query) (console.Bl
 		Empty:   "The ledger has no campaigns.",
 		Note:    "Waiting are the payouts that are not settled. Per second are those that all instances settled within the last minute.",
 	}
-	now, away := time.Now(), error(nil)
+	now := time.Now()
+	running, away := env.Resources.Running(ctx)
 	for _, c := range list.Promotions {
 		id := payouts.Promotion{Type: c.Type, ID: c.Promotion}
-		perSecond, end := console.Cell{Text: "–", Right: true}, console.Cell{Text: "–"}
+		perSecond, end, state := console.Cell{Text: "–", Right: true}, console.Cell{Text: "–"}, stateOf(c.State, c.Finished)
 		if c.Pending > 0 {
 			var rate *campaign.Rate
 			if away == nil { // a server that is away is asked once
-				rate, away = env.Rate(ctx, id)
+				rate, away = env.Rate(ctx, id, c.ResumedFor(), running)
 			}
 			perSecond, end = rateCell(rate), endCell(campaign.ExpectedEnd(now, c.State, c.Pending, rate), c.State)
+			state = withStop(state, c.State, rate)
 		}
 		t.Rows = append(t.Rows, []console.Cell{
-			linked(id), stateOf(c.State, c.Finished), console.Count(c.Accepted), console.Count(c.Paid), problem(c.Failed, operate.Warn),
+			linked(id), state, console.Count(c.Accepted), console.Count(c.Paid), problem(c.Failed, operate.Warn),
 			problem(c.Unknown, operate.Fail), console.Count(c.Cancelled), console.Count(c.Pending), perSecond, end,
 		})
 	}
@@ -125,14 +133,32 @@ func (p *Plugin) showCampaigns(ctx context.Context, _ console.Query) (console.Bl
 	return t, nil
 }
 
-func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Block, error) {
+// showNoCampaign is in place of the totals, and so of the actions, of a campaign that does not exist.
+func (p *Plugin) showNoCampaign(ctx context.Context, q console.Query) (console.Block, error) {
 	id, instead := promotionIn(q)
 	if instead != "" {
 		return instead, nil
 	}
+	l := p.run.opened.Load()
+	if l == nil {
+		return nil, console.ErrNothing // the totals say so
+	}
+	known, err := l.Known(ctx, id)
+	if err != nil || known {
+		return nil, console.ErrNothing
+	}
+	return console.Text(id.String() + " is not in the ledger: no record of it was accepted. Its records may still wait in Kafka. " +
+		"The commands campaign pause and campaign cancel have --future for a campaign that is still to come."), nil
+}
+
+func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Block, error) {
+	id, instead := promotionIn(q)
+	if instead != "" {
+		return nil, console.ErrNothing
+	}
 	all, away := p.campaigns().Status(ctx, id)
 	if errors.Is(away, ledger.ErrNotFound) {
-		return console.Text(id.String() + " is not in the ledger: no record of it was accepted. Its records may still wait in Kafka."), nil
+		return nil, console.ErrNothing
 	} else if len(all.Promotions) == 0 {
 		return nil, away
 	}
@@ -140,6 +166,9 @@ func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Blo
 	state := stateOf(s.State, s.Finished)
 	if s.Counts.WaitsForPlace > 0 {
 		state = console.Word(state.Text + ", waits for a place").In(operate.Warn)
+	}
+	if s.Pending > 0 {
+		state = withStop(state, s.State, s.Rate)
 	}
 	dead := console.Number(s.DeadWaiting)
 	if s.DeadWaiting != nil {
@@ -162,16 +191,34 @@ func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Blo
 		},
 		console.Stats{
 			{Name: "In the stream", Cell: console.Count(s.InStream)},
-			{Name: "In a retry", Cell: console.Count(s.InRetry)},
+			{Name: "In the retry topic", Cell: console.Count(s.InRetry - s.WithWorker)},
+			{Name: "With a worker", Cell: console.Count(s.WithWorker)},
 			{Name: "For the feeder", Cell: console.Count(s.InNoQueue)},
 			{Name: "Leased by workers", Cell: console.Count(s.InFlight)},
-			{Name: "Perhaps charged", Cell: problem(s.Ambiguous, operate.Warn)},
+			{Name: "Perhaps charged", Cell: perhapsCharged(s)},
 			{Name: "Dead letters that wait", Cell: dead},
 			{Name: "Dead letters so far", Cell: console.Count(s.Dead)},
 		},
 		speedOf(s), checksOf(s), instancesOf(s), auditOf(s.Audit),
 	}
 	return blocks, nil
+}
+
+// withStop adds why no instance sends calls.
+func withStop(state console.Cell, s rules.GroupState, rate *campaign.Rate) console.Cell {
+	if why := rate.Stopped(); why != "" && s != rules.GroupPaused {
+		return console.Word(state.Text + ", " + why).In(operate.Warn)
+	}
+	return state
+}
+
+// perhapsCharged is a warning unless each of them is a call that runs now.
+func perhapsCharged(s campaign.Status) console.Cell {
+	cell := console.Count(s.PerhapsCharged)
+	if s.PerhapsCharged > s.Calling {
+		return cell.In(operate.Warn)
+	}
+	return cell
 }
 
 func speedOf(s campaign.Status) console.Block {
@@ -186,7 +233,8 @@ func speedOf(s campaign.Status) console.Block {
 		{Name: "Per second", Cell: rateCell(s.Rate)},
 		{Name: "Expected end", Cell: endCell(s.ExpectedEnd, s.State)},
 		{Name: "Latency", Cell: console.Word(s.Rate.LatencyText())},
-		{Name: "Answers in the last minute", Cell: console.Word(s.Rate.AnswersText())},
+		{Name: "Answers", Cell: console.Word(s.Rate.AnswersText())},
+		{Name: "These are", Cell: console.Word(s.Rate.WindowText())},
 		{Name: "Breaker", Cell: breaker},
 		{Name: "Calls now", Cell: console.Count(s.Rate.Calling)},
 		{Name: "Calls at most, of all campaigns", Cell: console.Count(s.Rate.Limit)},
@@ -204,6 +252,9 @@ func checksOf(s campaign.Status) console.Checks {
 			Remedy: fmt.Sprintf("campaign reconcile %s %d names the targets", s.Type, s.Promotion)}
 	}
 	checks := console.Checks{check}
+	if len(s.Gone) > 0 {
+		checks = append(checks, operate.Check{Name: "leases", Level: operate.Warn, Text: s.LeasedText()})
+	}
 	for _, m := range s.NotKnown {
 		checks = append(checks, operate.Check{Name: "not known", Level: operate.Fail, Text: m})
 	}
@@ -219,20 +270,25 @@ func checksOf(s campaign.Status) console.Checks {
 func instancesOf(s campaign.Status) console.Table {
 	t := console.Table{
 		Columns: console.Columns("Instance", "Calls now", "Calls at most", "Entries held", "Breaker", "Since", "Last message"),
-		Empty:   "No instance reads its stream.",
+		Empty:   "No instance that pays runs.",
 	}
 	if s.Instances == nil {
 		t.Empty = "The instances that read its stream are not known."
 		return t
 	}
 	t.Note = "Entries held are read from the stream: they are called, wait for a call slot, or wait for their turn."
-	for _, x := range s.Instances {
+	for i, x := range slices.Concat(s.Instances, s.Others) {
 		calls, breaker := console.Number(nil), console.Word(console.Unknown)
 		if x.Note != nil {
 			calls, breaker = console.Count(0), console.Word(x.Note.Client.Breaker)
 			if x.Note.Recent != nil {
 				calls = console.Count(x.Note.Recent.Calling)
 			}
+		}
+		if i >= len(s.Instances) {
+			none := console.Cell{Text: "–"}
+			t.Rows = append(t.Rows, []console.Cell{console.Word(x.Instance), calls, none, none, breaker, console.Word("does not read its stream now"), none})
+			continue
 		}
 		t.Rows = append(t.Rows, []console.Cell{
 			console.Word(x.Instance), calls, console.Count(x.Slots), console.Count(x.InFlight), breaker, console.Moment(x.Since), console.Moment(x.LastMessage),
@@ -271,13 +327,14 @@ func (p *Plugin) showUnknown(ctx context.Context, q console.Query) (console.Bloc
 	if instead != "" {
 		return nil, console.ErrNothing
 	}
-	list, err := p.campaigns().Unknown(ctx, campaign.UnknownFilter{Type: id.Type, Promotion: id.ID, Limit: shownProblems})
+	list, err := p.campaigns().Unknown(ctx, campaign.UnknownFilter{Type: id.Type, Promotion: id.ID, Limit: shownProblems, Decided: true})
 	if err != nil {
 		return nil, err
 	}
 	t := console.Table{
 		Columns: console.Columns("Payout", "State", "Since", "Sends", "Lookups", "Class", "Last answer"),
 		Empty:   "No payout of it is unknown.",
+		Note:    "Sends and lookups that spent no attempt do not count.",
 	}
 	for _, u := range list.Unknown {
 		k := payouts.Key{Type: u.Type, Promotion: u.Promotion, Target: u.Target}
@@ -287,7 +344,34 @@ func (p *Plugin) showUnknown(ctx context.Context, q console.Query) (console.Bloc
 		})
 	}
 	if list.More {
-		t.Note = fmt.Sprintf("Only the first %d are shown. The command unknown list has --limit.", shownProblems)
+		t.Note = fmt.Sprintf("Only the first %d are shown; the command unknown list has --limit. ", shownProblems) + t.Note
+	}
+	return t, nil
+}
+
+// showPerhapsCharged lists what the totals count as perhaps charged.
+func (p *Plugin) showPerhapsCharged(ctx context.Context, q console.Query) (console.Block, error) {
+	id, instead := promotionIn(q)
+	if instead != "" {
+		return nil, console.ErrNothing
+	}
+	rows, err := p.campaigns().PerhapsCharged(ctx, id, shownProblems)
+	if err != nil {
+		return nil, err
+	}
+	t := console.Table{
+		Columns: console.Columns("Payout", "State", "First sent", "Instance", "Sends", "Lookups", "Class", "Last answer"),
+		Empty:   "No payout of it is perhaps charged.",
+		Note:    "Those in the state sending have a call that runs now, or whose instance ended. Sends and lookups that spent no attempt do not count.",
+	}
+	for _, r := range rows {
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Word(r.Key.String()).At(linkTo(payoutPage, campaign.FieldPayout, r.Key.String())), payoutState(r.State), console.Moment(r.FirstSentAt), console.Word(r.AttemptBy),
+			console.Count(r.Attempts), console.Count(r.Lookups), console.Word(r.LastClass), console.Word(r.LastError),
+		})
+	}
+	if len(rows) == shownProblems {
+		t.Note = fmt.Sprintf("Only the first %d are shown. ", shownProblems) + t.Note
 	}
 	return t, nil
 }

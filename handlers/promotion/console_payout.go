@@ -55,7 +55,7 @@ func (p *Plugin) showPayout(ctx context.Context, q console.Query) (console.Block
 			{Name: "Perhaps charged", Cell: perhaps},
 			{Name: "Sends", Cell: console.Count(e.Attempts)},
 			{Name: "Lookups", Cell: console.Count(e.Lookups)},
-			{Name: "Calls that did not count", Cell: console.Count(e.Released)},
+			{Name: "Calls that count towards max_released", Cell: console.Count(e.Released)},
 			{Name: "Key first used", Cell: console.Moment(e.KeyFirstUsedAt)},
 		},
 		Folds: []console.Fold{{Title: "Record", Payload: []byte(e.Record)}, {Title: "Request", Payload: []byte(e.Request)}},

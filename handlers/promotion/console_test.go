@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -63,8 +64,12 @@ func TestPagesOfCampaigns(t *testing.T) {
 		require.ErrorContains(t, err, "the ledger is not open")
 		sys.start()
 		require.Equal(t, `[]`, sys.panel("campaigns", "campaigns", nil))
-		require.Contains(t, sys.panel("campaigns/campaign", "campaign", one), "POINT:1 is not in the ledger")
-		require.Contains(t, sys.panel("campaigns/campaign", "campaign", nil), "Give a campaign")
+		require.Contains(t, sys.panel("campaigns/campaign", "none", one), "POINT:1 is not in the ledger")
+		require.Contains(t, sys.panel("campaigns/campaign", "none", nil), "Give a campaign")
+		for _, in := range []operate.Input{one, nil} {
+			_, err = sys.load("campaigns/campaign", "campaign", in)
+			require.ErrorIs(t, err, console.ErrNothing, "nothing is offered for a campaign that does not exist")
+		}
 		require.Contains(t, sys.panel("campaigns/payout", "payout", one), "POINT:1:7 is not in the ledger. If its record was published")
 		require.Contains(t, sys.panel("campaigns/payout", "payout", operate.Input{"payout": {"COIN:1:7"}}), "TYPE must be one of")
 
@@ -74,6 +79,8 @@ func TestPagesOfCampaigns(t *testing.T) {
 		list := sys.panel("campaigns", "campaigns", nil)
 		require.Contains(t, list, `"accepted":1,"campaign":"POINT:1","cancelled":0`)
 		require.Contains(t, list, `"state":"paused","unknown":0,"waiting":1`)
+		_, err = sys.load("campaigns/campaign", "none", one)
+		require.ErrorIs(t, err, console.ErrNothing)
 		page := sys.panel("campaigns/campaign", "campaign", one)
 		require.Contains(t, page, `accepted 1 = ended 0 + waiting 1`)
 		require.Contains(t, page, `"why":"ticket 4711"`)
@@ -122,6 +129,7 @@ func TestThePageOfAPayoutThatNobodyKnows(t *testing.T) {
 		answer, err := sys.do("unknown resolve", in)
 		require.NoError(t, err)
 		require.Contains(t, strings.Join(answer.Lines, "\n"), "POINT:1:7 is SUCCESS now, according to ann.")
+		require.Equal(t, 1, strings.Count(strings.Join(answer.Lines, "\n"), "Next: "), "the outcome changes what was next before")
 		page = sys.panel("campaigns/payout", "payout", in)
 		require.Contains(t, page, `"transaction":"tx-book"`)
 		require.Contains(t, page, `"why":"ticket 4711 (the Money API says: no charge`)
@@ -162,11 +170,54 @@ func TestThePagesOfCampaignsLeadToActions(t *testing.T) {
 	}
 	for path, in := range map[string][]string{"campaigns/campaign": {"promotion"}, "campaigns/payout": {"payout"}} {
 		i := slices.IndexFunc(sys.payouts.Console(), func(p console.Page) bool { return p.Path == path })
-		actions := sys.payouts.Console()[i].Panels[0].Actions
+		panels := sys.payouts.Console()[i].Panels
+		actions := panels[slices.IndexFunc(panels, func(p console.Panel) bool { return len(p.Actions) > 0 })].Actions
 		require.NotEmpty(t, actions)
 		for _, name := range actions {
 			require.NotEmpty(t, required[name], name)
 			require.Subset(t, in, required[name], name)
 		}
 	}
+}
+
+// What may have been charged is one number in the totals, in the list below them, and on the page of the payout, and
+// apart from what a person must decide.
+func TestThePagesAgreeOnWhatIsPerhapsCharged(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		in := operate.Input{"promotion": {"POINT:1"}, "payout": {"POINT:1:7"}}
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(7), pointRecord(8)}, ledger.AcceptOptions{})[0].Err)
+		_, err := sys.ledger.Begin(t.Context(), pointRecord(7)) // by an instance that ends
+		require.NoError(t, err)
+		sys.start()
+		page := sys.panel("campaigns/campaign", "campaign", in)
+		require.Contains(t, page, `"perhaps_charged":1`)
+		require.Contains(t, page, `"with_a_worker":1`)
+		require.Contains(t, page, `"in_the_retry_topic":0`)
+		require.Contains(t, page, "of them 1 by watcher, no longer running")
+		require.Contains(t, sys.panel("campaigns/campaign", "perhaps", in), `"payout":"POINT:1:7"`)
+		require.Equal(t, `[]`, sys.panel("campaigns/campaign", "problems", in))
+		one := sys.panel("campaigns/payout", "payout", in)
+		require.Contains(t, one, `"perhaps_charged":true`)
+		require.Contains(t, one, "watcher had begun to call at")
+		require.Contains(t, one, "and is no longer running; the lease ends in")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "7"), "is no longer running; the lease ends in")
+	})
+}
+
+// The state of the client of an instance that runs is shown also when no instance reads the stream.
+func TestAnInstanceThatReadsNoStreamIsKnown(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil).start()
+		sys.end(1, rules.Done)
+		in := operate.Input{"promotion": {"POINT:1"}}
+		require.Eventually(t, func() bool {
+			return strings.Contains(sys.panel("campaigns/campaign", "campaign", in), `"breaker":"closed"`)
+		}, 2*time.Minute, 20*time.Millisecond)
+		require.Contains(t, sys.panel("campaigns/campaign", "campaign", in), "does not read its stream now")
+		text := sys.says(app.ExitOK, "campaign", "status", "POINT", "1")
+		require.Contains(t, text, "no instance reads its stream now")
+		require.Contains(t, text, "runs, breaker closed, calls now 0")
+		require.Regexp(t, `rate +0 payouts a second since the start of \S+ \d+s ago`, text)
+	})
 }

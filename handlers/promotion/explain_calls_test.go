@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // A call leaves its row only with its outcome. A missing row must not be read as a missing call.
@@ -86,6 +87,7 @@ func TestExplainNamesACallWithoutAStoredOutcome(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {
 			c.Ledger.DSN = worker.payouts.Settings().(*promotion.Config).Ledger.DSN
 		})
+		sys.all[0].(*redis.Plugin).Settings().(*redis.Config).Addrs = []string{worker.servers.RedisAddr()}
 		worker.start()
 		worker.send("campaign-promotion-point-publish", string(pointRecord(7).Payload))
 		var x ledger.Explanation

@@ -3,6 +3,7 @@ package promotion
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
@@ -84,14 +85,16 @@ func (c conditions) Conditions() (all []operate.Condition) {
 				Name: "campaigns " + t.Name, Level: level, Text: fmt.Sprintf(format, args...), Remedy: remedy,
 			}})
 		}
-		paused, longest := 0, time.Duration(0)
+		var paused []string
+		longest := time.Duration(0)
 		for _, p := range m.Paused {
-			if string(p.Type) == t.Name {
-				paused, longest = paused+1, max(longest, p.For)
+			if string(p.Type) == t.Name && p.Holds {
+				paused, longest = append(paused, p.Promotion.String()), max(longest, p.For)
 			}
 		}
-		if paused > 0 {
-			add(operate.Warn, "resume each when it may be paid (campaign resume)", "%s paused, which holds payouts back; the longest pause has lasted %s", operate.Are(paused, "campaign"), longest.Round(time.Second))
+		if len(paused) > 0 {
+			add(operate.Warn, "resume each when it may be paid (campaign resume)", "%s paused, which holds payouts back: %s; the longest pause has lasted %s",
+				operate.Are(len(paused), "campaign"), someOf(paused), longest.Round(time.Second))
 		}
 		for _, n := range m.Totals {
 			if string(n.Type) != t.Name {
@@ -103,6 +106,18 @@ func (c conditions) Conditions() (all []operate.Condition) {
 		}
 	}
 	return all
+}
+
+// namedCampaigns is the number of campaigns that a condition names.
+const namedCampaigns = 3
+
+// someOf names the first of all, and says how many more there are.
+func someOf(all []string) string {
+	names := strings.Join(all[:min(len(all), namedCampaigns)], ", ")
+	if more := len(all) - namedCampaigns; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return names
 }
 
 var _ operate.Conditioned = conditions{}

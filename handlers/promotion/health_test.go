@@ -74,9 +74,12 @@ func TestConditions(t *testing.T) {
 	last = feeder.Measurement{
 		Totals: []ledger.Totals{{Type: "POINT", Paid: 7, Failed: 2, Unknown: 1}, {Type: "VOUCHER", Paid: 3}},
 		Paused: []ledger.PausedPromotion{
-			{Promotion: payouts.Promotion{Type: "POINT", ID: 1}, For: time.Minute}, {Promotion: payouts.Promotion{Type: "POINT", ID: 2}, For: time.Hour},
-			{Promotion: payouts.Promotion{Type: "VOUCHER", ID: 3}, For: time.Second},
+			{Promotion: payouts.Promotion{Type: "VOUCHER", ID: 3}, For: time.Second, Holds: true},
+			{Promotion: payouts.Promotion{Type: "VOUCHER", ID: 4}, For: time.Hour}, // nothing of it is unsettled
 		},
+	}
+	for id := range int64(5) {
+		last.Paused = append(last.Paused, ledger.PausedPromotion{Promotion: payouts.Promotion{Type: "POINT", ID: 1 + id}, For: time.Duration(1+id) * time.Minute, Holds: true})
 	}
 	var said []string
 	for _, c := range conditions.Conditions()[1:] {
@@ -85,8 +88,8 @@ func TestConditions(t *testing.T) {
 		said = append(said, c.Route+" "+string(c.Level)+" "+c.Name+": "+c.Text)
 	}
 	require.Equal(t, []string{
-		"promotion.point.stream warn campaigns POINT: 2 campaigns are paused, which holds payouts back; the longest pause has lasted 1h0m0s",
+		"promotion.point.stream warn campaigns POINT: 5 campaigns are paused, which holds payouts back: POINT:1, POINT:2, POINT:3 and 2 more; the longest pause has lasted 5m0s",
 		"promotion.point.stream fail campaigns POINT: 1 payout is unknown: perhaps paid, so none is sent again",
-		"promotion.voucher.stream warn campaigns VOUCHER: 1 campaign is paused, which holds payouts back; the longest pause has lasted 1s",
+		"promotion.voucher.stream warn campaigns VOUCHER: 1 campaign is paused, which holds payouts back: VOUCHER:3; the longest pause has lasted 1s",
 	}, said)
 }

@@ -32,7 +32,11 @@ func (r *resources) clientState() campaign.Client {
 		return campaign.Client{Breaker: campaign.BreakerClosed}
 	}
 	now := client.Reading()
-	return campaign.Client{Breaker: now.Breaker, Throttled: now.Throttled > 0, Misconfigured: now.Misconfigured, Limit: now.Slots}
+	since := time.Time{}
+	if at := r.since.Load(); at != nil {
+		since = *at
+	}
+	return campaign.Client{Since: since, Breaker: now.Breaker, Throttled: now.Throttled > 0, Misconfigured: now.Misconfigured, Limit: now.Slots}
 }
 
 // awayLimit bounds the wait of a command for a server that it can do without. It is less than what a command waits

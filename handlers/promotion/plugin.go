@@ -95,8 +95,10 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 
 	streamsRedis := p.redis.Server(p.config.Stream.Redis, streamKeys()...)
 	streamsRedis.Log = log
+	p.run.streamsRedis.Store(streamsRedis)
 	r.Service("promotion.redis", streamsRedis)
 	r.Service("promotion.money", p.run.moneyService())
+	r.Service("promotion.instance", p.run.runningService(streamsRedis))
 	r.Service("promotion.ledger", p.run.ledgerService(true))
 
 	payoutMetrics, feederMetrics, streamMetrics := payout.NewMetrics(), feeder.NewMetrics(), streams.NewMetrics()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/slots"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -33,16 +35,18 @@ type resources struct {
 	log      *slog.Logger
 	metrics  *ledger.Metrics
 
-	ledger    *ledger.Ledger
-	ledgerID  string // filled with ledger
-	api       money.API
-	client    atomic.Pointer[money.Client]
-	begins    *slots.Slots      // see payout.Processor
-	simulator *simulator.Server // nil: the Money API is another process
-	progress  payout.Progress
-	recent    payout.Recent
-	opened    atomic.Pointer[ledger.Ledger] // ledger, for pages, which may be asked for before
-	redisAway atomic.Pointer[error]         // why a command has no Redis
+	ledger       *ledger.Ledger
+	ledgerID     string // filled with ledger
+	api          money.API
+	client       atomic.Pointer[money.Client]
+	begins       *slots.Slots      // see payout.Processor
+	simulator    *simulator.Server // nil: the Money API is another process
+	progress     payout.Progress
+	recent       payout.Recent
+	opened       atomic.Pointer[ledger.Ledger] // ledger, for pages, which may be asked for before
+	redisAway    atomic.Pointer[error]         // why a command has no Redis
+	since        atomic.Pointer[time.Time]     // when this process began to pay
+	streamsRedis atomic.Pointer[redis.Server]
 	// the last round of the feeder found promotions that wait for a place on the active set
 	waiting atomic.Bool
 }
@@ -160,6 +164,8 @@ func (r *resources) moneyService() *service {
 			}
 			r.api, r.begins = client, slots.New(startsPerSlot*cfg.Concurrency)
 			r.client.Store(client)
+			now := time.Now().UTC()
+			r.since.Store(&now)
 			return nil
 		},
 		draining: func() {

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -81,7 +82,7 @@ func TestStatusOfACampaignThatRuns(t *testing.T) {
 		require.Equal(t, 2, s.Instances[0].Slots)
 		require.LessOrEqual(t, s.Instances[0].Note.Recent.Calling, 2)
 		text := written(t, campaign.Status.Write, s)
-		for _, want := range []string{"payouts a second in the last minute", "expected end", "  breaker        closed", "CALLS AT MOST", "0 written so far, 0 of them wait"} {
+		for _, want := range []string{"payouts a second since the start of ", "expected end", "  breaker            closed", "CALLS AT MOST", "0 written so far, 0 of them wait"} {
 			require.Contains(t, text, want)
 		}
 		all, err := sys.payouts.Campaigns().Status(t.Context())
@@ -108,6 +109,11 @@ func TestStatusOfACampaignWhoseBreakerIsOpen(t *testing.T) {
 			require.Positive(c, s.Rate.Answers["ambiguous"])
 			require.Zero(c, s.Rate.PerSecond)
 			require.Zero(c, s.ExpectedEnd)
+			require.Equal(c, "RUNNING, breaker open", s.StateText())
+			require.Contains(c, sys.panel("campaigns", "campaigns", nil), `"state":"running, breaker open"`)
+			unfinished, err := sys.load("campaigns", "unfinished", nil)
+			require.NoError(c, err)
+			require.Contains(c, unfinished.(console.Table).Note, "This instance sends no calls now: breaker open.")
 		}, 2*time.Minute, 20*time.Millisecond)
 	})
 }

@@ -43,16 +43,45 @@ func TestSteeringByCommand(t *testing.T) {
 	})
 }
 
-// A cancel that has nothing to cancel says in which state the promotion stays.
-func TestCancelOfAPaidPromotionByCommand(t *testing.T) {
+// A pause and a cancel that have nothing to do say in which state the promotion stays, and so do their previews.
+func TestSteeringOfAPaidPromotionByCommand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		require.NoError(t, sys.ledger.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 1))
 		sys.end(1, rules.Done)
-		cancel := []string{"campaign", "cancel", "POINT", "1", "--why", "x"}
-		require.Contains(t, sys.says(app.ExitBad, cancel...), "nothing to cancel; it stays FINISHED (--future")
-		sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--why", "x")
-		require.Contains(t, sys.says(app.ExitBad, cancel...), "nothing to cancel; it stays PAUSED (--future")
+		for _, flag := range []string{"--why=x", "--dry-run"} {
+			require.Contains(t, sys.says(app.ExitBad, "campaign", "cancel", "POINT", "1", flag), "nothing to cancel; it stays FINISHED (--future")
+			require.Contains(t, sys.says(app.ExitBad, "campaign", "pause", "POINT", "1", flag), "nothing to pause; it stays FINISHED (--future")
+			sys.says(app.ExitOK, "campaign", "resume", "POINT", "1", flag)
+		}
+		sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--future", "--why", "x")
+		require.Contains(t, sys.says(app.ExitBad, "campaign", "cancel", "POINT", "1", "--why", "x"), "nothing to cancel; it stays PAUSED (--future")
+		sys.says(app.ExitOK, "campaign", "resume", "POINT", "1", "--why", "x")
+	})
+}
+
+// A preview refuses what the action would refuse, and changes nothing.
+func TestPreviewsRefuseWhatTheActionsRefuse(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		require.NoError(t, sys.ledger.Started(t.Context(), payouts.Promotion{Type: "VOUCHER", ID: 2}, 5)) // no row of its own yet
+		for _, flag := range []string{"--dry-run", "--why=x"} {
+			require.Contains(t, sys.says(app.ExitBad, "campaign", "rebuild", "VOUCHER", "2", flag), "not found")
+			require.Contains(t, sys.says(app.ExitBad, "campaign", "pause", "POINT", "778", flag), "--future applies it before the first record")
+		}
+		sys.end(1, rules.TryAgain)
+		for _, verb := range []string{"pause", "resume", "cancel", "rebuild"} {
+			require.Contains(t, sys.says(app.ExitOK, "campaign", verb, "POINT", "1", "--dry-run"), "POINT:1 is RUNNING: ")
+		}
+		audit, err := sys.ledger.Audit(t.Context(), payouts.Promotion{Type: "POINT", ID: 1})
+		require.NoError(t, err)
+		require.Empty(t, audit)
+		sys.says(app.ExitOK, "campaign", "cancel", "POINT", "1", "--why", "x")
+		for _, verb := range []string{"pause", "resume"} {
+			for _, flag := range []string{"--dry-run", "--why=x"} {
+				require.Contains(t, sys.says(app.ExitBad, "campaign", verb, "POINT", "1", flag), "promotion is cancelled")
+			}
+		}
 	})
 }
 

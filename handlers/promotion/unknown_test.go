@@ -88,7 +88,7 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, onlyOnce)
-		require.Contains(t, sys.says(app.ExitOK, "unknown", "list"), "No payout is UNKNOWN.")
+		require.Contains(t, sys.says(app.ExitOK, "unknown", "list"), "No payout is UNKNOWN, and none is AMBIGUOUS that can only be looked up.")
 		require.Equal(t, "No promotion is unfinished or paused.\n", sys.says(app.ExitOK, "campaign", "status"))
 		for target := range int64(3) {
 			sys.unknown(target + 1)
@@ -96,7 +96,7 @@ func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 		early := sys.says(app.ExitBad, "unknown", "resolve", "POINT", "1", "3", "--unpaid", "--why", "asked", "--who", "kim")
 		require.Contains(t, early, "was sent less than a lease ago")
 		tx := sys.charge(pointRecord(1), pointRecord(1).Payload)
-		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "UNKNOWN payouts, perhaps charged: 3 (millrace unknown list)")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "UNKNOWN payouts, an operator decides: 3 (millrace unknown list)")
 		var list struct {
 			Unknown []campaign.UnknownPayout
 			More    bool
@@ -111,7 +111,7 @@ func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 		for _, none := range [][]string{{"--type", "voucher"}, {"--promotion", "2"}, {"--older-than", "1h"}} {
 			sys.json(&list, append([]string{"unknown", "list"}, none...)...)
 			require.Empty(t, list.Unknown, none)
-			require.Equal(t, "No UNKNOWN payout matches.\n", sys.says(app.ExitOK, append([]string{"unknown", "list"}, none...)...))
+			require.Equal(t, "No such payout matches.\n", sys.says(app.ExitOK, append([]string{"unknown", "list"}, none...)...))
 		}
 		sys.says(app.ExitUsage, "unknown", "list", "--type", "COIN")
 

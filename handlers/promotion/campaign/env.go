@@ -45,6 +45,8 @@ type Resources interface {
 	API() money.API
 	// Redis returns why the Redis of the streams does not answer a command, or nil.
 	Redis() error
+	// Running returns the instances that pay, by name. The error is why that is not known.
+	Running(ctx context.Context) (map[string]Running, error)
 	// Streams returns the streams of a type, or nil for a type that this version does not have.
 	Streams(t payouts.Type) *streams.Manager
 }

@@ -30,7 +30,7 @@ func WithExitCode(err error) error {
 			err, strings.Join(promotiontype.Names(), ", "))
 	case errors.Is(err, ErrSimulatorInside):
 		return &app.ExitError{Code: app.ExitUsage, Err: err}
-	case errors.Is(err, ledger.ErrCancelled), errors.Is(err, ledger.ErrRefused):
+	case errors.Is(err, ledger.ErrCancelled), errors.Is(err, ledger.ErrFinished), errors.Is(err, ledger.ErrRefused):
 		return &app.ExitError{Code: app.ExitBad, Err: err}
 	case errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)

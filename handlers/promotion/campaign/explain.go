@@ -73,7 +73,7 @@ func (e Env) explained(ctx context.Context, x ledger.Explanation, answer *lookup
 		TraceID: traceID, Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []payouts.Attempt{},
 		DeadLetters: e.explainDeadLetters(x.DeadLetters, known), Audit: []ledger.Audit{}, MoneyAPI: answer}
 	out.Calls, out.Audit = append(out.Calls, x.Calls...), append(out.Audit, x.Audit...)
-	out.Next = nextStep(x, e.Settings(), out.DeadLetters, answer)
+	out.Next = nextStep(x, e.Settings(), out.DeadLetters, answer, e.notRunning(ctx, x))
 	return out, nil
 }
 
@@ -115,6 +115,14 @@ func (e Env) explanation(ctx context.Context, k payouts.Key) (ledger.Explanation
 
 // Write writes the history as text, with the next step last.
 func (e Explained) Write(out io.Writer) error {
+	if err := e.writeHistory(out); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\nNext: %s\n", app.Printable(e.Next))
+	return err
+}
+
+func (e Explained) writeHistory(out io.Writer) error {
 	w := app.Table(out)
 	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
 	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n", promotionState(e.PromotionState, e.PromotionFinished), app.Printable(e.Origin))
@@ -132,7 +140,7 @@ func (e Explained) Write(out io.Writer) error {
 		fmt.Fprintf(w, "  key first used\t%s\n", stamp(e.KeyFirstUsedAt))
 	}
 	if e.Released > 0 {
-		fmt.Fprintf(w, "  released calls\t%d, while calls for other payouts were answered\n", e.Released)
+		fmt.Fprintf(w, "  released calls\t%d that count towards max_released\n", e.Released)
 	}
 	if !e.SettledAt.IsZero() {
 		fmt.Fprintf(w, "  settled\t%s\n", stamp(e.SettledAt))
@@ -154,7 +162,6 @@ func (e Explained) Write(out io.Writer) error {
 	if e.MoneyAPI != nil {
 		fmt.Fprintf(w, "\nThe Money API says: %s.\n", app.Printable(e.MoneyAPI.String()))
 	}
-	fmt.Fprintf(w, "\nNext: %s\n", app.Printable(e.Next))
 	return w.Flush()
 }
 

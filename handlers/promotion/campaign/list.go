@@ -20,6 +20,13 @@ type Listed struct {
 	Finished  bool             `json:"finished"` // all accepted payouts are settled
 	CreatedAt time.Time        `json:"created_at,omitzero"`
 	ledger.PayoutCounts
+
+	changedFor time.Duration
+}
+
+// ResumedFor returns for how long it has run since an operator resumed it, and 0 for one that was never paused.
+func (l Listed) ResumedFor() time.Duration {
+	return resumedFor(ledger.Counts{State: l.State, ChangedFor: l.changedFor})
 }
 
 // Listing is the value of `campaign list --json`.
@@ -44,7 +51,7 @@ func (e Env) List(ctx context.Context, of payouts.Type, limit int) (Listing, err
 func listOf(all []ledger.ListedPromotion, limit int) Listing {
 	list := Listing{Promotions: []Listed{}, More: len(all) > limit}
 	for _, p := range all[:min(len(all), limit)] {
-		list.Promotions = append(list.Promotions, Listed{p.Type, p.ID, p.State, p.Finished(), p.CreatedAt, p.PayoutCounts})
+		list.Promotions = append(list.Promotions, Listed{p.Type, p.ID, p.State, p.Finished(), p.CreatedAt, p.PayoutCounts, p.ChangedFor})
 	}
 	return list
 }

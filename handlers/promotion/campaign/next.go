@@ -10,9 +10,9 @@ import (
 
 // nextStep describes the next step of a payout, the component that takes it, and when. answer is
 // the Money API's, or nil.
-func nextStep(x ledger.Explanation, s Settings, dead []ExplainedDeadLetter, answer *lookup) string {
+func nextStep(x ledger.Explanation, s Settings, dead []ExplainedDeadLetter, answer *lookup, gone string) string {
 	own, others := deadLettersOf(dead)
-	next := nextOf(x, s, own, answer)
+	next := nextOf(x, s, own, answer, gone)
 	if x.State == rules.Success || x.State == rules.Cancelled {
 		switch {
 		case own.Waits():
@@ -32,7 +32,7 @@ func nextStep(x ledger.Explanation, s Settings, dead []ExplainedDeadLetter, answ
 	return next
 }
 
-func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *lookup) string {
+func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *lookup, gone string) string {
 	switch x.State {
 	case rules.Success:
 		return "nothing. It is paid."
@@ -57,15 +57,18 @@ func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *l
 	if x.PromotionState == rules.GroupPaused && !x.LeaseUntil.After(x.Now) {
 		return fmt.Sprintf("it waits until an operator resumes the promotion (millrace campaign resume %s %d, with --why); then %s.", x.Type, x.Promotion, call(x))
 	}
-	next := way(x, s) + " " + upper(call(x)) + "."
+	next := way(x, s, gone) + " " + upper(call(x)) + "."
 	if x.State == rules.Ambiguous && x.NextStep == rules.Lookup {
 		next += fmt.Sprintf(" If only a proxy answers, an operator can record the outcome: millrace unknown resolve %s %d %d --force.", x.Type, x.Promotion, x.Target)
 	}
 	return next
 }
 
-func way(x ledger.Explanation, s Settings) string {
+// way says where a payout is. gone says that the instance with its lease does not run any more, if that is known.
+func way(x ledger.Explanation, s Settings, gone string) string {
 	switch {
+	case x.LeaseUntil.After(x.Now) && gone != "":
+		return fmt.Sprintf("%s; the lease ends %s and the feeder enqueues the payout %s later.", gone, when(x.LeaseUntil, x.Now), s.FeederGrace)
 	case x.LeaseUntil.After(x.Now):
 		return fmt.Sprintf("%s is calling the Money API since %s; its answer settles it. If %s has ended, the lease ends %s and the feeder enqueues the payout %s later.",
 			x.AttemptBy, stamp(x.AttemptStartedAt), x.AttemptBy, when(x.LeaseUntil, x.Now), s.FeederGrace)

@@ -85,7 +85,7 @@ func TestNextStepOfEachState(t *testing.T) {
 				tt.x.PromotionState = rules.GroupRunning
 			}
 			settings := Settings{FeederInterval: time.Second, FeederGrace: 30 * time.Second}
-			require.Contains(t, nextStep(tt.x, settings, tt.dead, tt.answer), tt.want)
+			require.Contains(t, nextStep(tt.x, settings, tt.dead, tt.answer, ""), tt.want)
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package campaign
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -26,6 +27,8 @@ type Client struct {
 	Throttled     bool   `json:"throttled,omitempty"`
 	Misconfigured bool   `json:"misconfigured,omitempty"`
 	Limit         int    `json:"limit"` // calls at once
+	// Since is when the process of the instance began to pay. Zero: not known.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // BreakerClosed is Client.Breaker of one that lets calls through.
@@ -66,28 +69,89 @@ type Rate struct {
 	NotTaking map[string]string `json:"not_taking"`
 	// Limit is the sum of the calls at once that the clients of the instances allow, for all promotions.
 	Limit int `json:"limit"`
+	// Seconds is the time that PerSecond looks back: less than a minute after a resume.
+	Seconds float64 `json:"seconds"`
+	// Started are the instances that were started within the last minute, which do not know what was before, with
+	// the seconds since.
+	Started map[string]float64 `json:"started_seconds_ago,omitempty"`
+
+	instances int     // that say something
+	stopped   float64 // the part of PerSecond of those that send no call now
 }
 
-// rateOf returns nil when no instance says anything.
-func rateOf(all []Instance) *Rate {
-	r := Rate{Answers: map[string]int64{}, NotTaking: map[string]string{}}
-	known := false
+// recentSeconds is the time that a rate looks back.
+const recentSeconds = 60
+
+// Stopped says why no instance sends a call now, or "" if one does.
+func (r *Rate) Stopped() string {
+	if r == nil || len(r.NotTaking) == 0 || len(r.NotTaking) < r.instances {
+		return ""
+	}
+	reasons := slices.Compact(slices.Sorted(maps.Values(r.NotTaking)))
+	if len(reasons) > 1 {
+		return "no instance sends calls"
+	}
+	return reasons[0]
+}
+
+// WindowText says what time the rate is of.
+func (r Rate) WindowText() string {
+	if resumed := int(r.Seconds); resumed < recentSeconds {
+		return fmt.Sprintf("in the %ds since it was resumed", resumed)
+	}
+	return r.MinuteText()
+}
+
+// MinuteText says what time the answers are of.
+func (r Rate) MinuteText() string {
+	if len(r.Started) == 0 {
+		return "in the last minute"
+	}
+	names := slices.SortedFunc(maps.Keys(r.Started), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.Started[b], r.Started[a]), cmp.Compare(a, b))
+	})
+	first := fmt.Sprintf("since the start of %s %ds ago", app.Printable(names[0]), int(r.Started[names[0]]))
+	if len(names) == r.instances {
+		return first
+	}
+	return fmt.Sprintf("in the last minute, without what was before the start of %s", app.Plural(int64(len(names)), "instance"))
+}
+
+// rateOf returns nil when no instance says anything. resumed is for how long the promotion has run since a resume, and 0
+// for one that was never paused: the pause does not count.
+func rateOf(all []Instance, resumed time.Duration, now time.Time) *Rate {
+	r := Rate{Answers: map[string]int64{}, NotTaking: map[string]string{}, Started: map[string]float64{}, Seconds: recentSeconds}
+	if resumed > 0 {
+		r.Seconds = min(r.Seconds, resumed.Seconds())
+	}
 	var took []int64
 	for _, i := range all {
 		if i.Note == nil {
 			continue
 		}
-		known = true
+		r.instances++
+		if ran := now.Sub(i.Note.Client.Since).Seconds(); ran < recentSeconds {
+			r.Started[i.Instance] = max(0, ran)
+		}
 		r.Limit += i.Note.Client.Limit
-		if why := i.Note.Client.why(); why != "" {
+		why := i.Note.Client.Why()
+		if why != "" {
 			r.NotTaking[i.Instance] = why
 		}
 		if i.Note.Recent == nil {
 			continue
 		}
 		r.Calling += i.Note.Recent.Calling
-		if i.Note.Recent.Seconds > 0 {
-			r.PerSecond += float64(i.Note.Recent.Settled) / max(1, i.Note.Recent.Seconds)
+		settled, seconds := i.Note.Recent.Settled, i.Note.Recent.Seconds
+		if r.Seconds < recentSeconds {
+			settled, seconds = i.Note.Recent.SettledWithin(resumed)
+		}
+		if seconds > 0 {
+			perSecond := float64(settled) / max(1, seconds)
+			r.PerSecond += perSecond
+			if why != "" {
+				r.stopped += perSecond
+			}
 		}
 		for class, n := range i.Note.Recent.Answers {
 			r.Answers[class] += n
@@ -99,15 +163,15 @@ func rateOf(all []Instance) *Rate {
 			took[step] += n
 		}
 	}
-	if !known {
+	if r.instances == 0 {
 		return nil
 	}
 	r.P50, r.P99 = quantile(took, 0.5).Seconds(), quantile(took, 0.99).Seconds()
 	return &r
 }
 
-// why says why a client sends no call, or "".
-func (c Client) why() string {
+// Why says why a client sends no call, or "".
+func (c Client) Why() string {
 	switch {
 	case c.Misconfigured:
 		return "the Money API refuses our credential, permission or address"

@@ -155,10 +155,10 @@ func (e Env) record(ctx context.Context, in operate.Input, f resolution) (operat
 	return operate.Answer{Value: now, Lines: append(lines, "Next: "+now.Next)}, failed
 }
 
-// linesOf returns the evidence as `campaign explain` writes it.
+// linesOf returns the evidence as `campaign explain` writes it, without the next step, which the outcome changes.
 func linesOf(known Explained) []string {
 	var text bytes.Buffer
-	_ = known.Write(&text) // a buffer takes it
+	_ = known.writeHistory(&text) // a buffer takes it
 	return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 }
 

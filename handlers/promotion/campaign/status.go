@@ -40,6 +40,10 @@ type Status struct {
 	// Instances are the instances that read the promotion's stream, and may be empty. Null: not known,
 	// because Redis did not answer, or this version does not have the type.
 	Instances []Instance `json:"instances"`
+	// Others are the instances that run and do not read its stream now. Rate has what they do, too. Null: as Instances.
+	Others []Instance `json:"others"`
+	// Gone are the instances that hold leases and do not run any more, with the number of their leases. Null: not known.
+	Gone map[string]int64 `json:"gone"`
 	// NotKnown says which parts are missing, and why.
 	NotKnown []string `json:"not_known,omitempty"`
 	// DelayingGroups are foreign consumer groups that delay the trimming and the deletion of the
@@ -127,7 +131,9 @@ func (e Env) statusOf(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 	} else {
 		s.DeadWaiting = new(int64)
 	}
-	e.readInstances(ctx, &s, id)
+	if err := e.readInstances(ctx, l, &s, id); err != nil {
+		return Status{}, err
+	}
 	s.ExpectedEnd = ExpectedEnd(time.Now(), s.Counts.State, s.Pending, s.Rate)
 	return s, nil
 }
@@ -144,9 +150,9 @@ func (s *Status) miss(what string, err error) {
 // noRedis is what the text says of the instances without Redis.
 const noRedis = "instances: redis does not answer"
 
-// Rate returns what all instances did for a promotion within the last minute, and nil when they don't say. The error says that
-// Redis does not answer.
-func (e Env) Rate(ctx context.Context, id payouts.Promotion) (*Rate, error) {
+// Rate returns what all instances did for a promotion within the last minute, or since it was resumed, and nil when they don't
+// say. running are the instances that run. The error says that Redis does not answer.
+func (e Env) Rate(ctx context.Context, id payouts.Promotion, resumed time.Duration, running map[string]Running) (*Rate, error) {
 	of := e.Resources.Streams(id.Type)
 	if of == nil {
 		return nil, nil //nolint:nilnil // not known, and nothing is wrong
@@ -155,38 +161,56 @@ func (e Env) Rate(ctx context.Context, id payouts.Promotion) (*Rate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", noRedis, err)
 	}
-	return rateOf(instancesOf(all)), nil
+	return rateOf(allInstances(instancesOf(all), running, id), resumed, time.Now()), nil
 }
 
-func (e Env) readInstances(ctx context.Context, s *Status, id payouts.Promotion) {
+func (e Env) readInstances(ctx context.Context, l *ledger.Ledger, s *Status, id payouts.Promotion) error {
 	of := e.Resources.Streams(id.Type)
 	if of == nil {
 		s.NotKnown = append(s.NotKnown, fmt.Sprintf("instances: this version does not have the type %s", id.Type))
-		return
+		return nil
 	}
 	if err := e.Resources.Redis(); err != nil {
 		s.miss(noRedis, err)
-		return
+		return nil
 	}
 	all, st, err := of.Look(ctx, id.StreamID())
+	var running map[string]Running
+	if err == nil {
+		running, err = e.Resources.Running(ctx)
+	}
 	if err != nil {
 		s.miss(noRedis, err)
-		return
+		return nil
 	}
 	s.Instances = instancesOf(all)
-	s.Rate = rateOf(s.Instances)
+	both := allInstances(s.Instances, running, id)
+	s.Others = both[len(s.Instances):]
+	s.Rate = rateOf(both, resumedFor(s.Counts), time.Now())
 	s.DelayingGroups = st.Delaying
 	if st.Foreign {
 		s.ForeignOwner = st.Owner
 	}
+	leases := map[string]int64{}
+	if s.InFlight > 0 {
+		if leases, err = l.Leases(ctx, id); err != nil {
+			return err
+		}
+	}
+	for _, reader := range s.Instances {
+		delete(leases, reader.Instance)
+	}
+	s.Gone = gone(leases, running)
+	return nil
 }
 
-// ExpectedEnd returns when all pending payouts are settled at a rate. It is zero when it is not known, such as without a rate.
+// ExpectedEnd returns when all pending payouts are settled at the rate of the instances that send calls now. It is zero when
+// it is not known, such as without a rate.
 func ExpectedEnd(now time.Time, state rules.GroupState, pending int64, r *Rate) time.Time {
-	if r == nil || r.PerSecond <= 0 || pending == 0 || state == rules.GroupPaused {
+	if r == nil || r.PerSecond <= r.stopped || r.Stopped() != "" || pending == 0 || state == rules.GroupPaused {
 		return time.Time{}
 	}
-	left := float64(pending) / r.PerSecond
+	left := float64(pending) / (r.PerSecond - r.stopped)
 	if left > (10 * 365 * 24 * time.Hour).Seconds() {
 		return time.Time{}
 	}
@@ -198,6 +222,9 @@ func (s Status) StateText() string {
 	state := promotionState(s.State, s.Finished)
 	if s.Counts.WaitsForPlace > 0 {
 		state += ", waits for a place"
+	}
+	if why := s.Rate.Stopped(); why != "" && s.Pending > 0 && s.State != rules.GroupPaused {
+		state += ", " + why
 	}
 	return state
 }
@@ -217,6 +244,8 @@ func (s Status) EndText(now time.Time) string {
 		return "-"
 	case s.State == rules.GroupPaused:
 		return "paused"
+	case s.ExpectedEnd.IsZero() && s.Rate.Stopped() != "":
+		return "not known: " + s.Rate.Stopped()
 	case s.ExpectedEnd.IsZero():
 		return "not known"
 	}
@@ -270,7 +299,7 @@ func (all Statuses) writeNothingUnfinished(out io.Writer) error {
 	}
 	fmt.Fprintln(out, "No promotion is unfinished or paused.")
 	if unknown > 0 {
-		fmt.Fprintf(out, "UNKNOWN payouts, perhaps charged: %s (millrace unknown list)\n", app.Thousands(unknown))
+		fmt.Fprintf(out, "UNKNOWN payouts, an operator decides: %s (millrace unknown list)\n", app.Thousands(unknown))
 	}
 	if failed > 0 {
 		fmt.Fprintf(out, "FAILED payouts, not charged and not retried: %s (millrace deadletter list)\n", app.Thousands(failed))
@@ -283,8 +312,20 @@ func (s Status) PendingText() string {
 	if s.Pending == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s in the stream, %s in the retry topic or with a worker, %s for the feeder to enqueue",
-		app.Thousands(s.InStream), app.Thousands(s.InRetry), app.Thousands(s.InNoQueue))
+	return fmt.Sprintf("%s in the stream, %s in the retry topic, %s with a worker, %s for the feeder to enqueue",
+		app.Thousands(s.InStream), app.Thousands(s.InRetry-s.WithWorker), app.Thousands(s.WithWorker), app.Thousands(s.InNoQueue))
+}
+
+// PerhapsText says how many payouts may have been charged, and who finds out.
+func (s Status) PerhapsText() string {
+	text := app.Thousands(s.PerhapsCharged)
+	if s.Calling > 0 {
+		text += fmt.Sprintf(", of them %s by a call that runs now", app.Thousands(s.Calling))
+	}
+	if s.PerhapsCharged > s.Calling {
+		text += "; the service finds out by itself"
+	}
+	return text
 }
 
 // DeadText separates the dead letters that were written from those that wait for a person.
@@ -324,18 +365,19 @@ func (s Status) Write(out io.Writer) error {
 	row("pending", "%s", app.Thousands(s.Pending))
 	if where := s.PendingText(); where != "" {
 		row("  of them", "%s", where)
-		row("  leased", "%s by workers, which call the Money API or wait for a call slot", app.Thousands(s.InFlight))
+		row("  leased", "%s", app.Printable(s.LeasedText()))
+		row("  perhaps charged", "%s", s.PerhapsText())
 	}
 	row("dead letters", "%s", s.DeadText())
 	if s.Rate != nil {
-		row("rate", "%s payouts a second in the last minute", s.Rate.PerSecondText())
+		row("rate", "%s payouts a second %s", s.Rate.PerSecondText(), s.Rate.WindowText())
 		row("expected end", "%s", s.EndText(now))
-		row("answers", "%s, in the last minute", s.Rate.AnswersText())
+		row("answers", "%s, %s", s.Rate.AnswersText(), s.Rate.MinuteText())
 		row("latency", "%s", s.Rate.LatencyText())
 		row("breaker", "%s", app.Printable(s.Rate.BreakerText()))
 		row("calls now", "%d; the clients of these instances make at most %d at once, for all promotions", s.Rate.Calling, s.Rate.Limit)
 	} else {
-		row("rate", "not known: no instance reports one")
+		row("rate", "not known: no instance that pays runs")
 	}
 	if s.Counts.OldestUnpaid > 0 {
 		row("oldest unpaid", "%s", age(s.Counts.OldestUnpaid))
@@ -360,7 +402,10 @@ func (s Status) Write(out io.Writer) error {
 		return w.Flush()
 	}
 	if len(s.Instances) == 0 {
-		fmt.Fprintln(w, "  no instance reads its stream")
+		fmt.Fprintln(w, "  no instance reads its stream now, because nothing is in it or none runs")
+		for _, x := range s.Others {
+			fmt.Fprintf(w, "  %s\truns, breaker %s, calls now %s, calls at most %d for all promotions\n", app.Printable(x.Instance), x.Note.Client.Breaker, x.CallsText(), x.Note.Client.Limit)
+		}
 		return w.Flush()
 	}
 	fmt.Fprintf(w, "  stream\t%s, group %s\n", s.Instances[0].Stream, s.Instances[0].Group)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -77,7 +79,7 @@ func TestStatusSaysHowFastAndWhyNot(t *testing.T) {
 		{Instance: "older", Slots: 4, InFlight: 5}, {Instance: "odd", Note: json.RawMessage(`[]`)},
 	})}
 	s.Pending, s.InStream, s.InRetry, s.InNoQueue, s.InFlight, s.Accepted = 1500, 1000, 300, 200, 12, 3000
-	s.Rate = rateOf(s.Instances)
+	s.Rate = rateOf(s.Instances, 0, time.Now())
 	require.InDelta(t, 15, s.Rate.PerSecond, 0.01, "600 in a minute and 150 in half of one")
 	require.Equal(t, 5, s.Rate.Calling)
 	require.Equal(t, 96, s.Rate.Limit)
@@ -87,7 +89,7 @@ func TestStatusSaysHowFastAndWhyNot(t *testing.T) {
 
 	now := time.Now()
 	s.ExpectedEnd = ExpectedEnd(now, rules.GroupRunning, s.Pending, s.Rate)
-	require.WithinDuration(t, now.Add(100*time.Second), s.ExpectedEnd, 2*time.Second)
+	require.WithinDuration(t, now.Add(150*time.Second), s.ExpectedEnd, 2*time.Second, "b calls nothing now, so its five a second do not count")
 	require.Zero(t, ExpectedEnd(now, rules.GroupPaused, s.Pending, s.Rate))
 	require.Zero(t, ExpectedEnd(now, rules.GroupRunning, s.Pending, nil))
 	require.Zero(t, ExpectedEnd(now, rules.GroupRunning, s.Pending, &Rate{}))
@@ -95,10 +97,10 @@ func TestStatusSaysHowFastAndWhyNot(t *testing.T) {
 
 	text := textOf(t, s)
 	for _, want := range []string{
-		"  pending       1,500\n", "1,000 in the stream, 300 in the retry topic or with a worker, 200 for the feeder to enqueue",
-		"  leased      12 by workers, which call the Money API or wait for a call slot",
-		"rate          15 payouts a second in the last minute", "expected end  in 1m", "answers       740 paid, 20 ambiguous, in the last minute",
-		"half of the calls took at most 2ms, 99 % at most 2ms", "breaker       b: breaker open", "calls now     5; the clients of these instances make at most 96 at once",
+		"  pending            1,500\n", "1,000 in the stream, 300 in the retry topic, 0 with a worker, 200 for the feeder to enqueue",
+		"    leased           12 by workers, which call the Money API or wait for a call slot",
+		"rate               15 payouts a second in the last minute", "expected end       in 2m", "answers            740 paid, 20 ambiguous, in the last minute",
+		"half of the calls took at most 2ms, 99 % at most 2ms", "breaker            b: breaker open", "calls now          5; the clients of these instances make at most 96 at once",
 		"  INSTANCE  CALLS NOW  CALLS AT MOST  ENTRIES HELD",
 	} {
 		require.Contains(t, text, want)
@@ -107,7 +109,7 @@ func TestStatusSaysHowFastAndWhyNot(t *testing.T) {
 		require.Regexp(t, row, text)
 	}
 	require.NotContains(t, text, "IN FLIGHT")
-	require.Nil(t, rateOf([]Instance{{}}), "no instance says anything")
+	require.Nil(t, rateOf([]Instance{{}}, 0, time.Now()), "no instance says anything")
 }
 
 // What holds calls back is named in words.
@@ -119,6 +121,85 @@ func TestWhyAClientSendsNothing(t *testing.T) {
 		"the Money API asked all calls to wait": {Breaker: "closed", Throttled: true},
 		"the Money API refuses our credential, permission or address": {Breaker: "open", Misconfigured: true},
 	} {
-		require.Equal(t, want, c.why())
+		require.Equal(t, want, c.Why())
 	}
+}
+
+// While no client sends calls, nothing ends, and the state says why.
+func TestNoEndWhileNoInstanceCalls(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	recent := &payout.RecentStatus{Seconds: 60, Settled: 60}
+	stopped := []Instance{{InstanceStatus: streams.InstanceStatus{Instance: "a"}, Note: &Note{Client: Client{Breaker: "open"}, Recent: recent}}}
+	s := Status{Rate: rateOf(stopped, 0, now)}
+	s.State, s.Pending = rules.GroupRunning, 600
+	s.ExpectedEnd = ExpectedEnd(now, s.State, s.Pending, s.Rate)
+	require.Zero(t, s.ExpectedEnd)
+	require.Equal(t, "not known: breaker open", s.EndText(now))
+	require.Equal(t, "RUNNING, breaker open", s.StateText())
+
+	both := append(stopped, Instance{InstanceStatus: streams.InstanceStatus{Instance: "b"}, Note: &Note{Client: Client{Breaker: "closed"}, Recent: recent}})
+	s.Rate = rateOf(both, 0, now)
+	require.Equal(t, "RUNNING", s.StateText(), "one of them calls")
+	require.WithinDuration(t, now.Add(10*time.Minute), ExpectedEnd(now, s.State, s.Pending, s.Rate), 2*time.Second)
+}
+
+// A process that has just started doesn't know a minute, and a pause doesn't count into the rate.
+func TestARateSaysWhatTimeItIsOf(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	instance := func(name string, since time.Duration, recent *payout.RecentStatus) Instance {
+		return Instance{InstanceStatus: streams.InstanceStatus{Instance: name}, Note: &Note{Client: Client{Breaker: "closed", Since: now.Add(-since)}, Recent: recent}}
+	}
+	young := instance("young", 5*time.Second, nil)
+	text := textOf(t, Status{Rate: rateOf([]Instance{young}, 0, now)})
+	require.Contains(t, text, "0 payouts a second since the start of young 5s ago")
+	require.Contains(t, text, "none, since the start of young 5s ago")
+	old := instance("old", time.Hour, &payout.RecentStatus{Seconds: 60, Settled: 640, StepSeconds: 2, Steps: []int64{10, 100, 100, 0, 430}})
+	require.Equal(t, "in the last minute, without what was before the start of 1 instance", rateOf([]Instance{young, old}, 0, now).WindowText())
+
+	resumed := rateOf([]Instance{old}, 13*time.Second, now)
+	require.InDelta(t, 210/12., resumed.PerSecond, 0.01, "what was paid before the pause, and the pause, do not count")
+	require.Equal(t, "in the 13s since it was resumed", resumed.WindowText())
+	require.Equal(t, "in the last minute", resumed.MinuteText())
+	require.Zero(t, rateOf([]Instance{old}, time.Second, now).PerSecond, "no step has ended since")
+	require.InDelta(t, 640/60., rateOf([]Instance{old}, time.Hour, now).PerSecond, 0.01)
+}
+
+// The client of an instance that runs is known also while nobody reads the stream, and an instance with a lease that is
+// not among those that run is named.
+func TestStatusOfInstancesThatDoNotRead(t *testing.T) {
+	t.Parallel()
+	id := payouts.Promotion{Type: "POINT", ID: 77}
+	running := map[string]Running{
+		"a": {Client: Client{Breaker: "closed", Limit: 8}},
+		"b": {Client: Client{Breaker: "open", Limit: 16}, Recent: map[string]payout.RecentStatus{"POINT:77": {Seconds: 60, Calling: 2, Answers: map[string]int64{"ambiguous": 9}}}},
+	}
+	all := allInstances(nil, running, id)
+	s := Status{Type: id.Type, Promotion: id.ID, Instances: []Instance{}, Others: all, Rate: rateOf(all, 0, time.Now()), Gone: gone(map[string]int64{"dead": 2, "b": 1}, running)}
+	s.Pending, s.InFlight, s.InRetry, s.WithWorker, s.PerhapsCharged, s.Calling = 10, 3, 10, 3, 5, 3
+	text := textOf(t, s)
+	for _, want := range []string{
+		"9 ambiguous, in the last minute", "b: breaker open", "at most 24 at once",
+		"7 in the retry topic, 3 with a worker", "of them 2 by dead, no longer running", "5, of them 3 by a call that runs now; the service finds out by itself",
+		"no instance reads its stream now", "runs, breaker open, calls now 2, calls at most 16 for all promotions", "runs, breaker closed, calls now 0, calls at most 8",
+	} {
+		require.Contains(t, text, want)
+	}
+	reader := Instance{InstanceStatus: streams.InstanceStatus{Instance: "a"}, Note: &Note{Client: Client{Breaker: "half-open"}}}
+	require.Equal(t, []string{"a", "b"}, []string{allInstances([]Instance{reader}, running, id)[0].Instance, allInstances([]Instance{reader}, running, id)[1].Instance})
+	require.Len(t, allInstances([]Instance{reader}, running, id), 2)
+}
+
+// A lease of an instance that has ended is not a call.
+func TestTheInstanceWithTheLeaseHasEnded(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	x := ledger.Explanation{Now: now, PromotionState: rules.GroupRunning}
+	x.State, x.AttemptBy, x.AttemptStartedAt, x.LeaseUntil = rules.Sending, "b", now.Add(-8*time.Second), now.Add(8*time.Second)
+	settings := Settings{FeederGrace: 30 * time.Second}
+	said := func(running map[string]Running) string { return nextStep(x, settings, nil, nil, goneText(running, x)) }
+	require.Contains(t, said(map[string]Running{"a": {}}), "b had begun to call at 2026-03-01T11:59:52.000Z and is no longer running; the lease ends in 8s")
+	require.Contains(t, said(map[string]Running{"b": {Client: Client{Since: now.Add(-2 * time.Second)}}}), "b had begun to call at 2026-03-01T11:59:52.000Z and was started again 2026-03-01T11:59:58.000Z; the lease ends")
+	require.Contains(t, said(map[string]Running{"b": {Client: Client{Since: now.Add(-time.Hour)}}}), "b is calling the Money API")
 }

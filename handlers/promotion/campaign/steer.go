@@ -22,11 +22,11 @@ const (
 // Actions are what an operator can change about promotions and payouts: commands, and forms in the console.
 func (e Env) Actions() []operate.Action {
 	return []operate.Action{
-		e.steering("pause", "Stop paying a promotion; nothing is lost, and resume continues", `campaign pause POINT 12345 --why "ticket 4711"`,
+		e.steering("pause", "although the promotion has none so far, or everything that was announced is paid", "Stop paying a promotion; nothing is lost, and resume continues", `campaign pause POINT 12345 --why "ticket 4711"`,
 			operate.Safe, changed("pause", (*ledger.Ledger).Pause)),
-		e.steering("resume", "Continue to pay a paused promotion", `campaign resume POINT 12345 --why "ticket 4711"`,
+		e.steering("resume", "although the promotion has none so far", "Continue to pay a paused promotion", `campaign resume POINT 12345 --why "ticket 4711"`,
 			operate.Safe, changed("resume", (*ledger.Ledger).Resume)),
-		e.steering("cancel", "Cancel all payouts that were not sent yet; irreversible", `campaign cancel POINT 12345 --why "wrong amounts, ticket 4711"`,
+		e.steering("cancel", "although the promotion has none so far, or everything that was announced is paid", "Cancel all payouts that were not sent yet; irreversible", `campaign cancel POINT 12345 --why "wrong amounts, ticket 4711"`,
 			operate.Irreversible, cancel),
 		e.rebuild(),
 		e.resolve(),
@@ -64,26 +64,25 @@ func cancel(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, by ledg
 type steer func(context.Context, *ledger.Ledger, payouts.Promotion, ledger.Steering) (operate.Answer, error)
 
 // steering returns an action on a promotion with an audit.
-func (e Env) steering(verb, short, example string, danger operate.Danger, do steer) operate.Action {
+func (e Env) steering(verb, although, short, example string, danger operate.Danger, do steer) operate.Action {
 	const future = "future"
 	a := e.onPromotion(verb, short, example, danger)
 	a.Fields = append(a.Fields, operate.Field{
 		Name: future, Type: operate.Switch,
-		Help: "apply it to records that are still to come, although the promotion has none so far or is paid completely",
+		Help: "apply it to records that are still to come, " + although,
 	})
 	a.Preview = func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
-		return e.previewPromotion(ctx, in, in.Switch(future))
+		return e.withPromotion(in, func(l *ledger.Ledger, id payouts.Promotion) (operate.Answer, error) {
+			if _, err := do(ctx, l, id, ledger.Steering{Who: "you", Why: "a preview", Future: in.Switch(future), Try: true}); err != nil {
+				return operate.Answer{}, refused(ctx, l, id, verb, err)
+			}
+			return previewPromotion(ctx, l, id, in.Switch(future))
+		})
 	}
 	a.Do = func(ctx context.Context, _ *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
 		return e.withPromotion(in, func(l *ledger.Ledger, id payouts.Promotion) (operate.Answer, error) {
 			answer, err := do(ctx, l, id, ledger.Steering{Who: use.Who, Why: use.Why, Future: in.Switch(future)})
-			if errors.Is(err, ledger.ErrNotFound) {
-				err = fmt.Errorf("%w (--future applies it before the first record)", err)
-			}
-			if errors.Is(err, ledger.ErrFinished) {
-				err = notCancelled(ctx, l, id, err)
-			}
-			return answer, err
+			return answer, refused(ctx, l, id, verb, err)
 		})
 	}
 	return a
@@ -131,31 +130,35 @@ func (e Env) withPromotion(in operate.Input, do func(*ledger.Ledger, payouts.Pro
 }
 
 // previewPromotion says what state a promotion is in, and what an action would find.
-func (e Env) previewPromotion(ctx context.Context, in operate.Input, future bool) (operate.Answer, error) {
-	return e.withPromotion(in, func(l *ledger.Ledger, id payouts.Promotion) (operate.Answer, error) {
-		c, err := l.Status(ctx, id)
-		if errors.Is(err, ledger.ErrNotFound) && future {
-			text := id.String() + " has no record so far. Nothing was changed."
-			return operate.Answer{Value: map[string]any{"type": id.Type, "promotion": id.ID}, Lines: []string{text}}, nil
-		} else if err != nil {
-			return operate.Answer{}, err
-		}
-		text := fmt.Sprintf("%s is %s: %s accepted, of them %s pending, and %s of those leased by a worker. Nothing was changed.",
-			id, promotionState(c.State, c.Finished()), app.Plural(c.Accepted, "payout"), app.Thousands(c.Pending), app.Thousands(c.InFlight))
-		return operate.Answer{Value: map[string]any{
-			"type": id.Type, "promotion": id.ID, "state": c.State, "accepted": c.Accepted, "pending": c.Pending, "in_flight": c.InFlight,
-		}, Lines: []string{text}}, nil
-	})
+func previewPromotion(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, future bool) (operate.Answer, error) {
+	c, err := l.Status(ctx, id)
+	if errors.Is(err, ledger.ErrNotFound) && future {
+		text := id.String() + " has no record so far. Nothing was changed."
+		return operate.Answer{Value: map[string]any{"type": id.Type, "promotion": id.ID}, Lines: []string{text}}, nil
+	} else if err != nil {
+		return operate.Answer{}, err
+	}
+	text := fmt.Sprintf("%s is %s: %s accepted, of them %s pending, and %s of those leased by a worker. Nothing was changed.",
+		id, promotionState(c.State, c.Finished()), app.Plural(c.Accepted, "payout"), app.Thousands(c.Pending), app.Thousands(c.InFlight))
+	return operate.Answer{Value: map[string]any{
+		"type": id.Type, "promotion": id.ID, "state": c.State, "accepted": c.Accepted, "pending": c.Pending, "in_flight": c.InFlight,
+	}, Lines: []string{text}}, nil
 }
 
-// notCancelled says in which state a promotion stays that has nothing to cancel: it may be paused.
-func notCancelled(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, err error) error {
-	const future = "--future cancels records that are still to come"
-	s, failed := l.Status(ctx, id)
-	if failed != nil {
-		return fmt.Errorf("%w; its state is unchanged (%s)", err, future)
+// refused adds to an error of an action what an operator can do about it, and in which state a promotion stays that has
+// nothing left: it may be paused.
+func refused(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, verb string, err error) error {
+	switch {
+	case errors.Is(err, ledger.ErrNotFound):
+		return fmt.Errorf("%w (--future applies it before the first record)", err)
+	case !errors.Is(err, ledger.ErrFinished):
+		return err
 	}
-	return fmt.Errorf("%w; it stays %s (%s)", err, promotionState(s.State, s.Finished()), future)
+	stays := "its state is unchanged"
+	if s, failed := l.Status(ctx, id); failed == nil {
+		stays = "it stays " + promotionState(s.State, s.Finished())
+	}
+	return fmt.Errorf("%w, so there is nothing to %s; %s (--future applies it to records that are still to come)", err, verb, stays)
 }
 
 func (e Env) rebuild() operate.Action {
@@ -166,11 +169,16 @@ Enqueue all payouts again whose queue location is the promotion's stream.
 The feeder detects a lost stream by itself. This command is for a stream that was damaged in another way. It is safe at any
 time: the stream may contain an entry twice, and the ledger ignores the second one.`)
 	a.Preview = func(ctx context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
-		return e.previewPromotion(ctx, in, false)
+		return e.withPromotion(in, func(l *ledger.Ledger, id payouts.Promotion) (operate.Answer, error) {
+			if _, err := l.Rebuild(ctx, id, ledger.Steering{Who: "you", Why: "a preview", Try: true}); err != nil {
+				return operate.Answer{}, err
+			}
+			return previewPromotion(ctx, l, id, false)
+		})
 	}
 	a.Do = func(ctx context.Context, _ *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
 		return e.withPromotion(in, func(l *ledger.Ledger, id payouts.Promotion) (operate.Answer, error) {
-			n, err := l.Rebuild(ctx, id, use.Who, use.Why)
+			n, err := l.Rebuild(ctx, id, ledger.Steering{Who: use.Who, Why: use.Why})
 			if err != nil {
 				return operate.Answer{}, err
 			}

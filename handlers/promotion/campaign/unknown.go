@@ -36,6 +36,8 @@ type UnknownFilter struct {
 	Promotion int64
 	OlderThan time.Duration
 	Limit     int // required
+	// Decided leaves out those that the service still looks up.
+	Decided bool
 }
 
 func (f UnknownFilter) takes(r payouts.Row, since time.Duration) bool {
@@ -50,6 +52,16 @@ type UnknownPayouts struct {
 }
 
 var errLimit = errors.New("limit reached")
+
+// PerhapsCharged returns the unsettled payouts of a promotion that may have been charged, at most limit of them: the service
+// finds out by itself what became of them.
+func (e Env) PerhapsCharged(ctx context.Context, id payouts.Promotion, limit int) ([]payouts.Row, error) {
+	l, err := e.ledger()
+	if err != nil {
+		return nil, err
+	}
+	return l.PerhapsCharged(ctx, id, limit)
+}
 
 // Unknown returns the payouts that may have been charged: UNKNOWN ones, and AMBIGUOUS ones that can only be looked up.
 func (e Env) Unknown(ctx context.Context, f UnknownFilter) (UnknownPayouts, error) {
@@ -72,7 +84,7 @@ func (e Env) Unknown(ctx context.Context, f UnknownFilter) (UnknownPayouts, erro
 		return nil
 	}
 	err = l.EachUnknown(ctx, func(r payouts.Row, since time.Duration) error { return add(r, r.SettledAt, since) })
-	if err == nil {
+	if err == nil && !f.Decided {
 		err = l.EachLookupOnly(ctx, func(r payouts.Row, since time.Duration) error { return add(r, r.FirstSentAt, since) })
 	}
 	if errors.Is(err, errLimit) {
@@ -84,9 +96,9 @@ func (e Env) Unknown(ctx context.Context, f UnknownFilter) (UnknownPayouts, erro
 // Write writes the table.
 func (list UnknownPayouts) Write(out io.Writer) error {
 	if len(list.Unknown) == 0 {
-		none := "No payout is UNKNOWN."
+		none := "No payout is UNKNOWN, and none is AMBIGUOUS that can only be looked up."
 		if list.others {
-			none = "No UNKNOWN payout matches."
+			none = "No such payout matches."
 		}
 		fmt.Fprintln(out, none)
 		return nil

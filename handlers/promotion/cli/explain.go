@@ -21,7 +21,7 @@ func (c commands) explain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.with(cmd, campaign.Services{Ledger: true, MoneyAPI: required(queryAPI)}, func(ctx context.Context) error {
+			return c.with(cmd, campaign.Services{Ledger: true, Streams: true, MoneyAPI: required(queryAPI)}, func(ctx context.Context) error {
 				e, err := c.Explain(ctx, k, queryAPI)
 				if err != nil {
 					return err

@@ -29,8 +29,8 @@ var (
 	ErrCancelled = errors.New("promotion is cancelled")
 
 	// ErrFinished means that every payout that the started event of the promotion announced is paid or
-	// cancelled, so there is nothing to cancel.
-	ErrFinished = errors.New("every payout is paid or cancelled, so there is nothing to cancel")
+	// cancelled, so there is nothing to pause or cancel.
+	ErrFinished = errors.New("every announced payout is paid or cancelled")
 
 	// ErrRefused means that the state of the payout does not allow an operator's action. The text
 	// has the reason.

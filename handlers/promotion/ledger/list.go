@@ -15,8 +15,9 @@ import (
 // ListedPromotion is one promotion with the numbers of its payouts.
 type ListedPromotion struct {
 	payouts.Promotion
-	State     rules.GroupState
-	CreatedAt time.Time // zero: announced, and no record accepted yet
+	State      rules.GroupState
+	CreatedAt  time.Time     // zero: announced, and no record accepted yet
+	ChangedFor time.Duration // since an operator changed the state; 0: nobody has
 	PayoutCounts
 }
 
@@ -33,6 +34,7 @@ const sqlOfListed = ` WHERE type = k.type AND promotion_id = k.promotion_id`
 const sqlList = `SELECT k.type, k.promotion_id,
 	coalesce((SELECT state FROM promotions` + sqlOfListed + `), 'RUNNING'),
 	(SELECT created_at FROM promotions` + sqlOfListed + `),
+	(SELECT CASE WHEN changed_at > created_at THEN changed_at END FROM promotions` + sqlOfListed + `),
 	(SELECT CAST(coalesce(sum(paid), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
 	(SELECT CAST(coalesce(sum(failed), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
 	(SELECT CAST(coalesce(sum(unknown), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
@@ -54,7 +56,7 @@ SELECT type FROM known WHERE type IS NOT NULL UNION SELECT type FROM streamed WH
 // the number of promotions.
 func (l *Ledger) List(ctx context.Context, t payouts.Type, limit int) ([]ListedPromotion, error) {
 	var all []ListedPromotion
-	err := l.read(ctx, "list promotions", func(q querier, _ time.Time) error {
+	err := l.read(ctx, "list promotions", func(q querier, now time.Time) error {
 		types := []string{string(t)}
 		if t == "" {
 			types = nil
@@ -68,7 +70,11 @@ func (l *Ledger) List(ctx context.Context, t payouts.Type, limit int) ([]ListedP
 		for _, t := range types {
 			if err := q.query(ctx, func(r scanner) error {
 				var p ListedPromotion
-				err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*portable.Time)(&p.CreatedAt), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
+				var changed time.Time
+				err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*portable.Time)(&p.CreatedAt), (*portable.Time)(&changed), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
+				if !changed.IsZero() {
+					p.ChangedFor = now.Sub(changed)
+				}
 				p.sum()
 				all = append(all, p)
 				return err

@@ -59,6 +59,20 @@ func (l *Ledger) eachUnknown(ctx context.Context, keys []payouts.Key, fn func(pa
 	return nil
 }
 
+//nolint:gochecknoglobals // constant, but not for the compiler
+var sqlPerhapsCharged = sqlPayouts + ` WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL
+AND (maybe_charged OR state = 'SENDING' AND NOT asking) ORDER BY first_sent_at, id LIMIT $3`
+
+// PerhapsCharged returns the payouts of a promotion that Counts.PerhapsCharged counts, oldest request first and at most
+// limit of them. Its cost depends on the number of unsettled payouts.
+func (l *Ledger) PerhapsCharged(ctx context.Context, p payouts.Promotion, limit int) ([]payouts.Row, error) {
+	return selectAll(ctx, l, "payouts that are perhaps charged", func(r scanner, row *payouts.Row, _ time.Time) error {
+		e, err := scanPayout(r)
+		*row = e.Row
+		return err
+	}, sqlPerhapsCharged, string(p.Type), p.ID, limit)
+}
+
 // maxAmbiguous is the number of payouts that EachLookupOnly reads.
 const maxAmbiguous = 1000
 

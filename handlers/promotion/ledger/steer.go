@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,9 +21,11 @@ func promotionState(ctx context.Context, q querier, p payouts.Promotion) (st rul
 type Steering struct {
 	Who string // required
 	Why string // required by Cancel, and with Future
-	// Future: the promotion may have neither a record nor a started event yet. Its records will
-	// find it in that state.
+	// Future: the promotion may have neither a record nor a started event yet, or be paid completely.
+	// Its records will find it in that state.
 	Future bool
+	// Try: nothing is changed, and the error is that of the change.
+	Try bool
 }
 
 func (s *Steering) check(p payouts.Promotion, to rules.GroupState) error {
@@ -37,12 +40,13 @@ func (s *Steering) check(p payouts.Promotion, to rules.GroupState) error {
 }
 
 // setPromotionState changes the state and writes the audit in one transaction. CANCELLED is final.
-// A promotion with neither a record nor a started event returns ErrNotFound, unless by.Future.
+// A promotion with neither a record nor a started event returns ErrNotFound, and one that has nothing
+// left to pause or cancel ErrFinished, unless by.Future.
 func (l *Ledger) setPromotionState(ctx context.Context, what string, p payouts.Promotion, to rules.GroupState, by Steering) error {
 	if err := by.check(p, to); err != nil {
 		return err
 	}
-	return l.update(ctx, what, &p, func(q querier, now time.Time) error {
+	return l.tried(by.Try, l.update(ctx, what, &p, func(q querier, now time.Time) error {
 		from, known, err := promotionState(ctx, q, p)
 		switch {
 		case err != nil:
@@ -55,7 +59,7 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p payouts.P
 		case from == rules.GroupCancelled && to != rules.GroupCancelled:
 			return ErrCancelled
 		case from != to:
-			if to == rules.GroupCancelled && !by.Future {
+			if to != rules.GroupRunning && !by.Future {
 				if err := notFinished(ctx, q, p); err != nil {
 					return err
 				}
@@ -65,14 +69,25 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p payouts.P
 				return err
 			}
 		}
+		if by.Try {
+			return errRollback
+		}
 		return writeAudit(ctx, q, now, payouts.Key{Type: p.Type, Promotion: p.ID}, Audit{Who: by.Who, Why: by.Why, Action: what,
 			Detail: fmt.Sprintf("%s to %s", from, to)})
-	})
+	}))
+}
+
+// tried returns the error of a change. One that was only tried was rolled back, which is no error.
+func (*Ledger) tried(try bool, err error) error {
+	if try && errors.Is(err, errRollback) {
+		return nil
+	}
+	return err
 }
 
 // notFinished returns ErrFinished if as many payouts as the started event announced are paid or
 // cancelled, and no other. Without that event more records may come, and a failed or unknown payout can
-// be replayed, so there a cancellation has an effect. The caller holds the promotion's lock.
+// be replayed, so there a pause or a cancellation has an effect. The caller holds the promotion's lock.
 func notFinished(ctx context.Context, q querier, p payouts.Promotion) error {
 	finished := false
 	err := q.query(ctx, func(r scanner) error { return r.Scan(&finished) },
@@ -101,12 +116,14 @@ func (l *Ledger) createPromotion(ctx context.Context, q querier, p payouts.Promo
 }
 
 // Pause stops the promotion: after its return no call of it starts. Running calls end normally. A
-// cancelled promotion returns ErrCancelled, and an unknown one ErrNotFound, unless by.Future.
+// cancelled promotion returns ErrCancelled. Unless by.Future, an unknown one returns ErrNotFound, and one
+// whose announced payouts are all paid or cancelled ErrFinished, because nothing is left to hold back.
 func (l *Ledger) Pause(ctx context.Context, p payouts.Promotion, by Steering) error {
 	return l.setPromotionState(ctx, "pause", p, rules.GroupPaused, by)
 }
 
-// Resume runs a paused promotion again; the feeder fills its stream. It has the errors of Pause.
+// Resume runs a paused promotion again; the feeder fills its stream. It has the errors of Pause except
+// ErrFinished.
 func (l *Ledger) Resume(ctx context.Context, p payouts.Promotion, by Steering) error {
 	return l.setPromotionState(ctx, "resume", p, rules.GroupRunning, by)
 }
@@ -136,7 +153,7 @@ AND settled_at IS NULL AND state IN ('PENDING', 'ERROR') ORDER BY target_id LIMI
 // entries are read.
 func (l *Ledger) Cancel(ctx context.Context, p payouts.Promotion, by Steering) (Cancellation, error) {
 	var c Cancellation
-	if err := l.setPromotionState(ctx, "cancel", p, rules.GroupCancelled, by); err != nil {
+	if err := l.setPromotionState(ctx, "cancel", p, rules.GroupCancelled, by); err != nil || by.Try {
 		return c, err
 	}
 	err := l.read(ctx, "cancel", func(q querier, now time.Time) error {

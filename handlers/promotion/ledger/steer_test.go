@@ -75,12 +75,17 @@ func TestSteering(t *testing.T) {
 		require.Len(t, paused, 2)
 		require.Equal(t, payouts.Promotion{Type: "POINT", ID: 2}, paused[0].Promotion)
 		require.GreaterOrEqual(t, paused[0].For.Nanoseconds(), int64(0))
+		require.False(t, paused[0].Holds, "it has no payout")
+		mustAccept(t, l, record(2, 1))
+		paused, err = l.Paused(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []bool{true, false}, []bool{paused[0].Holds, paused[1].Holds})
 	})
 }
 
-// A promotion that is paid can't be cancelled by mistake: it stays as it is, without a line in the audit,
-// unless more records are announced or the operator expects some.
-func TestCancelOfAFinishedPromotion(t *testing.T) {
+// A promotion that is paid can't be paused or cancelled by mistake: it stays as it is, without a line in the
+// audit, unless more records are announced or the operator expects some.
+func TestSteeringOfAFinishedPromotion(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
@@ -103,9 +108,13 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 		for range 2 {
 			_, err := l.Cancel(t.Context(), finished, by)
 			require.ErrorIs(t, err, ErrFinished)
+			require.ErrorIs(t, l.Pause(t.Context(), finished, by), ErrFinished)
+			require.ErrorIs(t, l.Pause(t.Context(), finished, Steering{Who: "ann", Try: true}), ErrFinished)
 			require.Equal(t, rules.GroupRunning, state(finished))
 			require.Empty(t, auditOf(t, l, finished))
 		}
+		require.NoError(t, l.Pause(t.Context(), finished, Steering{Who: "ann", Why: "x", Future: true}))
+		require.NoError(t, l.Resume(t.Context(), finished, by), "it is undone without Future")
 		mustAccept(t, l, record(1, 2))
 		c, err := l.Cancel(t.Context(), finished, by)
 		require.NoError(t, err, "one payout is unsettled")

@@ -112,15 +112,16 @@ func clearStreamLocations(ctx context.Context, q querier, p payouts.Promotion, n
 // Rebuild sets the queue location of all payouts in the stream to none, as after a loss: the feeder
 // enqueues them again. It returns their number. It is safe at any time: an entry that is in the
 // stream twice has one effect. An unknown promotion returns ErrNotFound.
-func (l *Ledger) Rebuild(ctx context.Context, p payouts.Promotion, who, why string) (int64, error) {
+func (l *Ledger) Rebuild(ctx context.Context, p payouts.Promotion, by Steering) (int64, error) {
 	if err := p.Validate(); err != nil {
 		return 0, err
 	}
-	if who, why = clean(who), clean(why); who == "" || why == "" {
+	who, why := clean(by.Who), clean(by.Why)
+	if who == "" || why == "" {
 		return 0, rules.Invalid("promotion %s: a rebuild needs who and why", p)
 	}
 	var n int64
-	err := l.update(ctx, "rebuild", nil, func(q querier, now time.Time) error {
+	err := l.tried(by.Try, l.update(ctx, "rebuild", nil, func(q querier, now time.Time) error {
 		known := false
 		if err := q.query(ctx, func(r scanner) error { var s string; known = true; return r.Scan(&s) },
 			`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID); err != nil {
@@ -137,8 +138,11 @@ func (l *Ledger) Rebuild(ctx context.Context, p payouts.Promotion, who, why stri
 		if n, err = clearStreamLocations(ctx, q, p, now); err != nil {
 			return err
 		}
+		if by.Try {
+			return errRollback
+		}
 		return writeAudit(ctx, q, now, payouts.Key{Type: p.Type, Promotion: p.ID}, Audit{Who: who, Why: why, Action: "rebuild",
 			Detail: fmt.Sprintf("%d payouts are enqueued again", n)})
-	})
+	}))
 	return n, err
 }

@@ -1,8 +1,10 @@
 package payout
 
 import (
+	"cmp"
 	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +54,10 @@ type RecentStatus struct {
 	Calling int     `json:"calling"` // calls that run now
 	// Answers of the Money API by class.
 	Answers map[string]int64 `json:"answers"`
+	// Steps are the payouts that were settled in each step of 5 s, the current one first. StepSeconds is how long
+	// ago the current one began.
+	Steps       []int64 `json:"steps,omitempty"`
+	StepSeconds float64 `json:"step_seconds,omitempty"`
 	// Took has the calls by how long they took: index i is the number of those below LatencyOf(i).
 	Took []int64 `json:"took"`
 }
@@ -145,13 +151,51 @@ func (r *Recent) Status(p payouts.Promotion) (RecentStatus, bool) {
 	if !known {
 		return RecentStatus{}, false
 	}
-	s := RecentStatus{Calling: x.calling, Answers: map[string]int64{}, Took: []int64{}, Seconds: min(now.Sub(x.first), recentWindow).Seconds()}
+	return x.status(now)
+}
+
+// Latest returns what Status does for the promotions that had something last, at most limit of them, by
+// payouts.Promotion.String.
+func (r *Recent) Latest(limit int) map[string]RecentStatus {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	latest := slices.SortedFunc(maps.Keys(r.all), func(a, b payouts.Promotion) int {
+		return cmp.Or(cmp.Compare(r.all[b].latest, r.all[a].latest), payouts.ComparePromotions(a, b))
+	})
+	all := map[string]RecentStatus{}
+	for _, p := range latest[:min(len(latest), limit)] {
+		if s, known := r.all[p].status(now); known {
+			all[p.String()] = s
+		}
+	}
+	return all
+}
+
+// SettledWithin returns the payouts that were settled within the last d, and the seconds in which they were. Both
+// are of whole steps, and the seconds are 0 if d is less than the current one.
+func (s RecentStatus) SettledWithin(d time.Duration) (settled int64, seconds float64) {
+	for i, n := range s.Steps {
+		began := s.StepSeconds + float64(i)*recentStep.Seconds()
+		if began > d.Seconds() {
+			break
+		}
+		settled, seconds = settled+n, began
+	}
+	return settled, min(seconds, s.Seconds)
+}
+
+// status returns what was done for a promotion. It is false for nothing. The mutex of Recent is held.
+func (x *recentOf) status(now time.Time) (RecentStatus, bool) {
+	s := RecentStatus{Steps: make([]int64, recentSteps), StepSeconds: now.Sub(time.Unix(0, stepAt(now)*int64(recentStep))).Seconds(),
+		Calling: x.calling, Answers: map[string]int64{}, Took: []int64{}, Seconds: min(now.Sub(x.first), recentWindow).Seconds()}
 	for i := range x.steps {
 		step := &x.steps[i]
 		if step.answers == nil || stepAt(now)-step.number >= recentSteps {
 			continue
 		}
 		s.Settled += step.settled
+		s.Steps[stepAt(now)-step.number] = step.settled
 		for class, n := range step.answers {
 			s.Answers[class] += n
 		}

@@ -63,3 +63,36 @@ func TestRecentIsTheLastMinute(t *testing.T) {
 		require.Len(t, r.all, 1, "promotions of the past are forgotten")
 	})
 }
+
+// What was settled since a moment is known in steps, and of all promotions those are kept that had something last.
+func TestRecentSinceAMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r Recent
+		one, other := payouts.Promotion{Type: "POINT", ID: 1}, payouts.Promotion{Type: "POINT", ID: 2}
+		settle := func(p payouts.Promotion, n int) {
+			for range n {
+				r.settled(p, ledger.SettleResult{State: rules.Success})
+			}
+		}
+		settle(one, 7)
+		time.Sleep(20 * time.Second) // as in a pause
+		settle(one, 5)
+		time.Sleep(recentStep)
+		settle(one, 3)
+		time.Sleep(time.Second)
+		settle(other, 1)
+
+		s, _ := r.Status(one)
+		n, seconds := s.SettledWithin(7 * time.Second)
+		require.EqualValues(t, 8, n, "nothing of before the pause")
+		require.InDelta(t, 6, seconds, 0.001)
+		_, seconds = s.SettledWithin(500 * time.Millisecond)
+		require.Zero(t, seconds, "the current step is longer than that")
+		n, _ = s.SettledWithin(time.Hour)
+		require.EqualValues(t, 15, n)
+		all := r.Latest(1)
+		require.Len(t, all, 1)
+		require.Len(t, r.Latest(5), 2)
+	})
+}
