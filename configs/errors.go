@@ -19,7 +19,7 @@ type Error struct {
 	cause error
 }
 
-// Unwrap returns the error of the value's own type, such as a *setting.Missing, or nil.
+// Unwrap returns the error of the value's own type, such as a *setting.MissingError, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
 // Error returns "file:line: path: problem" without the parts that are unknown.

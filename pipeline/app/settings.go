@@ -139,7 +139,7 @@ type Loaded struct {
 func (l *Loaded) secretsUsed() error {
 	var errs []error
 	for _, e := range l.missing {
-		if m, ok := errors.AsType[*setting.Missing](e); ok && m.Used() {
+		if m, ok := errors.AsType[*setting.MissingError](e); ok && m.Used() {
 			errs = append(errs, e)
 		}
 	}
@@ -150,7 +150,7 @@ func (l *Loaded) secretsUsed() error {
 func takeMissing(err error) (missing []*configs.Error, rest error) {
 	var errs []error
 	for _, e := range configs.Flatten(err) {
-		if _, ok := errors.AsType[*setting.Missing](e); ok {
+		if _, ok := errors.AsType[*setting.MissingError](e); ok {
 			missing = append(missing, e)
 		} else {
 			errs = append(errs, e)
@@ -272,7 +272,7 @@ func (h *Host) loadFor(cmd *cobra.Command, overrides map[string]any, unused bool
 		return nil, err
 	}
 	for _, e := range missing {
-		if m, ok := errors.AsType[*setting.Missing](e); ok {
+		if m, ok := errors.AsType[*setting.MissingError](e); ok {
 			m.Forget()
 		}
 	}

@@ -39,7 +39,7 @@ func TestTheTraceOfARequestGoesOn(t *testing.T) {
 	} {
 		transport, err := httpclient.NewTransport(c, nil, "api", nil)
 		require.NoError(t, err)
-		defer transport.CloseIdleConnections()
+		t.Cleanup(transport.CloseIdleConnections)
 		client := &http.Client{Transport: transport}
 
 		got, err := ask(t.Context(), client, api.URL)

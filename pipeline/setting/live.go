@@ -25,7 +25,7 @@ const (
 type Live struct {
 	name    string
 	source  *source
-	missing *Missing
+	missing *MissingError
 	accept  func(string) error
 	log     *slog.Logger
 	warn    *logs.Throttle

@@ -15,27 +15,27 @@ import (
 // from Live, because the file may have another content by then.
 type Secret struct {
 	value   string
-	source  *source  // nil: value never changes
-	missing *Missing // nil: there is a value, or none was asked for
+	source  *source       // nil: value never changes
+	missing *MissingError // nil: there is a value, or none was asked for
 }
 
-// Missing is the error of a Secret whose variable or file does not exist here. The Secret keeps it and has an empty
+// MissingError is the error of a Secret whose variable or file does not exist here. The Secret keeps it and has an empty
 // value, so a command that never needs the value can do its work. It is safe for concurrent use.
-type Missing struct {
+type MissingError struct {
 	problem string
 	used    atomic.Bool
 }
 
 // Error says what does not exist.
-func (m *Missing) Error() string { return m.problem }
+func (m *MissingError) Error() string { return m.problem }
 
 // Used reports whether the value was asked for after the last Forget.
-func (m *Missing) Used() bool { return m.used.Load() }
+func (m *MissingError) Used() bool { return m.used.Load() }
 
 // Forget makes Used return false, such as after Validate methods have looked at the value.
-func (m *Missing) Forget() { m.used.Store(false) }
+func (m *MissingError) Forget() { m.used.Store(false) }
 
-func (m *Missing) use() {
+func (m *MissingError) use() {
 	if m != nil {
 		m.used.Store(true)
 	}
@@ -81,7 +81,7 @@ func (s Secret) GoString() string { return s.String() }
 // MarshalText returns what String returns.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads env:NAME, file:/path or a literal value. Its error is a *Missing.
+// UnmarshalText reads env:NAME, file:/path or a literal value. Its error is a *MissingError.
 func (s *Secret) UnmarshalText(text []byte) error {
 	raw := string(text)
 	switch {
@@ -107,7 +107,7 @@ func (s *Secret) UnmarshalText(text []byte) error {
 
 // lack makes s a secret without a value.
 func (s *Secret) lack(problem string) error {
-	m := &Missing{problem: problem}
+	m := &MissingError{problem: problem}
 	*s = Secret{missing: m}
 	return m
 }

@@ -121,13 +121,13 @@ func (o *routeOrders) read(ctx context.Context, c goredis.Scripter, log *slog.Lo
 }
 
 func logOrder(log *slog.Logger, route string, last, next routeOrder) {
-	text := "route resumed by an operator"
-	if next.paused {
-		text = "route paused by an operator"
-	} else if !last.paused {
-		return // it was resumed before this instance has started
+	log = log.With(slog.String(logs.Route, route), slog.String("who", next.by.Who), slog.String("why", next.by.Why), slog.Time("ordered", next.since()))
+	switch {
+	case next.paused:
+		log.Info("route paused by an operator")
+	case last.paused: // else it was resumed before this instance has started
+		log.Info("route resumed by an operator")
 	}
-	log.Info(text, slog.String(logs.Route, route), slog.String("who", next.by.Who), slog.String("why", next.by.Why), slog.Time("ordered", next.since()))
 }
 
 // follow is read for the renewals of the presence. It warns once about a read that fails while the presence
