@@ -239,7 +239,7 @@ func (t *Totals) WriteLedger(w io.Writer) {
 	WriteTotal(w, "unknown", t.Unknown, "perhaps charged, an operator decides")
 	WriteTotal(w, "cancelled", t.Cancelled, "")
 	WriteTotal(w, "pending", t.Pending, "not settled yet")
-	WriteTotal(w, "dead", t.Dead, "dead letters, conflicts included")
+	WriteTotal(w, "dead", t.Dead, "dead letters written so far, conflicts included")
 	WriteTotal(w, "conflict", t.Conflict, "same target, other request")
 }
 
