@@ -42,6 +42,7 @@ type poller struct {
 	idle       time.Duration // the wait after the next empty read
 	demand     demand
 	failures   atomic.Int64 // in a row
+	existed    bool         // a read has succeeded
 }
 
 // run takes in the reply of cmd, which may be nil, and reads until there is nothing to read.
@@ -142,6 +143,7 @@ func (p *poller) handle(cmd goredis.Cmder, sent time.Time) time.Duration {
 	case err != nil:
 		return p.failed(err)
 	}
+	p.existed = true
 	if n := p.failures.Swap(0); n > 0 {
 		p.log().Info("reading again", slog.Int64("failures", n))
 	}
@@ -256,10 +258,12 @@ func (p *poller) absent() time.Duration {
 		p.log().Debug("stream does not exist and is not needed, the reader stops")
 		p.end()
 		return never
-	default:
+	case p.existed:
 		p.log().Info("stream did not exist and was created again")
-		return p.opts.InitialPollInterval // a wrong answer does not make a busy loop
+	default: // at the first start each stream of a domain
+		p.log().Debug("stream did not exist and was created")
 	}
+	return p.opts.InitialPollInterval // a wrong answer does not make a busy loop
 }
 
 // failed returns the wait after a failed command.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
@@ -360,6 +363,32 @@ func TestReReadLeavesAloneWhatWasLeftPending(t *testing.T) {
 		require.Eventually(t, func() bool { return rd.Stats().InFlight == 0 }, patience, tick)
 		require.EqualValues(t, 2, rd.Stats().Read, "the entry that was left came in again")
 		require.Len(t, r.Pending(), 1)
+	})
+}
+
+// A first start creates the streams of a domain, which is no news. A stream that was there and is gone is.
+func TestTheLogOfAnAbsentStream(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s)
+		require.NoError(t, r.Client.Del(t.Context(), r.Stream).Err())
+		o := r.config("c", 1)
+		o.Absent = func(ctx context.Context) (bool, error) {
+			return true, r.Client.XGroupCreateMkStream(ctx, r.Stream, group, "0").Err()
+		}
+		var log pipelinetest.Buffer
+		out := make(chan *message.Message)
+		rd := poll.NewReader(s.Client(t), o, out, slog.New(slog.NewTextHandler(&log, nil)), nil)
+		rd.Start()
+		h := redistest.Handle(t, out, nil)
+		exists := func() bool { return r.Client.Exists(t.Context(), r.Stream).Val() == 1 }
+		require.Eventually(t, exists, patience, tick)
+		r.Add(0, 1)
+		h.WaitFor(t, 1)
+		require.NotContains(t, log.String(), "did not exist")
+		require.NoError(t, r.Client.Del(t.Context(), r.Stream).Err())
+		require.Eventually(t, func() bool { return strings.Contains(log.String(), "stream did not exist and was created again") }, patience, tick)
+		require.NoError(t, rd.Drain(t.Context()))
+		<-rd.Done()
 	})
 }
 
