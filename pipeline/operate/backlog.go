@@ -38,6 +38,8 @@ type Backlog struct {
 	// Oldest is when the oldest message that is not done was published. Zero: it is not known, or
 	// there is none.
 	Oldest time.Time
+	// OldestAt is the position of that message, as its Origin has it, such as orders/4@17. Empty: it is not known.
+	OldestAt string
 	// Streams are the parts of a source whose streams are found while it runs. Nil: it has one place.
 	Streams *StreamBacklogs
 }
@@ -75,9 +77,7 @@ func (b *Backlog) Add(stream string, one Backlog) {
 		b.Waiting = sum(b.Waiting, one.Waiting)
 	}
 	b.InFlight = sum(b.InFlight, one.InFlight)
-	if b.Oldest.IsZero() || !one.Oldest.IsZero() && one.Oldest.Before(b.Oldest) {
-		b.Oldest = one.Oldest
-	}
+	b.Older(one.Oldest, one.OldestAt)
 	s := StreamBacklog{stream, one.Waiting, one.InFlight, timeOf(one.Oldest)}
 	list := b.Streams
 	list.Total++
@@ -87,6 +87,13 @@ func (b *Backlog) Add(stream string, one Backlog) {
 	if at < worstStreams {
 		list.Worst = slices.Insert(list.Worst, at, s)
 		list.Worst = list.Worst[:min(len(list.Worst), worstStreams)]
+	}
+}
+
+// Older makes a message the oldest one, if it is older. A zero time is not known.
+func (b *Backlog) Older(published time.Time, position string) {
+	if !published.IsZero() && (b.Oldest.IsZero() || published.Before(b.Oldest)) {
+		b.Oldest, b.OldestAt = published, position
 	}
 }
 

@@ -22,7 +22,8 @@ type RouteStatus struct {
 	Waiting     *int64            `json:"waiting"`
 	InFlight    *int64            `json:"in_flight"`
 	Oldest      *time.Time        `json:"oldest"`
-	Retries     *int64            `json:"retries"` // that wait in the retry topic
+	OldestAt    string            `json:"oldest_at,omitempty"` // its topic/partition@offset, or stream@id
+	Retries     *int64            `json:"retries"`             // that wait in the retry topic
 	NextDue     *time.Time        `json:"next_due"`
 	DeadLetters *int64            `json:"dead_letters"` // that wait for a person
 	// RetryTopic is set for a route that reads a retry topic: what waits there is in Retries.
@@ -56,7 +57,7 @@ func Routes() Report {
 			Short: "Show the lag, retries and dead letters of each route",
 			Long: `Show what each route has not done yet, over all instances.
 
-WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both. RETRIES wait in the retry topic, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
+WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both, whose place stands below if it is older than a minute. RETRIES wait in the retry topic, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
 
 The lines below the table are what the instance on this machine knows: far sides that do not work, what is paused, and what waits for a person. One that has failed makes the exit code 1.
 
@@ -67,6 +68,9 @@ It needs no running instance for the numbers, and reads without a consumer group
 		Read: readRoutes,
 	}
 }
+
+// stuckAfter is the age from which the report of all routes says where the oldest message of a route is.
+const stuckAfter = time.Minute
 
 func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, error) {
 	routes, names := reg.Routes(), []string(nil)
@@ -103,6 +107,12 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	}
 	answer := Answer{Tables: []Table{table}}
 	answer.addStreams(value.Routes, now)
+	for _, r := range value.Routes {
+		if r.Oldest != nil && r.OldestAt != "" && (only != "" || now.Sub(*r.Oldest) >= stuckAfter) {
+			answer.Notes = append(answer.Notes, fmt.Sprintf("The oldest message of %s is %s, published %s, %s ago.",
+				r.Route, r.OldestAt, r.Oldest.Format(time.RFC3339), short(now.Sub(*r.Oldest))))
+		}
+	}
 	answer.addConditions(ctx, reg, &value, only)
 	for _, p := range problems {
 		check := Check{Name: "not known", Level: Fail, Text: logs.OneLine(p.Error())}
@@ -151,7 +161,7 @@ func StatusOf(reg *pipeline.Registry, backlogs map[string]Backlog, dead map[stri
 
 func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Backlog, dead map[string]int64) RouteStatus {
 	own := backlogs[r.Name]
-	status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest), Streams: own.Streams, RetryTopic: isRetry(reg, r)}
+	status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest), OldestAt: own.OldestAt, Streams: own.Streams, RetryTopic: isRetry(reg, r)}
 	if status.RetryTopic && own.NotDue == nil {
 		status.Waiting = nil // they are retries, and nobody tells which of them are due
 	}

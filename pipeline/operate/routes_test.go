@@ -90,7 +90,7 @@ func newMill(now time.Time) mill {
 		return measured{end: end{pipeline.Endpoint{Kind: kind, Name: name, Group: "g"}}, backlog: b, calls: new(int)}
 	}
 	return mill{
-		grain: at("kafka", "grain", operate.Backlog{Waiting: n(7), Oldest: now.Add(-90 * time.Second)}),
+		grain: at("kafka", "grain", operate.Backlog{Waiting: n(7), Oldest: now.Add(-90 * time.Second), OldestAt: "grain/4@17"}),
 		again: at("kafka", "grain-retry", operate.Backlog{Waiting: n(2), NotDue: n(3), NextDue: now.Add(10 * time.Minute)}),
 		flour: at("redis-stream", "flour", operate.Backlog{Waiting: n(0), InFlight: n(4), Oldest: now.Add(-25 * time.Hour)}),
 		dead:  map[string]int64{"grind": 1, "grind.retry": 2}, known: true,
@@ -115,7 +115,7 @@ func TestRoutes(t *testing.T) {
 	require.NoError(t, err)
 	ago := func(d time.Duration) string { return now.Add(d).UTC().Format(time.RFC3339Nano) }
 	require.JSONEq(t, fmt.Sprintf(`{"routes": [
-		{"route": "grind", "from": {"kind": "kafka", "name": "grain", "group": "g"}, "waiting": 7, "in_flight": null, "oldest": %q, "retries": 5, "next_due": %q, "dead_letters": 3},
+		{"route": "grind", "from": {"kind": "kafka", "name": "grain", "group": "g"}, "waiting": 7, "in_flight": null, "oldest": %q, "oldest_at": "grain/4@17", "retries": 5, "next_due": %q, "dead_letters": 3},
 		{"route": "bake", "from": {"kind": "redis-stream", "name": "flour", "group": "g"}, "waiting": 0, "in_flight": 4, "oldest": %q, "retries": 0, "next_due": null, "dead_letters": 0},
 		{"route": "sell", "from": {"kind": "shop", "name": "bread"}, "waiting": null, "in_flight": null, "oldest": null, "retries": 0, "next_due": null, "dead_letters": 0}
 	], "checks": [], "conditions": null}`, ago(-90*time.Second), ago(10*time.Minute), ago(-25*time.Hour)), string(text))
@@ -123,6 +123,32 @@ func TestRoutes(t *testing.T) {
 	require.Equal(t, []string{"grind", "7", "-", rows[0][3], "5", rows[0][5], "3"}, rows[0])
 	require.Equal(t, []string{"bake", "0", "4", "25h0m", "0", "-", "0"}, rows[1])
 	require.Equal(t, []string{"sell", "-", "-", "-", "0", "-", "0"}, rows[2])
+	published := now.Add(-90 * time.Second).UTC()
+	require.Len(t, a.Notes, 1)
+	require.Regexp(t, `^The oldest message of grind is grain/4@17, published `+published.Format(time.RFC3339)+`, 1m3\ds ago\.$`, a.Notes[0])
+
+	young := newMill(now)
+	young.grain.backlog.Oldest = now.Add(-time.Second)
+	a, err = read(t, young, nil)
+	require.NoError(t, err)
+	require.Empty(t, a.Notes, "it has hardly waited")
+	a, err = read(t, young, operate.Input{"route": {"grind"}})
+	require.NoError(t, err)
+	require.Contains(t, a.Notes[0], "The oldest message of grind is grain/4@17", "it was asked for")
+}
+
+// The oldest part of several has the oldest message.
+func TestTheOldestOfABacklog(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	b := operate.Backlog{Waiting: new(int64), Streams: &operate.StreamBacklogs{}}
+	b.Older(time.Time{}, "unknown")
+	require.Empty(t, b.OldestAt)
+	for position, published := range map[string]time.Time{"b": now, "a": now.Add(-time.Hour), "c": now.Add(time.Hour)} {
+		b.Add("stream", operate.Backlog{Waiting: new(int64), Oldest: published, OldestAt: position})
+	}
+	require.Equal(t, now.Add(-time.Hour), b.Oldest)
+	require.Equal(t, "a", b.OldestAt)
 }
 
 // kiln has two routes that retry into one topic.

@@ -191,7 +191,11 @@ func stateOf(r operate.RouteStatus, found readings, conditions []operate.Conditi
 		add("", "not known, because sources of this kind tell no numbers")
 	}
 	if r.Oldest != nil && now.Sub(*r.Oldest) > behindAfter {
-		add(operate.Warn, "behind: the oldest message waits for "+console.Short(now.Sub(*r.Oldest)))
+		text := "behind: the oldest message waits for " + console.Short(now.Sub(*r.Oldest))
+		if r.OldestAt != "" {
+			text += " (" + r.OldestAt + ")"
+		}
+		add(operate.Warn, text)
 	}
 	if r.DeadLetters != nil && *r.DeadLetters > 0 {
 		add(operate.Warn, "dead letters wait for a person")

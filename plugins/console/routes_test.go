@@ -22,3 +22,11 @@ func TestTheStateOfARetryTopic(t *testing.T) {
 	require.Equal(t, "not known, because sources of this kind tell no numbers", of(false, 0))
 	require.False(t, isKnown(operate.RouteStatus{RetryTopic: true}))
 }
+
+func TestTheStateOfARouteThatIsBehind(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	at, one := now.Add(-3*time.Minute), int64(1)
+	r := operate.RouteStatus{Waiting: &one, Oldest: &at, OldestAt: "hooks/4@0"}
+	require.Equal(t, "behind: the oldest message waits for 3m (hooks/4@0)", stateOf(r, readings{}, nil, now).Text)
+}

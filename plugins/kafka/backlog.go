@@ -125,8 +125,8 @@ func (g groupSource) first(ctx context.Context, r *partitionScan, done doneBefor
 		if done.has(record.Offset) {
 			return ctx.Err()
 		}
-		if n == 0 && (b.Oldest.IsZero() || record.Time.Before(b.Oldest)) {
-			b.Oldest = record.Time
+		if n == 0 {
+			b.Older(record.Time, position(g.topic, r.partition, record.Offset))
 		}
 		if n++; retries {
 			meta := unmarshal(&sarama.ConsumerMessage{Headers: record.headers}).Metadata

@@ -137,7 +137,7 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 			if err != nil {
 				return err
 			}
-			b.Oldest = earlier(b.Oldest, timeOf(pending.Lower))
+			b.Older(timeOf(pending.Lower), entry.Position(stream, pending.Lower))
 		}
 	}
 	if !more {
@@ -159,7 +159,7 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 			return err
 		}
 	}
-	b.Oldest = earlier(b.Oldest, timeOf(next[0].ID))
+	b.Older(timeOf(next[0].ID), entry.Position(stream, next[0].ID))
 	if b.Waiting != nil && lag >= 0 {
 		*b.Waiting += lag
 	} else {

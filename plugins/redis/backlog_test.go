@@ -121,6 +121,7 @@ func TestBacklog(t *testing.T) {
 		b := read()
 		require.EqualValues(t, 2, *b.Waiting, "no group")
 		require.Equal(t, time.UnixMilli(1000), b.Oldest)
+		require.Equal(t, stream+"@1000-0", b.OldestAt)
 
 		require.NoError(t, c.XGroupCreate(ctx, stream, "g", "0").Err())
 		require.NoError(t, c.XReadGroup(ctx, &goredis.XReadGroupArgs{Group: "g", Consumer: "c", Streams: []string{stream, ">"}, Count: 1, Block: -1}).Err())
@@ -128,12 +129,14 @@ func TestBacklog(t *testing.T) {
 		b = read()
 		require.EqualValues(t, 1, *b.InFlight)
 		require.Equal(t, time.UnixMilli(1000), b.Oldest, "in flight")
+		require.Equal(t, stream+"@1000-0", b.OldestAt)
 		require.EqualValues(t, 2, *b.Waiting)
 
 		require.NoError(t, c.XAck(ctx, stream, "g", "1000-0").Err())
 		b = read()
 		require.EqualValues(t, 0, *b.InFlight)
 		require.Equal(t, time.UnixMilli(2000), b.Oldest)
+		require.Equal(t, stream+"@2000-0", b.OldestAt)
 		require.EqualValues(t, 0, *b.NotDue)
 
 		require.NoError(t, c.ZAdd(ctx, dueKey(stream), goredis.Z{Score: 9000, Member: "later"}, goredis.Z{Score: 5000, Member: "next"}).Err())
