@@ -148,7 +148,7 @@ check: ## Run everything but test-long: lint, drift, test, packaging, test-all a
 	@$(MAKE) race
 
 .PHONY: round
-round: tools ## End a change that will be submitted: raise the counter of .ci/round (BASE=COMMIT was submitted last)
+round: tools ## Raise the counter of .ci/round, once in a change that will be submitted (BASE=COMMIT was submitted last)
 	@$(bin)/scope round $(BASE)
 
 .PHONY: test-long
