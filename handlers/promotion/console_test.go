@@ -194,14 +194,14 @@ func TestThePagesAgreeOnWhatIsPerhapsCharged(t *testing.T) {
 		require.Contains(t, page, `"perhaps_charged":1`)
 		require.Contains(t, page, `"with_a_worker":1`)
 		require.Contains(t, page, `"in_the_retry_topic":0`)
-		require.Contains(t, page, "of them 1 by watcher, no longer running")
+		require.Contains(t, page, "of them 1 by watcher. These are not heard of")
 		require.Contains(t, sys.panel("campaigns/campaign", "perhaps", in), `"payout":"POINT:1:7"`)
 		require.Equal(t, `[]`, sys.panel("campaigns/campaign", "problems", in))
 		one := sys.panel("campaigns/payout", "payout", in)
 		require.Contains(t, one, `"perhaps_charged":true`)
 		require.Contains(t, one, "watcher had begun to call at")
-		require.Contains(t, one, "and is no longer running; the lease ends in")
-		require.Contains(t, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "7"), "is no longer running; the lease ends in")
+		require.Contains(t, one, "and is not heard of: it has ended, or does not reach Redis; the lease ends in")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "7"), "is not heard of: it has ended, or does not reach Redis; the lease ends in")
 	})
 }
 

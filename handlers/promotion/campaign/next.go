@@ -64,7 +64,7 @@ func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *l
 	return next
 }
 
-// way says where a payout is. gone says that the instance with its lease does not run any more, if that is known.
+// way says where a payout is. gone says that the instance with its lease is not heard of, if that is known.
 func way(x ledger.Explanation, s Settings, gone string) string {
 	switch {
 	case x.LeaseUntil.After(x.Now) && gone != "":

@@ -50,7 +50,8 @@ func resumedFor(c ledger.Counts) time.Duration {
 	return c.ChangedFor
 }
 
-// notRunning says that the instance which leased a payout does not run any more, or nothing if it runs or that is not known.
+// notRunning says that the instance which leased a payout is not heard of, or nothing if it is or that is not known. It may
+// still call, because it may only not reach Redis.
 func (e Env) notRunning(ctx context.Context, x ledger.Explanation) string {
 	if !x.LeaseUntil.After(x.Now) {
 		return ""
@@ -68,7 +69,7 @@ func goneText(running map[string]Running, x ledger.Explanation) string {
 	r, runs := running[x.AttemptBy]
 	switch {
 	case !runs:
-		return fmt.Sprintf("%s had begun to call at %s and is no longer running", x.AttemptBy, stamp(x.AttemptStartedAt))
+		return fmt.Sprintf("%s had begun to call at %s and is not heard of: it has ended, or does not reach Redis", x.AttemptBy, stamp(x.AttemptStartedAt))
 	case r.Client.Since.After(x.AttemptStartedAt.Add(clockSkew)):
 		return fmt.Sprintf("%s had begun to call at %s and was started again %s", x.AttemptBy, stamp(x.AttemptStartedAt), stamp(r.Client.Since))
 	}
@@ -95,5 +96,5 @@ func (s Status) LeasedText() string {
 	for _, name := range slices.Sorted(maps.Keys(s.Gone)) {
 		all = append(all, fmt.Sprintf("%s by %s", app.Thousands(s.Gone[name]), name))
 	}
-	return text + "; of them " + strings.Join(all, ", ") + ", no longer running: these leases end, and the feeder enqueues the payouts again"
+	return text + "; of them " + strings.Join(all, ", ") + ". These are not heard of, because they have ended or do not reach Redis; the leases end, and the feeder enqueues the payouts again"
 }

@@ -42,7 +42,7 @@ type Status struct {
 	Instances []Instance `json:"instances"`
 	// Others are the instances that run and do not read its stream now. Rate has what they do, too. Null: as Instances.
 	Others []Instance `json:"others"`
-	// Gone are the instances that hold leases and do not run any more, with the number of their leases. Null: not known.
+	// Gone are the instances that hold leases and are not heard of, with the number of their leases. Null: not known.
 	Gone map[string]int64 `json:"gone"`
 	// NotKnown says which parts are missing, and why.
 	NotKnown []string `json:"not_known,omitempty"`

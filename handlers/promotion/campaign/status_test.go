@@ -181,7 +181,7 @@ func TestStatusOfInstancesThatDoNotRead(t *testing.T) {
 	text := textOf(t, s)
 	for _, want := range []string{
 		"9 ambiguous, in the last minute", "b: breaker open", "at most 24 at once",
-		"7 in the retry topic, 3 with a worker", "of them 2 by dead, no longer running", "5, of them 3 by a call that runs now; the service finds out by itself",
+		"7 in the retry topic, 3 with a worker", "of them 2 by dead. These are not heard of, because they have ended or do not reach Redis; the leases end", "5, of them 3 by a call that runs now; the service finds out by itself",
 		"no instance reads its stream now", "runs, breaker open, calls now 2, calls at most 16 for all promotions", "runs, breaker closed, calls now 0, calls at most 8",
 	} {
 		require.Contains(t, text, want)
@@ -191,7 +191,7 @@ func TestStatusOfInstancesThatDoNotRead(t *testing.T) {
 	require.Len(t, allInstances([]Instance{reader}, running, id), 2)
 }
 
-// A lease of an instance that has ended is not a call.
+// A lease of an instance that is not heard of is said to be that, and no call that is known.
 func TestTheInstanceWithTheLeaseHasEnded(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -199,7 +199,8 @@ func TestTheInstanceWithTheLeaseHasEnded(t *testing.T) {
 	x.State, x.AttemptBy, x.AttemptStartedAt, x.LeaseUntil = rules.Sending, "b", now.Add(-8*time.Second), now.Add(8*time.Second)
 	settings := Settings{FeederGrace: 30 * time.Second}
 	said := func(running map[string]Running) string { return nextStep(x, settings, nil, nil, goneText(running, x)) }
-	require.Contains(t, said(map[string]Running{"a": {}}), "b had begun to call at 2026-03-01T11:59:52.000Z and is no longer running; the lease ends in 8s")
+	require.Contains(t, said(map[string]Running{"a": {}}), "b had begun to call at 2026-03-01T11:59:52.000Z and is not heard of: it has ended, or does not reach Redis; the lease ends in 8s")
 	require.Contains(t, said(map[string]Running{"b": {Client: Client{Since: now.Add(-2 * time.Second)}}}), "b had begun to call at 2026-03-01T11:59:52.000Z and was started again 2026-03-01T11:59:58.000Z; the lease ends")
 	require.Contains(t, said(map[string]Running{"b": {Client: Client{Since: now.Add(-time.Hour)}}}), "b is calling the Money API")
+	require.Contains(t, said(map[string]Running{"b": {Client: Client{Since: now.Add(-7500 * time.Millisecond)}}}), "b is calling the Money API", "clocks differ")
 }
