@@ -204,3 +204,16 @@ func TestTheInstanceWithTheLeaseHasEnded(t *testing.T) {
 	require.Contains(t, said(map[string]Running{"b": {Client: Client{Since: now.Add(-time.Hour)}}}), "b is calling the Money API")
 	require.Contains(t, said(map[string]Running{"b": {Client: Client{Since: now.Add(-7500 * time.Millisecond)}}}), "b is calling the Money API", "clocks differ")
 }
+
+// The list knows since when a promotion runs again, so that a pause does not count into its rate.
+func TestTheListKnowsOfAResume(t *testing.T) {
+	t.Parallel()
+	resumed := func(state rules.GroupState, changed time.Duration) time.Duration {
+		one := ledger.ListedPromotion{ChangedFor: changed}
+		one.State = state
+		return listOf([]ledger.ListedPromotion{one}, 1).Promotions[0].ResumedFor()
+	}
+	require.Equal(t, 5*time.Second, resumed(rules.GroupRunning, 5*time.Second))
+	require.Zero(t, resumed(rules.GroupRunning, 0), "it was never paused")
+	require.Zero(t, resumed(rules.GroupPaused, 5*time.Second))
+}
