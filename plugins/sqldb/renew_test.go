@@ -38,8 +38,26 @@ func inFile(t *testing.T, value string) (s setting.Secret, replace func(value st
 func TestAPasswordOfPostgresIsRotatedUnderLoad(t *testing.T) {
 	t.Parallel()
 	tier.Rest(t)
+	rotatePassword(t, inFile)
+}
+
+// A binary of one's own gives the DSN by a function.
+func TestAProvidedPasswordOfPostgresIsRotatedUnderLoad(t *testing.T) {
+	t.Parallel()
+	tier.Rest(t)
+	rotatePassword(t, func(_ *testing.T, value string) (setting.Secret, func(string)) {
+		var current atomic.Pointer[string]
+		current.Store(&value)
+		return setting.NewProvidedSecret(value, func(context.Context) (string, error) { return *current.Load(), nil }),
+			func(value string) { current.Store(&value) }
+	})
+}
+
+// rotatePassword gets the DSN, and what changes it, from secret.
+func rotatePassword(t *testing.T, secret func(t *testing.T, value string) (setting.Secret, func(string))) {
+	t.Helper()
 	server := sqldbtest.NewGuarded(t, "password0")
-	dsn, replace := inFile(t, server.DSN("password0"))
+	dsn, replace := secret(t, server.DSN("password0"))
 	db, _, _, err := sqldb.OpenPostgres(dsn, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
