@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // metrics are those of all kinds.
@@ -24,7 +23,7 @@ type metrics struct {
 	oldest   *prometheus.GaugeVec
 	tokens   *prometheus.CounterVec
 	waited   *prometheus.CounterVec
-	database *portable.Metrics
+	database *ledger.Metrics
 }
 
 func newMetrics() *metrics {
@@ -62,12 +61,12 @@ func newMetrics() *metrics {
 			Name: "millrace_once_limit_wait_seconds_total",
 			Help: "Time in which this instance began no call although it had a free place, by kind and the limit that it waited for (per_second, in_flight).",
 		}, []string{"kind", "limit"}),
-		database: portable.NewMetrics("millrace_once", "the ledger of effects"),
+		database: ledger.NewMetrics(),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest, m.tokens, m.waited, m.database}
+	return append(m.database.Collectors(), m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest, m.tokens, m.waited)
 }
 
 // begin gives the counters of ends their series, because an increase from no series to 1 is none in Prometheus.

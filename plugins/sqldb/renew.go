@@ -21,7 +21,8 @@ import (
 // they end, at the latest after ConnLifetime.
 //
 // A DSN that names another server or database is not taken, because one process must not write to two
-// ledgers: the last good one stays in use, and a warning asks for a restart. A nil log discards.
+// ledgers: the last good one stays in use, and a warning asks for a restart. While a file that it names
+// can't be read, or has no password any more, the last content stays in use too. A nil log discards.
 func Renew(dsn setting.Secret, log *slog.Logger) func(context.Context, *pgx.ConnConfig) error {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	throttle := logs.NewThrottle(time.Minute)
@@ -36,6 +37,9 @@ func Renew(dsn setting.Secret, log *slog.Logger) func(context.Context, *pgx.Conn
 			if now = last.Load(); now == nil {
 				return nil // those of the start
 			}
+		} else if known := last.Load(); known != nil && known.Password != "" && now.Password == "" {
+			throttle.Warn(log, "the dsn and its file of passwords have no password any more, so the last one stays in use", slog.String("user", now.User))
+			now = known
 		}
 		last.Store(now)
 		now = now.Copy()

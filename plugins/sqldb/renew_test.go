@@ -38,8 +38,26 @@ func inFile(t *testing.T, value string) (s setting.Secret, replace func(value st
 func TestAPasswordOfPostgresIsRotatedUnderLoad(t *testing.T) {
 	t.Parallel()
 	tier.Rest(t)
+	rotatePassword(t, inFile)
+}
+
+// A binary of one's own gives the DSN by a function.
+func TestAProvidedPasswordOfPostgresIsRotatedUnderLoad(t *testing.T) {
+	t.Parallel()
+	tier.Rest(t)
+	rotatePassword(t, func(_ *testing.T, value string) (setting.Secret, func(string)) {
+		var current atomic.Pointer[string]
+		current.Store(&value)
+		return setting.NewProvidedSecret(value, func(context.Context) (string, error) { return *current.Load(), nil }),
+			func(value string) { current.Store(&value) }
+	})
+}
+
+// rotatePassword gets the DSN, and what changes it, from secret.
+func rotatePassword(t *testing.T, secret func(t *testing.T, value string) (setting.Secret, func(string))) {
+	t.Helper()
 	server := sqldbtest.NewGuarded(t, "password0")
-	dsn, replace := inFile(t, server.DSN("password0"))
+	dsn, replace := secret(t, server.DSN("password0"))
 	db, _, _, err := sqldb.OpenPostgres(dsn, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -146,4 +164,32 @@ func TestCertificatesOfADSNAreReadAgain(t *testing.T) {
 	require.False(t, first.Equal(second))
 	require.NoError(t, os.WriteFile(file, nil, 0o600)) // half written
 	require.True(t, second.Equal(connect().TLSConfig.RootCAs))
+}
+
+// A file of passwords that is being written has none for a moment.
+func TestTheLastPasswordOfAFileStaysWhileItHasNone(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "passwords")
+	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
+	dsn := "postgres://u@127.0.0.1:1/db?sslmode=disable&passfile=" + file
+	var logged strings.Builder
+	renew := sqldb.Renew(setting.NewSecret(dsn), slog.New(slog.NewTextHandler(&logged, nil)))
+	password := func() string {
+		c, err := pgx.ParseConfig("postgres://u@127.0.0.1:1/db")
+		require.NoError(t, err)
+		require.NoError(t, renew(t.Context(), c))
+		return c.Password
+	}
+	write("*:*:*:u:first\n")
+	require.Equal(t, "first", password())
+	for _, text := range []string{"", "*:*:*:u:", "*:*:*:other:hunter2\n"} {
+		write(text)
+		require.Equal(t, "first", password(), text)
+	}
+	require.NoError(t, os.Remove(file))
+	require.Equal(t, "first", password())
+	require.Contains(t, logged.String(), "no password any more")
+	require.NotContains(t, logged.String(), "first")
+	write("*:*:*:u:second\n")
+	require.Equal(t, "second", password())
 }

@@ -49,11 +49,13 @@ func (l *Ledger) Accept(ctx context.Context, records []Record) ([]AcceptResult, 
 	}
 	slices.SortStableFunc(items, func(a, b *acceptItem) int { return compareKeys(a.key, b.key) })
 	for chunk := range slices.Chunk(items, acceptChunk) {
+		began := time.Now()
 		err := l.briefly(ctx, "accept", func(ctx context.Context) error {
 			return apart(ctx, l, chunk, acceptWait, l.acceptTogether, func(item *acceptItem, err error) {
 				item.result.Err = l.wrap("accept "+item.record.Key.text(), err)
 			})
 		})
+		l.opts.Metrics.batch(opAccept, len(chunk), time.Since(began))
 		if err != nil {
 			return results, err
 		}

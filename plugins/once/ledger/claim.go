@@ -80,6 +80,7 @@ func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claim
 	if lane < 0 || lane >= Lanes || limit < 1 {
 		return nil, rules.Invalid("claim of %s: the lane is from 0 to %d and the limit > 0, got %d and %d", kind, Lanes-1, lane, limit)
 	}
+	began := time.Now()
 	err = l.briefly(ctx, "claim", func(ctx context.Context) error {
 		var rows []*storedRow
 		err := l.transact(ctx, readRequest{due: &dueRequest{k.number, int64(lane), limit}}, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
@@ -99,9 +100,10 @@ func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claim
 		return err
 	})
 	if err != nil {
-		return nil, err
+		claimed = nil
 	}
-	return claimed, nil
+	l.opts.Metrics.batch(opClaim, len(claimed), time.Since(began))
+	return claimed, err
 }
 
 // readClaim reads the groups and effects of the rows that are due. The groups' locks come first, so
@@ -191,7 +193,8 @@ func (r *storedRow) lastSent() time.Time {
 }
 
 // recoverClaim finds out which leases a commit without an answer has taken. An unused lease would end
-// as a call that perhaps did something.
+// as a call that perhaps did something. A server that ends connections may refuse the next ones as well,
+// such as while its password is rotated, so each error is tried again until ctx ends.
 func (l *Ledger) recoverClaim(ctx context.Context, claimed []Claimed, rows []*storedRow, lost error) ([]Claimed, error) {
 	w := readRequest{keys: slices.SortedFunc(slices.Values(valuesOf(rows, func(r *storedRow) rowKey { return r.rowKey })), compareKeys)}
 	for ctx.Err() == nil {
@@ -209,9 +212,7 @@ func (l *Ledger) recoverClaim(ctx context.Context, claimed []Claimed, rows []*st
 		if err == nil {
 			return ours, nil
 		}
-		if l.store.fault(err) != faultServer || !loop.Sleep(ctx, shortWait) {
-			break
-		}
+		loop.Sleep(ctx, shortWait)
 	}
 	return nil, lost
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
-	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Config has the settings of a ledger. Start from DefaultConfig: Validate refuses the zero value.
@@ -43,8 +42,8 @@ type Options struct {
 	// Log gets what no caller is told. Nil: nothing is logged.
 	Log *slog.Logger
 
-	// Metrics shows the connections of the ledger, and what MeasureTables has read. Nil: nothing is shown.
-	Metrics *portable.Metrics
+	// Metrics show this ledger from Open to CloseContext. Nil: they are not collected.
+	Metrics *Metrics
 
 	// Skew is added to the time of the database, in nanoseconds, for tests. Nil: nothing.
 	Skew *atomic.Int64

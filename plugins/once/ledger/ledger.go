@@ -55,31 +55,9 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Ledger, error) {
 	}
 	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	if opts.Metrics != nil {
-		l.hide = opts.Metrics.Show(l.store.pools)
+		l.hide = opts.Metrics.database.Show(l.store.pools)
 	}
 	return l, nil
-}
-
-// Pools of a store: a label of metrics. That for reports also serves sweeps and commands.
-const (
-	poolEffects = "effects"
-	poolReports = "reports"
-)
-
-// tables are those of the ledger.
-func tables() []string {
-	return []string{
-		"once_ledger", "once_kinds", "once_limits", "once_slots", "once_stops", "once_lost", "once_groups", "once_effects", "once_due", "once_attempts", "once_problems",
-		"once_deltas", "once_totals", "once_audit",
-	}
-}
-
-// MeasureTables reads how large the tables are in PostgreSQL, for Options.Metrics.
-func (l *Ledger) MeasureTables(ctx context.Context) error {
-	if l.opts.Metrics == nil {
-		return nil
-	}
-	return l.call(ctx, "measure the tables", func(ctx context.Context) error { return l.store.measureTables(ctx, l.opts.Metrics) })
 }
 
 // Migrate creates or updates the tables. Several instances may call it at once.

@@ -1,40 +1,84 @@
 package ledger
 
 import (
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/plugins/sqldb/portable"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
+
+// seriesOf returns the series of a metric by the values of their labels. Those of a histogram are how often it
+// observed.
+func seriesOf(t *testing.T, m *Metrics) func(name string) map[string]float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(m.Collectors()...)
+	return func(name string) map[string]float64 {
+		t.Helper()
+		families, err := reg.Gather()
+		require.NoError(t, err)
+		values := map[string]float64{}
+		for _, family := range families {
+			for _, one := range family.GetMetric() {
+				key := ""
+				for _, l := range one.GetLabel() {
+					key += l.GetValue() + " "
+				}
+				if family.GetName() == "millrace_once_"+name {
+					values[key] = one.GetGauge().GetValue() + one.GetCounter().GetValue() + float64(one.GetHistogram().GetSampleCount())
+				}
+			}
+		}
+		return values
+	}
+}
+
+// Each batch is observed once, however many tries it took, and each failed try is counted by its cause.
+func TestMetricsShowBatchesAndFailures(t *testing.T) {
+	t.Parallel()
+	m := NewMetrics()
+	series := seriesOf(t, m)
+	h := newTestDB("sqlite:" + filepath.Join(t.TempDir(), "once.db"))
+	l := h.open(t, func(_ *Config, o *Options) { o.Metrics = m })
+	for _, name := range []string{"batch_duration_seconds", "batch_effects"} {
+		require.Equal(t, map[string]float64{"accept ": 0, "claim ": 0, "settle ": 0}, series(name), "from the first scrape")
+	}
+	require.Len(t, series("transaction_failures_total"), len(causes()))
+	mustAccept(t, l, record("acme", 1), record("acme", 2), record("acme", 3))
+	l.store = &rotated{store: l.store}
+	claimed := claimAll(t, l, "invoice")
+	require.Len(t, claimed, 3)
+	mustSettle(t, l, end(claimed[0], rules.Done), end(claimed[1], rules.Done))
+	for _, name := range []string{"batch_duration_seconds", "batch_effects"} {
+		require.Equal(t, map[string]float64{"accept ": 1, "claim ": 1, "settle ": 1}, series(name))
+	}
+	sum := func(operation string) float64 {
+		var one dto.Metric
+		require.NoError(t, m.effects.WithLabelValues(operation).(prometheus.Metric).Write(&one))
+		return one.GetHistogram().GetSampleSum()
+	}
+	require.Equal(t, []float64{3, 3, 2}, []float64{sum(opAccept), sum(opClaim), sum(opSettle)})
+	failures := map[string]float64{"contended ": 0, "locked ": 0, "data ": 0, "unreachable ": 1, "refused ": 3}
+	require.Equal(t, failures, series("transaction_failures_total"))
+	_, err := l.Explain(t.Context(), key("acme", 4))
+	require.ErrorIs(t, err, ErrNotFound)
+	results, err := l.Settle(t.Context(), []End{{Key: key("acme", 4), CallResult: rules.CallResult{Epoch: 1, Outcome: rules.Done}}})
+	require.NoError(t, err)
+	require.ErrorIs(t, results[0].Err, ErrNotFound)
+	require.Equal(t, failures, series("transaction_failures_total"), "what is asked in vain is no failure of the database")
+}
 
 func TestMetricsShowTheDatabase(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
-		m := portable.NewMetrics("millrace_once", "the ledger of effects")
-		reg := prometheus.NewPedanticRegistry()
-		reg.MustRegister(m)
-		series := func(name string) map[string]float64 {
-			t.Helper()
-			families, err := reg.Gather()
-			require.NoError(t, err)
-			values := map[string]float64{}
-			for _, family := range families {
-				for _, one := range family.GetMetric() {
-					key := ""
-					for _, l := range one.GetLabel() {
-						key += l.GetValue() + " "
-					}
-					if family.GetName() == "millrace_once_"+name {
-						values[key] = one.GetGauge().GetValue() + one.GetCounter().GetValue()
-					}
-				}
-			}
-			return values
-		}
+		m := NewMetrics()
+		series := seriesOf(t, m)
 		require.Empty(t, series("connections"), "no ledger is open")
 		l := h.open(t, func(_ *Config, o *Options) { o.Metrics = m })
 		require.Positive(t, series("connections_limit")["effects "])

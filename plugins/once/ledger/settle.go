@@ -45,11 +45,13 @@ func (l *Ledger) Settle(ctx context.Context, ends []End) ([]SettledResult, error
 		return results, nil
 	}
 	slices.SortStableFunc(items, func(a, b *settleItem) int { return compareKeys(a.key, b.key) })
+	began := time.Now()
 	err := l.briefly(ctx, "settle", func(ctx context.Context) error {
 		return apart(ctx, l, items, 0, l.settleTogether, func(item *settleItem, err error) {
 			item.result.Err = l.wrap("settle "+item.end.Key.text(), err)
 		})
 	})
+	l.opts.Metrics.batch(opSettle, len(items), time.Since(began))
 	return results, err
 }
 

@@ -49,7 +49,7 @@ func (l *Ledger) transact(ctx context.Context, w readRequest, fn body) error {
 func (l *Ledger) repeat(ctx context.Context, try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
-		if n == maxTries || l.store.fault(err) != faultRetry {
+		if f := l.faultOf(err); n == maxTries || f != faultRetry {
 			return err
 		}
 		if !loop.Sleep(ctx, time.Duration(rand.Int64N(int64(n)*int64(5*time.Millisecond)))) {
@@ -135,7 +135,7 @@ func (l *Ledger) update(ctx context.Context, lock groupLock, fn func(q querier, 
 		if refused {
 			err = l.refuse(ctx, err)
 		}
-		f := l.store.fault(err)
+		f := l.faultOf(err)
 		if f != faultRetry && f != faultLocked || f == faultRetry && n >= maxTries || n >= maxLockTries || !loop.Sleep(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) {
 			return err
 		}

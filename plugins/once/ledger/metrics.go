@@ -1,0 +1,112 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
+)
+
+// Metrics show the database of one ledger at a time: its connections, its batches, and why transactions failed.
+// Collecting them sends no statement. Build it with NewMetrics. It is safe for concurrent use.
+type Metrics struct {
+	seconds  *prometheus.HistogramVec
+	effects  *prometheus.HistogramVec
+	failures *prometheus.CounterVec
+	database *portable.Metrics
+}
+
+// Operations of batches: a label.
+const (
+	opAccept = "accept"
+	opClaim  = "claim"
+	opSettle = "settle"
+)
+
+// causes are the values of the label cause, by the class of the error.
+func causes() map[fault]string {
+	return map[fault]string{faultRetry: "contended", faultLocked: "locked", faultData: "data", faultServer: "unreachable", faultOther: "refused"}
+}
+
+// NewMetrics returns the metrics for Options.Metrics. Each series of batches and failures exists from the first scrape.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "millrace_once_batch_duration_seconds",
+			Help:    "Time of storing one batch of effects, with its waits for a connection and for locks, by operation (accept, claim, settle).",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, 1, 5, 15},
+		}, []string{"operation"}),
+		effects: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "millrace_once_batch_effects",
+			Help:    "Effects per batch, by operation. A claim may get none, because other instances hold what was due.",
+			Buckets: []float64{0, 1, 4, 16, 64, 256},
+		}, []string{"operation"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_once_transaction_failures_total",
+			Help: "Transactions of the ledger of effects that failed, by cause. Those that were contended (deadlock, serialization), locked or unreachable are tried again; for data and refused see the log.",
+		}, []string{"cause"}),
+		database: portable.NewMetrics("millrace_once", "the ledger of effects"),
+	}
+	for _, operation := range []string{opAccept, opClaim, opSettle} {
+		m.seconds.WithLabelValues(operation)
+		m.effects.WithLabelValues(operation)
+	}
+	for _, cause := range causes() {
+		m.failures.WithLabelValues(cause)
+	}
+	return m
+}
+
+// Collectors returns all metrics.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.seconds, m.effects, m.failures, m.database}
+}
+
+// batch notes one batch. A nil Metrics notes nothing.
+func (m *Metrics) batch(operation string, effects int, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.seconds.WithLabelValues(operation).Observe(took.Seconds())
+	m.effects.WithLabelValues(operation).Observe(float64(effects))
+}
+
+// faultOf classifies the error of a transaction and counts it. What a caller of the ledger asked in vain, such as an
+// effect that does not exist, is no failure of the database.
+func (l *Ledger) faultOf(err error) fault {
+	f := l.store.fault(err)
+	if f == faultOther {
+		if _, refused := sqldb.RefusalOf(err); !refused {
+			return f
+		}
+	}
+	if cause := causes()[f]; cause != "" && l.opts.Metrics != nil {
+		l.opts.Metrics.failures.WithLabelValues(cause).Inc()
+	}
+	return f
+}
+
+// MeasureTables reads how large the tables are in PostgreSQL, for Options.Metrics.
+func (l *Ledger) MeasureTables(ctx context.Context) error {
+	if l.opts.Metrics == nil {
+		return nil
+	}
+	return l.call(ctx, "measure the tables", func(ctx context.Context) error { return l.store.measureTables(ctx, l.opts.Metrics.database) })
+}
+
+// Pools of a store: a label of metrics. That for reports also serves sweeps and commands.
+const (
+	poolEffects = "effects"
+	poolReports = "reports"
+)
+
+// tables are those of the ledger.
+func tables() []string {
+	return []string{
+		"once_ledger", "once_kinds", "once_limits", "once_slots", "once_stops", "once_lost", "once_groups", "once_effects", "once_due", "once_attempts", "once_problems",
+		"once_deltas", "once_totals", "once_audit",
+	}
+}
