@@ -31,6 +31,8 @@ const (
 	shownPromotions = 50
 	// shownProblems is the number of problems on a page.
 	shownProblems = 200
+	// shownOldest is the number of waiting payouts on a page. Each of them is explained.
+	shownOldest = 5
 )
 
 // Console implements console.Contributor: the promotions, one of them, and one payout with its history.
@@ -46,6 +48,7 @@ func (p *Plugin) Console() []console.Page {
 		{Path: campaignPage, Title: "Campaign", Hidden: true, Panels: []console.Panel{
 			{Name: "none", Title: "No campaign", Load: p.showNoCampaign},
 			{Name: "campaign", Title: "Totals", Load: pace(campaign.FieldPromotion, p.showCampaign), Actions: []string{"campaign pause", "campaign resume", "campaign cancel", "campaign rebuild"}},
+			{Name: "oldest", Title: "Waiting longest", Load: pace(campaign.FieldPromotion, p.showOldest)},
 			{Name: "summaries", Title: "Summaries", Load: pace(campaign.FieldPromotion, p.showSummaries)},
 			{Name: "problems", Title: "Unknown, an operator decides", Load: pace(campaign.FieldPromotion, p.showUnknown)},
 			{Name: "perhaps", Title: "Perhaps charged, the service finds out", Load: pace(campaign.FieldPromotion, p.showPerhapsCharged)},

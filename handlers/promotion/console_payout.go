@@ -67,6 +67,30 @@ func (p *Plugin) showPayout(ctx context.Context, q console.Query) (console.Block
 	return append(blocks, lettersOf(e.DeadLetters), auditOf(e.Audit)), nil
 }
 
+// showOldest says which payouts of a campaign wait longest, and why.
+func (p *Plugin) showOldest(ctx context.Context, q console.Query) (console.Block, error) {
+	id, instead := promotionIn(q)
+	if instead != "" {
+		return nil, console.ErrNothing
+	}
+	all, err := p.campaigns().Oldest(ctx, id, shownOldest)
+	if err != nil {
+		return nil, err
+	}
+	t := console.Table{
+		Columns: console.Columns("Payout", "State", "Accepted", "Sends", "Lookups", "Class", "Last answer", "Next"),
+		Empty:   "No payout of it waits.",
+		Note:    "Those that were accepted first. Sends and lookups that spent no attempt do not count.",
+	}
+	for _, o := range all {
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Word(o.Key.String()).At(linkTo(payoutPage, campaign.FieldPayout, o.Key.String())), payoutState(o.State), console.Moment(o.AcceptedAt),
+			console.Count(o.Attempts), console.Count(o.Lookups), console.Word(o.LastClass), console.Word(o.LastError), console.Word(o.Next),
+		})
+	}
+	return t, nil
+}
+
 func (p *Plugin) askMoneyAPI(ctx context.Context, q console.Query) (console.Block, error) {
 	k, instead := payoutIn(q)
 	if instead != "" {

@@ -91,6 +91,36 @@ func (e Env) Explain(ctx context.Context, k payouts.Key, queryAPI bool) (Explain
 	return e.explained(ctx, x, answer)
 }
 
+// Oldest returns the unsettled payouts of a promotion that were accepted first, at most limit of them, with the last answer
+// and the next step of each.
+func (e Env) Oldest(ctx context.Context, id payouts.Promotion, limit int) ([]OldPayout, error) {
+	l, err := e.ledger()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := l.Oldest(ctx, id, limit)
+	if err != nil {
+		return nil, err
+	}
+	all := []OldPayout{}
+	for _, k := range keys {
+		x, err := l.Explain(ctx, k)
+		if errors.Is(err, ledger.ErrNotFound) || err == nil && x.State.Settled() {
+			continue // since it was listed
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, OldPayout{Row: x.Row, Next: nextStep(x, e.Settings(), nil, nil, e.notRunning(ctx, x))})
+	}
+	return all, nil
+}
+
+// OldPayout is an unsettled payout, and what happens to it next.
+type OldPayout struct {
+	payouts.Row
+	Next string
+}
+
 // IsNotFound reports whether an error of Explain says that the payout is not in the ledger.
 func IsNotFound(err error) bool { return errors.Is(err, errNoPayout) }
 

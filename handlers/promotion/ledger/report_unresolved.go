@@ -73,6 +73,18 @@ func (l *Ledger) PerhapsCharged(ctx context.Context, p payouts.Promotion, limit 
 	}, sqlPerhapsCharged, string(p.Type), p.ID, limit)
 }
 
+const sqlOldest = `SELECT target_id FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL
+ORDER BY accepted_at, id LIMIT $3`
+
+// Oldest returns the unsettled payouts of a promotion that were accepted first, at most limit of them. Its cost depends on
+// the number of unsettled payouts.
+func (l *Ledger) Oldest(ctx context.Context, p payouts.Promotion, limit int) ([]payouts.Key, error) {
+	return selectAll(ctx, l, "oldest payouts", func(r scanner, k *payouts.Key, _ time.Time) error {
+		k.Type, k.Promotion = p.Type, p.ID
+		return r.Scan(&k.Target)
+	}, sqlOldest, string(p.Type), p.ID, limit)
+}
+
 // maxAmbiguous is the number of payouts that EachLookupOnly reads.
 const maxAmbiguous = 1000
 
