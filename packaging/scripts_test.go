@@ -9,11 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asked runs a script of the packages on a system that systemd runs, and returns what it asks of systemctl.
-func asked(t *testing.T, script string, env []string, args ...string) string {
+// asked runs a script of the packages on a system that systemd runs, and returns what it asks of systemctl and what
+// it says. The systemctl lists the units that the variable RUNNING names.
+func asked(t *testing.T, script string, env []string, args ...string) (calls, said string) {
 	t.Helper()
 	bin, log := t.TempDir(), filepath.Join(t.TempDir(), "asked")
-	require.NoError(t, os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\necho \"$*\" >>'"+log+"'\n"), 0o755)) //nolint:gosec // a program
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\necho \"$*\" >>'"+log+"'\n"+systemctlLists), 0o755)) //nolint:gosec // a program
 	require.NoError(t, os.WriteFile(log, nil, 0o600))
 	const enter = `mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system && exec sh "$@"`
 	line := append([]string{"--mount", "sh", "-euc", enter, "sh", filepath.Join("packages/scripts", script)}, args...)
@@ -26,8 +27,12 @@ func asked(t *testing.T, script string, env []string, args ...string) string {
 	require.NoError(t, err, "%s", out)
 	text, err := os.ReadFile(log)
 	require.NoError(t, err)
-	return string(text)
+	return string(text), string(out)
 }
+
+// systemctlLists prints units as systemd does: a line of columns for each.
+const systemctlLists = `[ "$1" != list-units ] || for unit in $RUNNING; do echo "$unit loaded active running Millrace event pipeline"; done
+`
 
 const (
 	reloaded = "daemon-reload\n"
@@ -37,7 +42,7 @@ const (
 // Nothing is started unasked, and only the last removal stops something.
 func TestTheScriptsOfThePackages(t *testing.T) {
 	t.Parallel()
-	const look = "--quiet is-active millrace.service millrace@*.service\n"
+	const look = "list-units --plain --no-legend --state=active millrace.service millrace@*.service\n"
 	for name, tc := range map[string]struct {
 		script string
 		args   []string
@@ -54,8 +59,18 @@ func TestTheScriptsOfThePackages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, tc.want, asked(t, tc.script, nil, tc.args...))
-			require.Empty(t, asked(t, tc.script, []string{"DPKG_ROOT=/elsewhere"}, tc.args...), "the systemd that runs is that of another system")
+			calls, said := asked(t, tc.script, nil, tc.args...)
+			require.Equal(t, tc.want, calls)
+			require.Empty(t, said)
+			calls, _ = asked(t, tc.script, []string{"DPKG_ROOT=/elsewhere"}, tc.args...)
+			require.Empty(t, calls, "the systemd that runs is that of another system")
 		})
 	}
+}
+
+// A restart of a unit that does not run would start it, so the units that do are named, also those of roles.
+func TestAnUpgradeNamesTheUnitsThatRun(t *testing.T) {
+	t.Parallel()
+	_, said := asked(t, "postinstall.sh", []string{"RUNNING=millrace@gateway.service millrace@router.service"}, "configure", "0.1.0")
+	require.Equal(t, "millrace: still the version before, until systemctl restart of each: millrace@gateway.service millrace@router.service\n", said)
 }

@@ -6,6 +6,7 @@ if [ -n "${DPKG_ROOT:-}" ] || [ ! -d /run/systemd/system ]; then
 	exit 0
 fi
 systemctl daemon-reload || true
-if systemctl --quiet is-active millrace.service 'millrace@*.service'; then
-	echo "millrace: the running service is still the version before; systemctl restart millrace ends that"
+running=$(systemctl list-units --plain --no-legend --state=active millrace.service 'millrace@*.service' | cut -d ' ' -f 1)
+if [ -n "$running" ]; then
+	echo "millrace: still the version before, until systemctl restart of each:" $running
 fi
