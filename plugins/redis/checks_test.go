@@ -197,8 +197,11 @@ func TestChecksOfACluster(t *testing.T) {
 func TestAServerWithoutInfo(t *testing.T) {
 	t.Parallel()
 	checks, d := diagnose(t, miniredis.RunT(t).Addr(), nil)
-	require.Equal(t, 1, d.Warnings, d.Checks)
-	require.Equal(t, operate.Warn, checks["redis version"].Level)
+	for name, c := range checks {
+		if name != "redis latency" { // a busy machine may have one
+			require.Equal(t, name == "redis version", c.Level == operate.Warn, d.Checks)
+		}
+	}
 	require.Contains(t, checks["redis version"].Text, "section (server) is not supported")
 	require.NotContains(t, checks["redis version"].Remedy, "right")
 	require.Zero(t, d.Failures, d.Checks)
