@@ -259,7 +259,10 @@ func (w *worker) claim(ctx context.Context, l *ledger.Ledger, lanes []int, free 
 		// The lease counts from before the claim, so it ends here before it ends in the ledger. A claim that
 		// begins late, after lanes that had nothing or a process that was frozen, must not use what is too old.
 		before := time.Now()
-		if claimed == free || ctx.Err() != nil || w.limiter.may(w.plugin.now(), 1, int(w.inFlight.Load())) == 0 {
+		if err := ctx.Err(); err != nil {
+			return claimed, err
+		}
+		if claimed == free || w.limiter.may(w.plugin.now(), 1, int(w.inFlight.Load())) == 0 {
 			break
 		}
 		// A drain does not end a claim that has begun. It may be committed, and its effects would then wait for
