@@ -28,6 +28,7 @@ type site struct {
 	hub     *sse.Hub
 	mount   func(s *site)
 	started func()
+	stopped func() // is waited for before the server of requests stops
 }
 
 func (*site) Name() string    { return "site" }
@@ -46,7 +47,12 @@ func (s *site) Start(context.Context) error {
 	return nil
 }
 
-func (*site) Stop(context.Context) error { return nil }
+func (s *site) Stop(context.Context) error {
+	if s.stopped != nil {
+		s.stopped()
+	}
+	return nil
+}
 
 // rig is a process with the public server.
 type rig struct {

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -393,9 +394,11 @@ func TestStreamsOfTheUsersOfTokens(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	begun, release := make(chan struct{}), make(chan struct{})
+	begun, release, asked := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	endSlow, endAsking := sync.OnceFunc(func() { close(release) }), sync.OnceFunc(func() { close(asked) })
 	const drainDelay = 4 * time.Second // the process may stand still for half of it
 	r := newRig(t, func(c *web.Config) { c.DrainDelay = drainDelay }, func(s *site) {
+		s.stopped = func() { <-asked }
 		s.web.Handle("GET /events", s.events(), web.Stream())
 		s.web.Handle("GET /x", text("x"))
 		s.web.Handle("GET /slow", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -409,8 +412,9 @@ func TestDrain(t *testing.T) {
 	defer stream.Body.Close()
 	lines := bufio.NewReader(stream.Body)
 	requireLine(t, lines, "event: hello")
-	slow := make(chan reply, 1)
-	go func() { slow <- r.send("GET", "/slow") }()
+	slow, ended := make(chan reply, 1), make(chan struct{})
+	go func() { defer close(ended); slow <- r.send("GET", "/slow") }()
+	t.Cleanup(func() { endSlow(); endAsking(); <-ended })
 	<-begun
 
 	delay, stopped := time.Now(), make(chan error, 1)
@@ -428,7 +432,8 @@ func TestDrain(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, a.status)
 	require.Equal(t, "draining", a.word(t))
 	require.Contains(t, r.send("GET", "/events", "Accept", "text/event-stream").body, `{"reason":"draining"}`)
-	close(release)
+	endAsking()
+	endSlow()
 	require.Equal(t, "complete", (<-slow).body, "a request in progress is finished")
 	require.NoError(t, <-stopped)
 	_, err := net.Dial("tcp", stream.Request.URL.Host)
