@@ -77,3 +77,22 @@ func TestSinceWhenAStateLasts(t *testing.T) {
 		}
 	})
 }
+
+// Those that wait longest are the first accepted ones that are not settled, of this promotion alone.
+func TestTheOldestPayouts(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		for _, k := range []payouts.Key{key(2, 9), key(1, 4), key(1, 1), key(1, 3), key(1, 2)} {
+			mustAccept(t, l, record(k.Promotion, k.Target))
+			h.advance(time.Second)
+		}
+		paid := mustBegin(t, l, record(1, 4))
+		mustSettle(t, l, payouts.CallResult{Key: key(1, 4), CallResult: rules.CallResult{Epoch: paid.Epoch, Outcome: rules.Done}})
+		for limit, want := range map[int][]payouts.Key{1: {key(1, 1)}, 2: {key(1, 1), key(1, 3)}, 5: {key(1, 1), key(1, 3), key(1, 2)}} {
+			keys, err := l.Oldest(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, limit)
+			require.NoError(t, err)
+			require.Equal(t, want, keys)
+		}
+	})
+}
