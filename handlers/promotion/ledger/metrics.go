@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,9 +16,7 @@ import (
 // Metrics show the database of one ledger at a time: its connections, its batches, and why transactions failed.
 // Collecting them sends no statement. Build it with NewMetrics. It is safe for concurrent use.
 type Metrics struct {
-	seconds  *prometheus.HistogramVec
-	payouts  *prometheus.HistogramVec
-	failures *prometheus.CounterVec
+	batches  *portable.Batches
 	database *portable.Metrics
 }
 
@@ -37,32 +37,14 @@ func causes() map[fault]string {
 
 // NewMetrics returns the metrics for Options.Metrics. Each series of batches and failures exists from the first scrape.
 func NewMetrics() *Metrics {
-	labels := func(names ...string) []string { return names }
-	m := &Metrics{
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "millrace_ledger_batch_duration_seconds",
-			Help:    "Time of one transaction for a batch, with its waits for a connection and for locks, by operation.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
-		}, labels("operation")),
-		payouts: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "millrace_ledger_batch_payouts",
-			Help:    "Payouts per transaction of a batch, by operation.",
-			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
-		}, labels("operation")),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_ledger_transaction_failures_total",
-			Help: "Transactions that failed, by cause. Those that were contended (deadlock, serialization), locked, stale (a row had changed) or unreachable are tried again; for data and refused see the log.",
-		}, labels("cause")),
+	return &Metrics{
+		batches: portable.NewBatches(portable.BatchNames{
+			Prefix: "millrace_ledger", Unit: "payouts", Of: "the ledger of promotions",
+			Operations: []string{label(opAccept), label(opNotEnqueued), label(opBegin), label(opSettle)}, Causes: slices.Collect(maps.Values(causes())),
+			Retried: "Those that were contended (deadlock, serialization), locked, stale (a row had changed) or unreachable are tried again.",
+		}),
 		database: portable.NewMetrics("millrace_ledger", "the ledger of promotions"),
 	}
-	for _, op := range []string{opAccept, opNotEnqueued, opBegin, opSettle} {
-		m.seconds.WithLabelValues(label(op))
-		m.payouts.WithLabelValues(label(op))
-	}
-	for _, cause := range causes() {
-		m.failures.WithLabelValues(cause)
-	}
-	return m
 }
 
 // MeasureTables reads the sizes of the tables, which the metrics show from then on.
@@ -75,18 +57,16 @@ func (l *Ledger) MeasureTables(ctx context.Context) error {
 
 // Collectors returns all metrics.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.seconds, m.payouts, m.failures, m.database}
+	return append(m.batches.Collectors(), m.database)
 }
 
 func label(operation string) string { return strings.ReplaceAll(operation, " ", "_") }
 
 // batch notes one transaction of a batch. A nil Metrics notes nothing.
 func (m *Metrics) batch(operation string, payouts int, took time.Duration) {
-	if m == nil {
-		return
+	if m != nil {
+		m.batches.Done(label(operation), payouts, took)
 	}
-	m.seconds.WithLabelValues(label(operation)).Observe(took.Seconds())
-	m.payouts.WithLabelValues(label(operation)).Observe(float64(payouts))
 }
 
 // faultOf classifies the error of a transaction and counts it. What a caller of the ledger asked in vain, such as a
@@ -94,12 +74,12 @@ func (m *Metrics) batch(operation string, payouts int, took time.Duration) {
 func (l *Ledger) faultOf(err error) fault {
 	f := l.store.fault(err)
 	if f == faultOther {
-		if _, refused := sqldb.RefusalOf(sqldb.Explain(err)); !refused {
+		if _, refused := sqldb.RefusalOf(err); !refused {
 			return f
 		}
 	}
 	if cause := causes()[f]; cause != "" && l.opts.Metrics != nil {
-		l.opts.Metrics.failures.WithLabelValues(cause).Inc()
+		l.opts.Metrics.batches.Failed(cause)
 	}
 	return f
 }

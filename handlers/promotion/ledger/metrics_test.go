@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -108,7 +107,9 @@ func TestMetricsCountFailuresByCause(t *testing.T) {
 	m := NewMetrics()
 	h := newPostgresDB(t)
 	l := h.open(t, func(_ *Config, o *Options) { o.Metrics = m })
-	failures := func(cause string) float64 { return testutil.ToFloat64(m.failures.WithLabelValues(cause)) }
+	failures := func(cause string) float64 {
+		return series(t, m, "millrace_ledger_transaction_failures_total")[cause+" "]
+	}
 	store, ok := l.store.(*postgres)
 	require.True(t, ok)
 	for cause, sqlstate := range map[string]string{"contended": "40P01", "locked": "55P03", "stale": pgStaleRow, "unreachable": "57P01", "data": "22021", "refused": "23505"} {

@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,9 +15,7 @@ import (
 // Metrics show the database of one ledger at a time: its connections, its batches, and why transactions failed.
 // Collecting them sends no statement. Build it with NewMetrics. It is safe for concurrent use.
 type Metrics struct {
-	seconds  *prometheus.HistogramVec
-	effects  *prometheus.HistogramVec
-	failures *prometheus.CounterVec
+	batches  *portable.Batches
 	database *portable.Metrics
 }
 
@@ -33,45 +33,26 @@ func causes() map[fault]string {
 
 // NewMetrics returns the metrics for Options.Metrics. Each series of batches and failures exists from the first scrape.
 func NewMetrics() *Metrics {
-	m := &Metrics{
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "millrace_once_batch_duration_seconds",
-			Help:    "Time of storing one batch of effects, with its waits for a connection and for locks, by operation (accept, claim, settle).",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, 1, 5, 15},
-		}, []string{"operation"}),
-		effects: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "millrace_once_batch_effects",
-			Help:    "Effects per batch, by operation. A claim may get none, because other instances hold what was due.",
-			Buckets: []float64{0, 1, 4, 16, 64, 256},
-		}, []string{"operation"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_once_transaction_failures_total",
-			Help: "Transactions of the ledger of effects that failed, by cause. Those that were contended (deadlock, serialization), locked or unreachable are tried again; for data and refused see the log.",
-		}, []string{"cause"}),
+	return &Metrics{
+		batches: portable.NewBatches(portable.BatchNames{
+			Prefix: "millrace_once", Unit: "effects", Of: "the ledger of effects",
+			Operations: []string{opAccept, opClaim, opSettle}, Causes: slices.Collect(maps.Values(causes())),
+			Retried: "Those that were contended (deadlock, serialization), locked or unreachable are tried again.",
+		}),
 		database: portable.NewMetrics("millrace_once", "the ledger of effects"),
 	}
-	for _, operation := range []string{opAccept, opClaim, opSettle} {
-		m.seconds.WithLabelValues(operation)
-		m.effects.WithLabelValues(operation)
-	}
-	for _, cause := range causes() {
-		m.failures.WithLabelValues(cause)
-	}
-	return m
 }
 
 // Collectors returns all metrics.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.seconds, m.effects, m.failures, m.database}
+	return append(m.batches.Collectors(), m.database)
 }
 
 // batch notes one batch. A nil Metrics notes nothing.
 func (m *Metrics) batch(operation string, effects int, took time.Duration) {
-	if m == nil {
-		return
+	if m != nil {
+		m.batches.Done(operation, effects, took)
 	}
-	m.seconds.WithLabelValues(operation).Observe(took.Seconds())
-	m.effects.WithLabelValues(operation).Observe(float64(effects))
 }
 
 // faultOf classifies the error of a transaction and counts it. What a caller of the ledger asked in vain, such as an
@@ -84,7 +65,7 @@ func (l *Ledger) faultOf(err error) fault {
 		}
 	}
 	if cause := causes()[f]; cause != "" && l.opts.Metrics != nil {
-		l.opts.Metrics.failures.WithLabelValues(cause).Inc()
+		l.opts.Metrics.batches.Failed(cause)
 	}
 	return f
 }
