@@ -35,7 +35,7 @@ const guardedRole = "millrace"
 // the suite itself. The test is skipped when PostgreSQL is not installed.
 func NewGuarded(t testing.TB, password string) *Guarded {
 	t.Helper()
-	g := initGuarded(t, "host")
+	g := initGuarded(t, "host all all 127.0.0.1/32 scram-sha-256")
 	g.begin(password)
 	return g
 }
@@ -44,7 +44,7 @@ func NewGuarded(t testing.TB, password string) *Guarded {
 // the role without one of the same authority, and asks for the password as well. DSNOfFiles has the files.
 func NewEncrypted(t testing.TB, password string) *Guarded {
 	t.Helper()
-	g := initGuarded(t, "hostssl")
+	g := initGuarded(t, "hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-full") // the name in it is that of the role
 	g.client = t.TempDir()
 	g.passfile = filepath.Join(g.client, "passwords")
 	a := pipelinetest.NewAuthority(t)
@@ -55,7 +55,8 @@ func NewEncrypted(t testing.TB, password string) *Guarded {
 	return g
 }
 
-func initGuarded(t testing.TB, kind string) *Guarded {
+// initGuarded makes the files of the server. The rule of pg_hba.conf is for all but the administrator.
+func initGuarded(t testing.TB, rule string) *Guarded {
 	t.Helper()
 	p := &Pair{t: t, bin: programs()}
 	if p.bin == "" {
@@ -65,11 +66,8 @@ func initGuarded(t testing.TB, kind string) *Guarded {
 	p.account = account(t)
 	g := &Guarded{t: t, pair: p, data: filepath.Join(p.folder(), "guarded")}
 	p.run("initdb", "-D", g.data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync")
-	rules := "host all postgres 127.0.0.1/32 trust\n" + kind + " all all 127.0.0.1/32 scram-sha-256"
-	if kind == "hostssl" {
-		rules += " clientcert=verify-full" // the name in the certificate is that of the role
-	}
-	require.NoError(t, os.WriteFile(filepath.Join(g.data, "pg_hba.conf"), []byte(rules+"\n"), 0o600)) // the account can read its own file
+	rules := "host all postgres 127.0.0.1/32 trust\n" + rule + "\n"
+	require.NoError(t, os.WriteFile(filepath.Join(g.data, "pg_hba.conf"), []byte(rules), 0o600)) // the account can read its own file
 	return g
 }
 

@@ -73,7 +73,7 @@ func (e Env) explained(ctx context.Context, x ledger.Explanation, answer *lookup
 		TraceID: traceID, Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []payouts.Attempt{},
 		DeadLetters: e.explainDeadLetters(x.DeadLetters, known), Audit: []ledger.Audit{}, MoneyAPI: answer}
 	out.Calls, out.Audit = append(out.Calls, x.Calls...), append(out.Audit, x.Audit...)
-	out.Next = nextStep(x, e.Settings(), out.DeadLetters, answer, e.notRunning(ctx, x))
+	out.Next = nextStep(x, e.Settings(), out.DeadLetters, answer, e.notHeardOf(ctx, x))
 	return out, nil
 }
 
@@ -110,7 +110,7 @@ func (e Env) Oldest(ctx context.Context, id payouts.Promotion, limit int) ([]Old
 		} else if err != nil {
 			return nil, err
 		}
-		all = append(all, OldPayout{Row: x.Row, Next: nextStep(x, e.Settings(), nil, nil, e.notRunning(ctx, x))})
+		all = append(all, OldPayout{Row: x.Row, Next: nextStep(x, e.Settings(), nil, nil, e.notHeardOf(ctx, x))})
 	}
 	return all, nil
 }

@@ -50,9 +50,9 @@ func resumedFor(c ledger.Counts) time.Duration {
 	return c.ChangedFor
 }
 
-// notRunning says that the instance which leased a payout is not heard of, or nothing if it is or that is not known. It may
+// notHeardOf says that the instance which leased a payout is not heard of, or nothing if it is or that is not known. It may
 // still call, because it may only not reach Redis.
-func (e Env) notRunning(ctx context.Context, x ledger.Explanation) string {
+func (e Env) notHeardOf(ctx context.Context, x ledger.Explanation) string {
 	if !x.LeaseUntil.After(x.Now) {
 		return ""
 	}

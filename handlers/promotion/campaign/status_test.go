@@ -192,7 +192,7 @@ func TestStatusOfInstancesThatDoNotRead(t *testing.T) {
 }
 
 // A lease of an instance that is not heard of is said to be that, and no call that is known.
-func TestTheInstanceWithTheLeaseHasEnded(t *testing.T) {
+func TestTheInstanceWithTheLeaseIsNotHeardOf(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	x := ledger.Explanation{Now: now, PromotionState: rules.GroupRunning}
