@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,13 +29,20 @@ import (
 	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
 
-// command runs the binary's command line in this process, against the system's servers.
+// command runs the binary's command line in this process, with the system's settings. It has plugins of its own, as
+// another process would have, because those of the system may run.
 func (sys *system) command(args ...string) (stdout, stderr string, code int) {
 	sys.t.Helper()
 	config := filepath.Join(sys.t.TempDir(), "config.yaml")
 	require.NoError(sys.t, os.WriteFile(config, []byte("log: {level: error}\n"), 0o600))
+	_, _, own := plugins()
+	for i, p := range sys.all {
+		if with, ok := p.(pipeline.Configurable); ok {
+			reflect.ValueOf(own[i].(pipeline.Configurable).Settings()).Elem().Set(reflect.ValueOf(with.Settings()).Elem())
+		}
+	}
 	var out, errs bytes.Buffer
-	code = app.Main(sys.t.Context(), app.Options{Name: "millrace", Plugins: sys.all, Stdout: &out, Stderr: &errs,
+	code = app.Main(sys.t.Context(), app.Options{Name: "millrace", Plugins: own, Stdout: &out, Stderr: &errs,
 		Args: append(args, "--config", config), Environ: []string{}})
 	return out.String(), errs.String(), code
 }

@@ -49,6 +49,15 @@ type system struct {
 	letters setting.Secret // DSN of the working copy of dead letters
 }
 
+// plugins returns those of a process, with their default settings.
+func plugins() (k *kafka.Plugin, p *promotion.Plugin, all []pipeline.Plugin) {
+	k = kafka.New()
+	shared := redis.New()
+	dead := deadletter.New(k, shared).StoreIn(sqldb.Databases{})
+	p = promotion.New(k, shared, dead)
+	return k, p, []pipeline.Plugin{shared, k, dead, reclaim.New(shared), p}
+}
+
 func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Config)) *system {
 	t.Helper()
 	sys := &system{t: t}
@@ -62,15 +71,11 @@ func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Con
 	require.NoError(t, sys.api.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, sys.api.Stop(context.Background())) })
 
-	sys.kafka = kafka.New()
+	sys.kafka, sys.payouts, sys.all = plugins()
 	sys.kafka.Settings().(*kafka.Config).Brokers = sys.servers.KafkaAddrs()
-	shared := redis.New()
-	shared.Settings().(*redis.Config).Addrs = []string{sys.servers.RedisAddr()}
-	dead := deadletter.New(sys.kafka, shared).StoreIn(sqldb.Databases{})
+	sys.all[0].(*redis.Plugin).Settings().(*redis.Config).Addrs = []string{sys.servers.RedisAddr()}
 	sys.letters = setting.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
-	dead.Settings().(*deadletter.Config).Store.DSN = sys.letters
-	claims := reclaim.New(shared)
-	sys.payouts = promotion.New(sys.kafka, shared, dead)
+	sys.all[2].(*deadletter.Plugin).Settings().(*deadletter.Config).Store.DSN = sys.letters
 	cfg := sys.payouts.Settings().(*promotion.Config)
 	cfg.Stream.Enabled = true
 	cfg.Ledger.DSN = setting.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
@@ -83,7 +88,6 @@ func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Con
 		change(cfg)
 	}
 	require.NoError(t, cfg.Validate())
-	sys.all = []pipeline.Plugin{shared, sys.kafka, dead, claims, sys.payouts}
 
 	sys.ledger, err = ledger.Open(t.Context(), cfg.Ledger, ledger.Options{Instance: "watcher", Lease: time.Minute}, nil)
 	require.NoError(t, err)
