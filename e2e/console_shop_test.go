@@ -109,7 +109,7 @@ plugins:
   console: {enabled: true, listen: %q}
   deadletter: {store: {dsn: %q}}
   once: {ledger: {dsn: %q}}
-  webhook: {enabled: true, topic: orders, url: %q, secret: known to the receiver, retry: {first: 1s, max: 1s}}
+  webhook: {enabled: true, topic: orders, url: %q, secret: known to the receiver, max_retries: 1000, retry: {first: 1s, max: 1s}}
   effects:
     kinds:
       invoice:

@@ -118,7 +118,12 @@ func TestARestoredLedgerLooksBeforeItSends(t *testing.T) {
 				ready.Store(true)
 				enqueue(before)
 				oncetest.Settled(t, p.effects, before.key())
+				require.NoError(t, stop())
 				ready.Store(false)
+
+				w = oncetest.On(t, dsn)
+				p = plugin(w.Once)
+				stop = w.StartUntil(p) // a worker that was ready may claim once more, so this is another one
 				enqueue(pendingDone)
 				require.NoError(t, stop())
 				restore := backup(t, dsn)
