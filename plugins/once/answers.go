@@ -87,6 +87,7 @@ func aboutTheEffect(a Answer) bool {
 type trouble struct {
 	mu    sync.Mutex
 	count int       // troubled answers in a row
+	waits int       // the same, but calls that ran at once are one
 	since time.Time // of the first of them
 	until time.Time // no call before
 	last  string    // troubled answer
@@ -106,11 +107,29 @@ func (t *trouble) note(a Answer, decoded bool, now time.Time) {
 			t.since = now
 		}
 		t.count++
-		t.until = now.Add(max(a.RetryAfter, troubleBackoff.Delay(t.count)))
+		if !now.Before(t.until) {
+			t.waits++
+			t.until = now.Add(troubleBackoff.Delay(t.waits))
+		}
+		t.until = later(t.until, now.Add(a.RetryAfter))
 		t.last = strings.TrimSuffix(classOf(a)+": "+textOfAnswer(a), ": ")
 	case aboutTheEffect(a):
-		t.count, t.until = 0, time.Time{}
+		t.count, t.waits, t.until = 0, 0, time.Time{}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// again lets a call begin now, because its client says that it would be sent.
+func (t *trouble) again() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.until = time.Time{}
 }
 
 // lasting is the number of troubled answers in a row from which on people are told.

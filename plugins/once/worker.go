@@ -65,7 +65,8 @@ type worker struct {
 	ended    chan struct{} // closed when the loop and all calls have returned
 	calls    sync.WaitGroup
 	log      *slog.Logger
-	next     int // the lane that is claimed first
+	next     int  // the lane that is claimed first
+	notReady bool // at the last look for free places
 }
 
 func newWorker(p *Plugin, name string, config *KindConfig, effects caller) *worker {
@@ -228,7 +229,12 @@ const notReadyPause = 50 * time.Millisecond
 // free returns how many calls may start now. When none may, it returns how long to wait at most.
 func (w *worker) free(now time.Time) (n int, retryIn time.Duration) {
 	if !w.effects.ready() {
+		w.notReady = true
 		return 0, notReadyPause
+	}
+	if w.notReady {
+		w.notReady = false
+		w.trouble.again()
 	}
 	limit, wait := w.trouble.limit(w.config.Concurrency, now)
 	if n = min(limit-int(w.calling.Load()), unstored*limit-int(w.inFlight.Load())); n > 0 {

@@ -226,6 +226,13 @@ func (b *breaker) ready() bool {
 	return true
 }
 
+// probe lets the next probe of an open breaker begin at once.
+func (b *breaker) probe() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.openUntil = time.Now()
+}
+
 // remaining returns the time until the next probe of an open breaker. The caller holds mu.
 func (b *breaker) remaining() time.Duration { return max(0, time.Until(b.openUntil)) }
 

@@ -203,6 +203,8 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, p permit, key
 	if refused {
 		if n.tokens.renew(ctx, used) {
 			v = neutral
+		} else {
+			n.refused.Store(used)
 		}
 	}
 	if n.breaker.record(p, key, v) {
@@ -222,9 +224,23 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, p permit, key
 			n.log.Error("the api refuses our credential, permission or address", "status", a.Status, "answer", a.Text)
 		}
 	case v == healthy && n.misconfigured.CompareAndSwap(true, false):
+		n.refused.Store(nil)
 		n.log.Info("the api accepts our calls again")
 	}
 	a.General = refused || errors.Is(a.Err, httpclient.ErrNotSent) || n.breaker.current() != stateClosed || n.throttle.within(n.cfg.Breaker.Window)
+}
+
+// tryNewToken ends the wait of an open breaker when there is another token than the one that was refused.
+func (n *connection) tryNewToken() {
+	refused := n.refused.Load()
+	if refused == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(n.dialer.life, tokenLook) // a token may come from a server
+	defer cancel()
+	if n.tokens.get(ctx) != refused && n.refused.CompareAndSwap(refused, nil) {
+		n.breaker.probe()
+	}
 }
 
 // startSpan starts a client span under the caller's span. Without a recorded parent it starts none,

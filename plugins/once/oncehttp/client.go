@@ -47,6 +47,7 @@ type connection struct {
 	metrics  *metrics
 
 	misconfigured atomic.Bool
+	refused       atomic.Pointer[credential] // by the last 401, while there is no other one
 	ended         operate.Calls
 
 	targets targets
@@ -90,12 +91,13 @@ func (c *Client) Open(log *slog.Logger) error {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	log = log.With("component", "oncehttp", "client", c.mapping.Name)
 	base, _ := url.Parse(strings.TrimRight(cfg.URL, "/")) // valid: see Validate
 	life, end := context.WithCancel(context.Background())
 	n := &connection{
 		cfg:     cfg,
 		mapping: &c.mapping,
-		log:     log.With("component", "oncehttp", "client", c.mapping.Name),
+		log:     log,
 		base:    base,
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
 		close:   end,
@@ -117,13 +119,13 @@ func (c *Client) Open(log *slog.Logger) error {
 		IdleConnTimeout:        cfg.IdleConnTimeout,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxBodyBytes,
-	}, c.mapping.Name, n.log)
+	}, c.mapping.Name, log)
 	if err != nil {
 		end()
 		return fmt.Errorf("oncehttp: the settings of %s: %w", c.mapping.Name, err)
 	}
 	n.transport = transport
-	n.breaker = newBreaker(cfg.Breaker, n.log)
+	n.breaker = newBreaker(cfg.Breaker, log)
 	c.opened.Store(n)
 	return nil
 }
@@ -161,8 +163,13 @@ func (c *Client) Drain() {
 }
 
 // Ready reports whether a call would be sent now: the client is open, the breaker lets one through, and no
-// Retry-After holds for all calls. Routes use it as their gate. It becomes true again without a call.
+// Retry-After holds for all calls. Routes use it as their gate. It becomes true again without a call, and at once
+// when there is another token than the one that was refused.
 func (c *Client) Ready() bool {
 	n := c.opened.Load()
-	return n != nil && n.throttle.remaining() == 0 && n.breaker.ready()
+	if n == nil {
+		return false
+	}
+	n.tryNewToken()
+	return n.throttle.remaining() == 0 && n.breaker.ready()
 }

@@ -5,14 +5,12 @@ import (
 	"log/slog"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // Register opens the client when the services start, and closes it when they stop. It adds the client's
 // metrics, its server to the topology, and what the client knows of the server to the graph and the routes. A plugin with a kind calls it in its own Register.
 func (c *Client) Register(r *pipeline.Registry) {
-	log := r.Env().Logger.With(slog.String(logs.Component, "oncehttp"))
-	r.Service("oncehttp."+c.mapping.Name, service{c, log})
+	r.Service("oncehttp."+c.mapping.Name, service{c, r.Env().Logger})
 	r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(c.config.URL))
 	r.Collect(c.Collectors()...)
 	r.Offer(c) // it is an operate.Conditioned

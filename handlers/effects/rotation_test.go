@@ -1,0 +1,134 @@
+package effects_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/internal/sqldbtest"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// guarded is an API that knows no keys and counts what it does for callers with its token.
+type guarded struct {
+	mu      sync.Mutex
+	token   string
+	refused int
+	done    map[string]int // by path
+}
+
+func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r.Header.Get("Authorization") != "Bearer "+g.token {
+		g.refused++
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	g.done[r.URL.Path]++
+	w.WriteHeader(http.StatusCreated)
+}
+
+func (g *guarded) counts() (done, refused int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.done), g.refused
+}
+
+// revoke lets only another token in, from now on.
+func (g *guarded) revoke(token string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.token, g.refused = token, 0
+}
+
+// The far side refuses the token at once, and the file has the new one when nothing is called any more. Calls begin
+// again with it, long before the breaker would let one through. What was refused meanwhile is called for once all
+// the same, although nothing may be sent again after an unclear answer.
+func TestTheTokenOfAFarSideIsRotatedUnderLoad(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		file := filepath.Join(t.TempDir(), "token")
+		write := func(token string) { require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600)) }
+		write("token0")
+		g := &guarded{token: "token0", done: map[string]int{}}
+		server := httptest.NewServer(g)
+		t.Cleanup(server.Close)
+		w := newWorld(t, dsn)
+		w.start(t, ledger+fmt.Sprintf(`
+  effects:
+    kinds:
+      mail:
+        repeat: never
+        key: id
+        group: to
+        request: {path: "/mails/{id}"}
+        answers: {statuses: {2xx: done, 4xx: failed}}
+        api: {url: "API", token: "file:%s", breaker: {min_calls: 3, failure_ratio: 0.001, open_delay: 10m}}
+        effects: {topic: mails, poll_interval: 10ms, max_retries: 1}
+`, file), dsn, &far{Server: server})
+
+		mail := func(n int) string { return fmt.Sprintf(`{"id":%d,"to":"customer-%d"}`, n, n%5) }
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		sent := make(chan int, 1)
+		go func() {
+			n := 0
+			for ctx.Err() == nil && !t.Failed() {
+				if done, _ := g.counts(); n-done > 100 { // enough waits
+					select {
+					case <-ctx.Done():
+					case <-time.After(5 * time.Millisecond):
+					}
+					continue
+				}
+				var batch []string
+				for range 20 {
+					batch = append(batch, mail(n))
+					n++
+				}
+				w.send(t, "mails", batch...)
+			}
+			sent <- n
+		}()
+		reaches := func(what string, ok func(done, refused int) bool) {
+			t.Helper()
+			require.Eventually(t, func() bool {
+				w.Turn(time.Second) // waits for what was put off
+				return ok(g.counts())
+			}, patience, 5*time.Millisecond, what)
+		}
+		more := func() {
+			t.Helper()
+			before, _ := g.counts()
+			reaches("mails are sent", func(done, _ int) bool { return done > before+100 })
+		}
+		for n := range 3 {
+			more()
+			token := fmt.Sprint("token", n+1)
+			g.revoke(token)
+			reaches("nothing is called any more", func(_, refused int) bool { return refused >= 3 })
+			write(token)
+			more()
+		}
+		end()
+		n := <-sent
+		for i := range n {
+			require.Equal(t, rules.Success, w.settled(t, "mail", mail(i)).State, i)
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		require.Len(t, g.done, n)
+		for path, times := range g.done {
+			require.Equal(t, 1, times, path)
+		}
+	})
+}

@@ -1,0 +1,75 @@
+package once
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Calls that run at once meet the same trouble once, however many they are, and the next one waits no longer.
+func TestCallsAtOnceAreOneTrouble(t *testing.T) {
+	t.Parallel()
+	const first = 250 * time.Millisecond
+	start := time.Now()
+	down := Answer{Class: Unclear, General: true}
+	waits := func(tr *trouble, now time.Time) time.Duration {
+		n, wait := tr.limit(64, now)
+		require.Zero(t, n)
+		return wait
+	}
+	one, many := &trouble{}, &trouble{}
+	one.note(down, true, start)
+	for range 64 {
+		many.note(down, true, start)
+	}
+	require.Positive(t, waits(one, start))
+	require.LessOrEqual(t, waits(many, start), first)
+	require.Empty(t, one.reason(), "it does not last")
+	require.NotEmpty(t, many.reason())
+
+	later := start.Add(first)
+	n, _ := many.limit(64, later)
+	require.Equal(t, 1, n, "one call finds out whether it is over")
+	many.note(down, true, later)
+	require.Greater(t, waits(many, later), first)
+
+	many.note(Answer{Class: Throttled, General: true, RetryAfter: time.Hour}, true, later)
+	require.Equal(t, time.Hour, waits(many, later), "as long as it is asked to")
+	many.again()
+	n, _ = many.limit(64, later)
+	require.Equal(t, 1, n, "its client would send a call")
+	many.note(Answer{Class: Done}, true, later)
+	n, _ = many.limit(64, later)
+	require.Equal(t, 64, n)
+}
+
+// gated is a kind whose client says whether it would send a call.
+type gated struct {
+	caller
+	open bool
+}
+
+func (g *gated) ready() bool { return g.open }
+
+// A client that would send calls again is believed: the wait for its last trouble ends.
+func TestAClientThatIsReadyAgainIsCalled(t *testing.T) {
+	t.Parallel()
+	g := &gated{open: true}
+	w := newWorker(NewPlugin(nil, nil), "invoice", &KindConfig{Concurrency: 8}, g)
+	now := time.Now()
+	w.trouble.note(Answer{Class: NotSent, RetryAfter: time.Hour}, true, now)
+	n, wait := w.free(now)
+	require.Zero(t, n)
+	require.Equal(t, time.Hour, wait)
+	g.open = false
+	n, wait = w.free(now)
+	require.Zero(t, n)
+	require.Equal(t, notReadyPause, wait)
+	g.open = true
+	n, _ = w.free(now)
+	require.Equal(t, 1, n)
+	w.trouble.note(Answer{Class: NotSent, RetryAfter: time.Hour}, true, now)
+	n, _ = w.free(now)
+	require.Zero(t, n, "it was ready all the time")
+}
