@@ -1,7 +1,6 @@
 package effects_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -77,32 +76,23 @@ func TestTheTokenOfAFarSideIsRotatedUnderLoad(t *testing.T) {
 `, file), dsn, &far{Server: server})
 
 		mail := func(n int) string { return fmt.Sprintf(`{"id":%d,"to":"customer-%d"}`, n, n%5) }
-		ctx, end := context.WithCancel(t.Context())
-		defer end()
-		sent := make(chan int, 1)
-		go func() {
-			n := 0
-			for ctx.Err() == nil && !t.Failed() {
-				if done, _ := g.counts(); n-done > 100 { // enough waits
-					select {
-					case <-ctx.Done():
-					case <-time.After(5 * time.Millisecond):
-					}
-					continue
-				}
-				var batch []string
-				for range 20 {
-					batch = append(batch, mail(n))
-					n++
-				}
-				w.send(t, "mails", batch...)
+		n := 0
+		load := func() {
+			if done, _ := g.counts(); n-done > 100 { // enough waits
+				return
 			}
-			sent <- n
-		}()
+			var batch []string
+			for range 20 {
+				batch = append(batch, mail(n))
+				n++
+			}
+			w.send(t, "mails", batch...)
+		}
 		reaches := func(what string, ok func(done, refused int) bool) {
 			t.Helper()
 			require.Eventually(t, func() bool {
-				w.Turn(time.Second) // waits for what was put off
+				load()
+				w.Turn(time.Second) // what was put off is due
 				return ok(g.counts())
 			}, patience, 5*time.Millisecond, what)
 		}
@@ -111,16 +101,14 @@ func TestTheTokenOfAFarSideIsRotatedUnderLoad(t *testing.T) {
 			before, _ := g.counts()
 			reaches("mails are sent", func(done, _ int) bool { return done > before+100 })
 		}
-		for n := range 3 {
+		for rotation := range 3 {
 			more()
-			token := fmt.Sprint("token", n+1)
+			token := fmt.Sprint("token", rotation+1)
 			g.revoke(token)
 			reaches("nothing is called any more", func(_, refused int) bool { return refused >= 3 })
 			write(token)
 			more()
 		}
-		end()
-		n := <-sent
 		for i := range n {
 			require.Equal(t, rules.Success, w.settled(t, "mail", mail(i)).State, i)
 		}
