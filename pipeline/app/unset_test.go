@@ -127,7 +127,7 @@ func TestSecretsOfTheServiceManager(t *testing.T) {
 	o := options(v, "validate", "--config", settingsFile(t, "plugins:\n  vault: {password: \"file:$CREDENTIALS_DIRECTORY/password\"}\n"))
 	r := run(t.Context(), o)
 	require.Equal(t, app.ExitUsage, r.code)
-	require.Contains(t, r.stderr, "plugins.vault.password: environment variable CREDENTIALS_DIRECTORY, which systemd sets for a unit with LoadCredential, is not set\n")
+	require.Contains(t, r.stderr, "plugins.vault.password: environment variable CREDENTIALS_DIRECTORY, which systemd sets for a unit with LoadCredential, and root for a command beside it (CREDENTIALS_DIRECTORY=/etc/credstore), is not set\n")
 
 	o.Args = append(o.Args, "--allow-unset-secrets")
 	require.Zero(t, run(t.Context(), o).code, "such as in CI")
