@@ -48,7 +48,7 @@ binary: ## Build the static binary for PLATFORMS (this machine's) into dist/OS-A
 		GOOS=$(firstword $(subst /, ,$(p))) GOARCH=$(lastword $(subst /, ,$(p))) $(static) -o $(DIST)/$(subst /,-,$(p))/millrace ./cmd/millrace;)
 
 .PHONY: image
-image: PLATFORMS = linux/amd64 linux/arm64
+image chart: PLATFORMS = linux/amd64 linux/arm64
 image: binary ## Pack the static binaries into an image for linux/amd64 and linux/arm64, an OCI layout in dist/image
 	@cd packaging && GOWORK=off $(GO) run ./image -o $(DIST)/image $(foreach p,$(PLATFORMS),$(DIST)/$(subst /,-,$(p))/millrace)
 
@@ -75,11 +75,12 @@ release: release-files ## Pack archives for Linux and macOS, with SBOM, licences
 	@export GOTOOLCHAIN=$(toolchain); $(GORELEASER) release --clean $(if $(shell git tag --points-at HEAD),,--snapshot)
 	@for p in $(subst /,-,$(PLATFORMS)); do cmp $(DIST)/$$p/millrace $(DIST)/release/millrace_$${p/-/_}*/millrace; done
 
-# The version is that of the tag, as `git describe` says it: the image has the same.
-VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || echo v0.0.0-g$$(git rev-parse --short HEAD))
+# Its version is that of the binary in the image, so that the chart's default tag is the tag of the image also between
+# two releases.
+VERSION ?=
 .PHONY: chart
-chart: ## Pack the Helm chart into dist/chart, as an archive and as a folder (VERSION: the tag of the image)
-	@cd packaging && GOWORK=off $(GO) run ./chart -o $(DIST)/chart -version $(VERSION) ./chart/millrace
+chart: $(if $(VERSION),,binary) ## Pack the Helm chart into dist/chart, as an archive and as a folder (VERSION: the tag of the image)
+	@cd packaging && GOWORK=off $(GO) run ./chart -o $(DIST)/chart $(if $(VERSION),-version $(VERSION),-binary $(DIST)/$(subst /,-,$(firstword $(PLATFORMS)))/millrace) ./chart/millrace
 
 packed = linux/amd64 linux/arm64
 .PHONY: packages

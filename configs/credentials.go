@@ -28,7 +28,8 @@ func (w *walker) resolve(text string) (string, error) {
 		return text, nil
 	}
 	if w.credentials == "" {
-		return "", errors.New("environment variable " + credentialsVariable + ", which systemd sets for a unit with LoadCredential, is not set")
+		return "", errors.New("environment variable " + credentialsVariable + ", which systemd sets for a unit with LoadCredential, and " +
+			"root for a command beside it (" + credentialsVariable + "=/etc/credstore), is not set")
 	}
 	if path = filepath.Join(w.credentials, name); isSecret {
 		path = "file:" + path

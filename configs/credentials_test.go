@@ -51,6 +51,6 @@ func TestPathsBelowTheFolderOfCredentials(t *testing.T) {
 	require.Len(t, found, 4)
 	for i, path := range []string{"plugins.shop.password", "plugins.shop.key_file", "plugins.shop.keys[0]", "plugins.shop.greeting"} {
 		require.Equal(t, path, found[i].Path)
-		require.Equal(t, "environment variable CREDENTIALS_DIRECTORY, which systemd sets for a unit with LoadCredential, is not set", found[i].Problem)
+		require.Equal(t, "environment variable CREDENTIALS_DIRECTORY, which systemd sets for a unit with LoadCredential, and root for a command beside it (CREDENTIALS_DIRECTORY=/etc/credstore), is not set", found[i].Problem)
 	}
 }

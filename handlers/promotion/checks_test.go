@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
@@ -48,6 +49,8 @@ func TestChecksOfTheMoneyAPI(t *testing.T) {
 			require.Equal(t, tc.level, d.Checks[0].Level, d.Checks)
 			require.Contains(t, d.Checks[0].Text, tc.text)
 			require.Equal(t, tc.away, len(d.Away) == 1, d.Checks)
+			var instance app.Simulating = p
+			require.Equal(t, tc.simulated, instance.Simulates(), "as the label of its metrics says")
 		})
 	}
 }

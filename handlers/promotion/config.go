@@ -182,6 +182,9 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 	return wrong.Err()
 }
 
+// Simulates implements app.Simulating: nothing is paid.
+func (p *Plugin) Simulates() bool { return p.config.MoneyAPI.Simulator.Enabled }
+
 // serversHere reports whether Kafka, Redis and the ledger are on this machine.
 func (p *Plugin) serversHere() bool {
 	own := p.config.Stream.Redis

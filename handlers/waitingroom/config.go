@@ -172,7 +172,7 @@ func checkTokens(p *setting.Problems, section, of string, tokens map[string]sett
 	}
 }
 
-// ValidateIn checks that users can sign in, and that events can be confirmed (app.Placed).
+// ValidateIn checks that users can sign in, that events can be confirmed, and that the logos can be read (app.Placed).
 func (p *Plugin) ValidateIn(app.Where) error {
 	var wrong setting.Problems
 	if !p.config.has(roleBroker) {
@@ -182,5 +182,7 @@ func (p *Plugin) ValidateIn(app.Where) error {
 	auth := p.web.Config().Auth
 	wrong.Check(auth.Header != "" || auth.HasKeys(), "roles",
 		"a broker needs signed-in users: set plugins.web.auth. There are no anonymous visitors")
+	_, err := pages.Open(p.config.Page)
+	wrong.Check(err == nil, "page", "%v", err)
 	return wrong.Err()
 }

@@ -93,9 +93,12 @@ func TestABrokerNeedsUsers(t *testing.T) {
 	require.ErrorContains(t, p.ValidateIn(app.Where{}), "event_service.url: must be set")
 	p.config.UnknownEvents = unknownRefuse
 	require.NoError(t, p.ValidateIn(app.Where{}))
+	p.config.Page.Logo = "/absent/logo.svg"
+	require.ErrorContains(t, p.ValidateIn(app.Where{}), "page: logo: stat /absent/logo.svg", "a broker serves it")
 	p.config = DefaultConfig()
+	p.config.Page.Logo = "/absent/logo.svg"
 	p.config.Roles = []string{roleDispatcher}
-	require.NoError(t, p.ValidateIn(app.Where{}), "it confirms no event")
+	require.NoError(t, p.ValidateIn(app.Where{}), "it confirms no event, and serves no page")
 }
 
 func TestARoleNeedsItsPlugins(t *testing.T) {

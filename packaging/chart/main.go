@@ -1,8 +1,9 @@
 // Chart packs the Helm chart of the folder millrace, without the program helm:
 //
-//	go run ./chart -o ../dist/chart -version v0.1.0 ./chart/millrace
+//	go run ./chart -o ../dist/chart -binary ../dist/linux-amd64/millrace ./chart/millrace
 //
-// It adds the alerts and the dashboard, which the repository has once, in configs/, and writes the version.
+// It adds the alerts and the dashboard, which the repository has once, in configs/, and writes the version, which
+// is the tag that the image of the binary has.
 // The result is the archive millrace-VERSION.tgz, and a folder with the same files. The same commit gives
 // the same archive, because nothing in it depends on the time or on the machine.
 //
@@ -14,6 +15,7 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"debug/buildinfo"
 	"errors"
 	"flag"
 	"fmt"
@@ -28,6 +30,8 @@ import (
 
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
+
+	"github.com/millrace-io/millrace/packaging/tag"
 )
 
 func main() {
@@ -39,9 +43,18 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.SetOutput(errOut)
 	dir := flags.String("o", "", "`folder` of the archive; it may exist")
 	version := flags.String("version", "", "`tag` of the image, such as v0.1.0; the chart has the same version without the v")
-	if err := flags.Parse(args); err != nil || *dir == "" || *version == "" || flags.NArg() != 1 {
-		fmt.Fprintln(errOut, "usage: chart -o FOLDER -version TAG CHART")
+	binary := flags.String("binary", "", "`file` in the image, whose version is taken instead")
+	if err := flags.Parse(args); err != nil || *dir == "" || (*version == "") == (*binary == "") || flags.NArg() != 1 {
+		fmt.Fprintln(errOut, "usage: chart -o FOLDER -version TAG CHART | chart -o FOLDER -binary FILE CHART")
 		return 2
+	}
+	if *binary != "" {
+		info, err := buildinfo.ReadFile(*binary)
+		if err != nil {
+			fmt.Fprintf(errOut, "chart: %s: read build information: %v\n", *binary, err)
+			return 1
+		}
+		*version = tag.Of(info.Main.Version)
 	}
 	archive, err := pack(flags.Arg(0), *version, *dir)
 	if err != nil {

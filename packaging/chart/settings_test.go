@@ -69,9 +69,14 @@ func validate(t *testing.T, text string) (int, string) {
 	binary, err := millrace()
 	require.NoError(t, err)
 	dir := t.TempDir()
+	return validateIn(t, binary, dir, writeFiles(t, dir, text))
+}
+
+func validateIn(t *testing.T, binary, dir, text string, flags ...string) (int, string) {
+	t.Helper()
 	file := filepath.Join(dir, "millrace.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(writeFiles(t, dir, text)), 0o600))
-	cmd := exec.CommandContext(t.Context(), binary, "validate", "--config", file)
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	cmd := exec.CommandContext(t.Context(), binary, append([]string{"validate", "--config", file}, flags...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -105,6 +110,10 @@ func TestTheBinaryAcceptsTheSettings(t *testing.T) {
 				t.Parallel()
 				code, out := validate(t, text)
 				require.Zero(t, code, "%s\n%s", out, text)
+				binary, err := millrace()
+				require.NoError(t, err)
+				code, out = validateIn(t, binary, t.TempDir(), text, "--allow-unset-secrets")
+				require.Zero(t, code, "the text of the ConfigMap, without the files of a pod: %s\n%s", out, text)
 			})
 		}
 	}

@@ -237,7 +237,9 @@ func TestMakeWritesTheChart(t *testing.T) {
 
 	var none, usage bytes.Buffer
 	require.Equal(t, 2, run([]string{"-o", dist}, &none, &usage))
-	require.Contains(t, usage.String(), "usage: chart -o FOLDER -version TAG CHART")
+	require.Contains(t, usage.String(), "usage: chart -o FOLDER -version TAG CHART | chart -o FOLDER -binary FILE CHART")
+	require.Equal(t, 1, run([]string{"-o", dist, "-binary", "values_test.go", "millrace"}, &none, &usage))
+	require.Contains(t, usage.String(), "values_test.go: read build information: ")
 	require.Equal(t, 1, run([]string{"-o", dist, "-version", "v1.0.0", filepath.Join(dist, "absent")}, &none, &usage))
 	require.Contains(t, usage.String(), "absent: Chart.yaml file is missing")
 	require.Empty(t, none.String())

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -20,7 +20,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/crypto/x509roots/fallback/bundle"
+
+	"github.com/millrace-io/millrace/packaging/tag"
 )
 
 const (
@@ -50,9 +53,8 @@ func write(dir string, binaries []binary) (v1.Hash, error) {
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	// Tools find the image in the layout by this name: skopeo copy oci:dist/image:VERSION. It may not
-	// have the brackets of (devel).
-	name := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": strings.Trim(binaries[0].version, "()")})
+	// Tools find the image in the layout by this name: skopeo copy oci:dist/image:TAG.
+	name := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag.Of(binaries[0].version)})
 	if err := to.AppendIndex(index, name); err != nil {
 		return v1.Hash{}, err
 	}
@@ -84,7 +86,47 @@ func makeIndex(binaries []binary) (v1.ImageIndex, error) {
 	if !ok {
 		return nil, errors.New("an annotated index is no index")
 	}
-	return annotated, nil
+	return encodeAsCopied(annotated)
+}
+
+type embeddedIndex = v1.ImageIndex // the interface has a method of its own name
+
+// copiedIndex is an index with the bytes that tools write when they read an index and encode it again, as
+// skopeo does in a copy of all platforms, so that its digest is the same in a registry.
+type copiedIndex struct {
+	embeddedIndex
+	text []byte
+}
+
+func encodeAsCopied(index v1.ImageIndex) (v1.ImageIndex, error) {
+	text, err := index.RawManifest()
+	if err != nil {
+		return nil, err
+	}
+	var manifest ocispec.Index
+	if err := json.Unmarshal(text, &manifest); err != nil {
+		return nil, err
+	}
+	for i := range manifest.Manifests {
+		manifest.Manifests[i].ArtifactType = "" // tools of before OCI 1.1 leave it out, and it says nothing of an image
+	}
+	if text, err = json.Marshal(manifest); err != nil {
+		return nil, err
+	}
+	return copiedIndex{index, text}, nil
+}
+
+func (c copiedIndex) RawManifest() ([]byte, error) { return c.text, nil }
+
+func (c copiedIndex) Size() (int64, error) { return int64(len(c.text)), nil }
+
+func (c copiedIndex) Digest() (v1.Hash, error) {
+	digest, _, err := v1.SHA256(bytes.NewReader(c.text))
+	return digest, err
+}
+
+func (c copiedIndex) IndexManifest() (*v1.IndexManifest, error) {
+	return v1.ParseIndexManifest(bytes.NewReader(c.text))
 }
 
 func makeImage(base v1.Layer, b binary) (v1.Image, error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/json"
 	"io"
 	"io/fs"
 	"maps"
@@ -44,7 +45,7 @@ func TestALayoutIsReplacedAndNothingElse(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new/image")
 	code, before, errOut := image("-o", dir, file)
 	require.Zero(t, code, errOut)
-	require.Regexp(t, `^sha256:[0-9a-f]{64}  .*/new/image  \(devel\)  linux/amd64\n$`, before)
+	require.Regexp(t, `^sha256:[0-9a-f]{64}  .*/new/image  v0\.0\.0-devel  linux/amd64\n$`, before)
 	code, after, errOut := image("-o", dir, file)
 	require.Zero(t, code, errOut)
 	require.Equal(t, before, after, "the same binary, the same digest")
@@ -53,7 +54,7 @@ func TestALayoutIsReplacedAndNothingElse(t *testing.T) {
 	manifest, err := index.IndexManifest()
 	require.NoError(t, err)
 	require.Len(t, manifest.Manifests, 1)
-	require.Equal(t, "devel", manifest.Manifests[0].Annotations["org.opencontainers.image.ref.name"])
+	require.Equal(t, "v0.0.0-devel", manifest.Manifests[0].Annotations["org.opencontainers.image.ref.name"])
 
 	other := filepath.Join(t.TempDir(), "work")
 	require.NoError(t, os.Mkdir(other, 0o755))
@@ -62,6 +63,41 @@ func TestALayoutIsReplacedAndNothingElse(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Contains(t, errOut, "holds something other than an OCI layout")
 	require.FileExists(t, filepath.Join(other, "mine"))
+}
+
+// An index as tools of before OCI 1.1 read it, in the order in which they write it. skopeo encodes an index again
+// when it copies all platforms.
+type olderIndex struct {
+	SchemaVersion int    `json:"schemaVersion"`
+	MediaType     string `json:"mediaType,omitempty"`
+	Manifests     []struct {
+		MediaType   string            `json:"mediaType,omitempty"`
+		Digest      string            `json:"digest"`
+		Size        int64             `json:"size"`
+		URLs        []string          `json:"urls,omitempty"`
+		Annotations map[string]string `json:"annotations,omitempty"`
+		Platform    *struct {
+			Architecture string `json:"architecture"`
+			OS           string `json:"os"`
+		} `json:"platform,omitempty"`
+	} `json:"manifests"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+func TestACopyOfTheIndexHasItsDigest(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "image")
+	code, out, errOut := image("-o", dir, build(t, "linux", "amd64"), build(t, "linux", "arm64"))
+	require.Zero(t, code, errOut)
+	digest, _, _ := strings.Cut(out, " ")
+	text, err := os.ReadFile(filepath.Join(dir, "blobs", strings.ReplaceAll(digest, ":", "/")))
+	require.NoError(t, err)
+	var index olderIndex
+	require.NoError(t, json.Unmarshal(text, &index))
+	require.Len(t, index.Manifests, 2)
+	again, err := json.Marshal(index)
+	require.NoError(t, err)
+	require.Equal(t, string(text), string(again), "a copy by such a tool changes nothing")
 }
 
 func TestUnfitBinariesAreRefused(t *testing.T) {

@@ -5,7 +5,7 @@
 //
 // The same binaries give the same digest, because nothing in the image depends on the time or on
 // the machine. Version, commit and platform are read from the build information of the binaries.
-// It prints the digest, the version and the platforms. With -root it writes the files of the image of one
+// It prints the digest, the tag and the platforms. With -root it writes the files of the image of one
 // binary into a folder instead, for the Dockerfile.
 //
 // Exit codes: 0 done, 1 a binary is unfit or the folder can't be written, 2 usage.
@@ -17,6 +17,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"github.com/millrace-io/millrace/packaging/tag"
 )
 
 func main() {
@@ -57,6 +59,6 @@ func run(args []string, out, errOut io.Writer) int {
 	for _, b := range binaries {
 		platforms = append(platforms, b.os+"/"+b.arch)
 	}
-	fmt.Fprintf(out, "%s  %s  %s  %s\n", digest, *dir, binaries[0].version, strings.Join(platforms, " "))
+	fmt.Fprintf(out, "%s  %s  %s  %s\n", digest, *dir, tag.Of(binaries[0].version), strings.Join(platforms, " "))
 	return 0
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
@@ -41,14 +42,22 @@ func TestMetricsNameTheBuildAndTheInstance(t *testing.T) {
 			return nil
 		}})
 	})
-	o := options(p, "do", "--profile", "local")
-	r := run(t.Context(), o)
-	require.Zero(t, r.code, r.stderr)
-	series := await(t, seen)
+	series := func(p pipeline.Plugin) []string {
+		r := run(t.Context(), options(p, "do", "--profile", "local"))
+		require.Zero(t, r.code, r.stderr)
+		return await(t, seen)
+	}
+	plain := series(p)
 	for _, want := range []string{
 		"millrace_build_info version=v1.2.3 1", "millrace_build_info go=" + runtime.Version() + " 1", "millrace_build_info commit=unknown 1",
 		"millrace_instance_info profile=local 1", "millrace_instance_info environment=external 1",
+		"millrace_instance_info simulator=false 1",
 	} {
-		require.Contains(t, series, want)
+		require.Contains(t, plain, want)
 	}
+	require.Contains(t, series(simulating{p}), "millrace_instance_info simulator=true 1")
 }
+
+type simulating struct{ *toy }
+
+func (simulating) Simulates() bool { return true }

@@ -38,7 +38,9 @@ func (h *Host) validateCommand() *cobra.Command {
 			}
 			unset, err := secrets.split(err)
 			if err == nil {
-				_, err = h.register(l)
+				if _, err = h.register(l); err != nil && len(unset) > 0 {
+					_, err = secrets.split(errors.Unwrap(err)) // a plugin reads one of these files for its routes
+				}
 			}
 			v.Valid, v.Unset, v.Errors = err == nil, unset, append(v.Errors, configs.Flatten(err)...)
 			switch {
@@ -59,25 +61,25 @@ func (h *Host) validateCommand() *cobra.Command {
 			return err
 		},
 	}))
-	secrets.flag(cmd)
+	secrets.flag(cmd, "secrets and files that are not here")
 	return cmd
 }
 
 // allowUnset is the flag --allow-unset-secrets of commands that open nothing.
 type allowUnset struct{ on *bool }
 
-func (a *allowUnset) flag(cmd *cobra.Command) {
-	a.on = cmd.Flags().Bool("allow-unset-secrets", false, "list secrets that are not set here, such as in CI, instead of refusing them")
+func (a *allowUnset) flag(cmd *cobra.Command, what string) {
+	a.on = cmd.Flags().Bool("allow-unset-secrets", false, "list "+what+", such as in CI, instead of refusing them")
 }
 
-// split takes the secrets that are not set out of err, if the flag is given.
+// split takes the secrets that are not set and the files that do not exist out of err, if the flag is given.
 func (a allowUnset) split(err error) (unset []*configs.Error, rest error) {
 	if err == nil || !*a.on {
 		return nil, err
 	}
 	var errs []error
 	for _, e := range configs.Flatten(err) {
-		if setting.SecretNotSet(e.Problem) {
+		if setting.NotHere(e.Problem) {
 			unset = append(unset, e)
 		} else {
 			errs = append(errs, e)
@@ -88,7 +90,7 @@ func (a allowUnset) split(err error) (unset []*configs.Error, rest error) {
 
 func (h *Host) warnUnset(unset []*configs.Error) {
 	for _, e := range unset {
-		fmt.Fprintf(h.opts.Stderr, "not set: %s: %s\n", e.Path, e.Problem)
+		fmt.Fprintf(h.opts.Stderr, "not here: %s: %s\n", e.Path, e.Problem)
 	}
 }
 

@@ -69,7 +69,7 @@ func (h *Host) manualOfTheProcess() string {
 	p.item(h.configVariable(), "names the settings file of a command without --config and --profile")
 	p.item(h.Variable("log.level")+", …", "a setting by its path: "+h.Variable("log.level")+" is log.level")
 	p.item("NOTIFY_SOCKET, WATCHDOG_USEC", "run tells systemd when it is ready, that it is alive, and when it stops (sd_notify(3))")
-	p.item("CREDENTIALS_DIRECTORY", "the path of a file in the settings may begin with $CREDENTIALS_DIRECTORY/")
+	p.item("CREDENTIALS_DIRECTORY", "the path of a file in the settings may begin with $CREDENTIALS_DIRECTORY/; beside a unit of systemd, root sets it to /etc/credstore")
 	return p.String()
 }
 

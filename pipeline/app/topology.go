@@ -107,7 +107,7 @@ func (h *Host) topologyCommand() *cobra.Command {
 	}))
 	cmd.Flags().StringVar(&format, "format", "table", "table, mermaid or json")
 	cmd.Flags().BoolVar(&wide, "wide", false, "one line per route or endpoint, wider than 100 columns")
-	secrets.flag(cmd)
+	secrets.flag(cmd, "secrets that are not set")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"table", "mermaid", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

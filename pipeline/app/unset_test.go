@@ -3,6 +3,7 @@ package app_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -49,13 +50,74 @@ func TestSecretsMayBeUnsetOffline(t *testing.T) {
 
 		r := run(t.Context(), options(newVault(), command, "--config", file, "--allow-unset-secrets"))
 		require.Zero(t, r.code, r.stderr)
-		require.Contains(t, r.stderr, "not set: plugins.vault.password: environment variable MILL_TEST_ABSENT is not set\n")
-		require.Contains(t, r.stderr, "not set: plugins.vault.token: secret: open /absent/token")
+		require.Contains(t, r.stderr, "not here: plugins.vault.password: environment variable MILL_TEST_ABSENT is not set\n")
+		require.Contains(t, r.stderr, "not here: plugins.vault.token: secret: open /absent/token")
 
 		file = settingsFile(t, settings+"  wault: {}\n")
 		r = run(t.Context(), options(newVault(), command, "--config", file, "--allow-unset-secrets"))
 		require.Equal(t, app.ExitUsage, r.code, "other errors are still errors")
 	}
+}
+
+// lock is a plugin that reads a key for its routes, and a certificate.
+type lock struct{ config *lockConfig }
+
+type lockConfig struct {
+	Key   string      `yaml:"key"`
+	TLS   setting.TLS `yaml:"tls"`
+	Doors int         `yaml:"doors"` // at one path
+}
+
+func (lock) Name() string    { return "lock" }
+func (l lock) Settings() any { return l.config }
+
+func (l lock) ValidateIn(app.Where) error {
+	var p setting.Problems
+	_, err := os.ReadFile(l.config.Key)
+	p.Check(err == nil, "key", "%v", err)
+	p.Under("tls", l.config.TLS.Validate())
+	return p.Err()
+}
+
+func (l lock) Register(r *pipeline.Registry) error {
+	for range l.config.Doors {
+		r.HTTP("GET /door", http.NotFoundHandler())
+	}
+	if _, err := os.ReadFile(l.config.Key); err != nil {
+		return &setting.FieldError{Path: "key", Problem: err.Error()}
+	}
+	return nil
+}
+
+// Keys and certificates are files of the pod or of the unit, and not of the machine that checks the settings.
+func TestFilesMayBeMissingOffline(t *testing.T) {
+	t.Parallel()
+	check := func(settings string, flags ...string) result {
+		return run(t.Context(), options(lock{new(lockConfig)}, append([]string{"validate", "--config", settingsFile(t, settings)}, flags...)...))
+	}
+	const settings = "plugins:\n  lock: {key: /absent/key.pem, tls: {enabled: true, ca_file: /absent/ca.pem}}\n"
+	const key, authority = "plugins.lock.key: open /absent/key.pem: ", "plugins.lock.tls.ca_file: open /absent/ca.pem: "
+	strict := check(settings)
+	require.Equal(t, app.ExitUsage, strict.code)
+	require.Contains(t, strict.stderr, key)
+	require.Contains(t, strict.stderr, authority)
+
+	r := check(settings, "--allow-unset-secrets")
+	require.Zero(t, r.code, r.stderr)
+	require.Contains(t, r.stderr, "not here: "+key)
+	require.Contains(t, r.stderr, "not here: "+authority)
+	require.Contains(t, r.stdout, "The settings are valid")
+
+	there := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(there, []byte("no certificate"), 0o600))
+	wrong := check("plugins:\n  lock: {key: /absent/key.pem, tls: {enabled: true, ca_file: "+there+"}}\n", "--allow-unset-secrets")
+	require.Equal(t, app.ExitUsage, wrong.code, "a file that is here is checked")
+	require.Contains(t, wrong.stderr, "contains no certificate")
+
+	wrong = check("plugins:\n  lock: {key: /absent/key.pem, doors: 2}\n", "--allow-unset-secrets")
+	require.Equal(t, app.ExitUsage, wrong.code, "the absent key hides no mistake of a route")
+	require.Contains(t, wrong.stderr, "GET /door")
+	require.NotContains(t, wrong.stderr, "key.pem")
 }
 
 func TestSecretsOfTheServiceManager(t *testing.T) {
@@ -65,7 +127,7 @@ func TestSecretsOfTheServiceManager(t *testing.T) {
 	o := options(v, "validate", "--config", settingsFile(t, "plugins:\n  vault: {password: \"file:$CREDENTIALS_DIRECTORY/password\"}\n"))
 	r := run(t.Context(), o)
 	require.Equal(t, app.ExitUsage, r.code)
-	require.Contains(t, r.stderr, "plugins.vault.password: environment variable CREDENTIALS_DIRECTORY, which systemd sets for a unit with LoadCredential, is not set\n")
+	require.Contains(t, r.stderr, "plugins.vault.password: environment variable CREDENTIALS_DIRECTORY, which systemd sets for a unit with LoadCredential, and root for a command beside it (CREDENTIALS_DIRECTORY=/etc/credstore), is not set\n")
 
 	o.Args = append(o.Args, "--allow-unset-secrets")
 	require.Zero(t, run(t.Context(), o).code, "such as in CI")

@@ -103,7 +103,7 @@ type telling struct {
 func (telling) Name() string                          { return "telling" }
 func (p telling) Register(r *pipeline.Registry) error { r.Offer(p); return nil }
 func (p telling) ReadConditions(context.Context) ([]operate.Condition, string, error) {
-	return p.all, "localhost:9464", p.err
+	return p.all, "127.0.0.1:9464", p.err
 }
 
 // The command is a process of its own, so it asks the instance on this machine what holds the routes up.
@@ -125,7 +125,7 @@ func TestRoutesSaysWhatAnInstanceKnows(t *testing.T) {
 	a, conditions := ask(nil, told)
 	require.Equal(t, []operate.Check{down.Check, paused.Check}, a.Checks)
 	require.True(t, a.Failed())
-	require.Equal(t, []string{"What is said of far sides, pauses and effects is what the instance at localhost:9464 knows."}, a.Notes[1:], "the first one is about the oldest message")
+	require.Equal(t, []string{"What is said of far sides, pauses and effects is what the instance at 127.0.0.1:9464 knows."}, a.Notes[1:], "the first one is about the oldest message")
 	require.JSONEq(t, `[
 		{"name": "API", "level": "fail", "text": "API is fail", "place": {"kind": "kafka", "name": "grain"}},
 		{"name": "campaigns", "level": "warn", "text": "campaigns is warn", "route": "bake"}
@@ -138,11 +138,11 @@ func TestRoutesSaysWhatAnInstanceKnows(t *testing.T) {
 	require.Equal(t, "[]", conditions)
 	require.Len(t, a.Notes, 1, "about the oldest message")
 
-	for name, c := range map[string][]pipeline.Plugin{"none runs": {telling{err: errors.New("none runs at localhost:9464")}}, "nothing asks": nil} {
+	for name, c := range map[string][]pipeline.Plugin{"none runs": {telling{err: errors.New("none runs at 127.0.0.1:9464")}}, "nothing asks": nil} {
 		a, conditions = ask(nil, c...)
 		require.Equal(t, "null", conditions, name)
 		require.False(t, a.Failed(), name)
 	}
-	a, _ = ask(nil, telling{err: fmt.Errorf("none runs at localhost:9464")})
-	require.Equal(t, []string{"Far sides, pauses, and unknown outcomes are known to a running instance, and are not shown: none runs at localhost:9464"}, a.Notes[1:])
+	a, _ = ask(nil, telling{err: fmt.Errorf("none runs at 127.0.0.1:9464")})
+	require.Equal(t, []string{"Far sides, pauses, and unknown outcomes are known to a running instance, and are not shown: none runs at 127.0.0.1:9464"}, a.Notes[1:])
 }

@@ -158,7 +158,7 @@ func TestAnEmptySecretFileIsAMistake(t *testing.T) {
 	var s setting.Secret
 	err := s.UnmarshalText([]byte("file:" + file))
 	require.ErrorContains(t, err, "is empty")
-	require.True(t, setting.SecretNotSet(err.Error()))
+	require.True(t, setting.NotHere(err.Error()))
 	require.Empty(t, s.Reveal())
 }
 

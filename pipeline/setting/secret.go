@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 )
 
 // Secret is a setting that must never be shown. In a settings file it is written as
@@ -117,8 +118,9 @@ const (
 	noFile = "secret: "
 )
 
-// SecretNotSet reports whether the problem of a setting is that a Secret's variable or file does
-// not exist here.
-func SecretNotSet(problem string) bool {
-	return strings.HasPrefix(problem, "environment variable ") && strings.HasSuffix(problem, notSet) || strings.HasPrefix(problem, noFile)
+// NotHere reports whether the problem of a setting is that a Secret's variable or file, or another file that the
+// setting names, such as a certificate, does not exist on this machine.
+func NotHere(problem string) bool {
+	return strings.HasPrefix(problem, "environment variable ") && strings.HasSuffix(problem, notSet) || strings.HasPrefix(problem, noFile) ||
+		strings.HasSuffix(problem, ": "+syscall.ENOENT.Error())
 }

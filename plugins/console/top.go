@@ -90,6 +90,7 @@ type top struct {
 
 	client   *http.Client
 	password string
+	bearer   *setting.Live // of token, which ends before somebody stops to look
 }
 
 func (t *top) show(ctx context.Context, in io.Reader) error {
@@ -118,6 +119,7 @@ func (t *top) show(ctx context.Context, in io.Reader) error {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	defer t.client.CloseIdleConnections()
+	t.bearer = t.token.Live("--token", nil, nil)
 	if t.user != "" {
 		var err error
 		if t.password, err = t.ask(in); err != nil {
@@ -227,7 +229,7 @@ func (t *top) get(ctx context.Context, path, accept string) ([]byte, error) {
 	case t.user != "":
 		request.SetBasicAuth(t.user, t.password)
 	case !t.token.IsZero():
-		request.Header.Set("Authorization", "Bearer "+t.token.Reveal())
+		request.Header.Set("Authorization", "Bearer "+t.bearer.Value(ctx))
 	}
 	answer, err := t.client.Do(request)
 	if err != nil {

@@ -3,6 +3,7 @@ package console_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -189,6 +190,33 @@ func TestTopFollowsAPage(t *testing.T) {
 	interrupt()
 	sees(t, person, "\x1b[?1049l")
 	require.Equal(t, app.ExitOK, <-ended)
+}
+
+// A token of a sign-in lives for minutes, so what follows a page takes the one that is in the file now.
+func TestTopTakesTheTokenThatIsInTheFileNow(t *testing.T) {
+	t.Parallel()
+	var looks atomic.Int64
+	counts := pages.Panel{Name: "looks", Load: func(context.Context, pages.Query) (pages.Block, error) {
+		return pages.Stats{{Name: "Looks", Cell: pages.Count(looks.Add(1))}}, nil
+	}}
+	before, after := newIssuer(t), newIssuer(t)
+	keys, token := before.file(), filepath.Join(t.TempDir(), "token")
+	replace := func(file string, content []byte) {
+		require.NoError(t, os.WriteFile(file+".new", content, 0o600))
+		require.NoError(t, os.Rename(file+".new", file))
+	}
+	replace(token, []byte(before.token(nil)))
+	r := start(t, func(c *console.Config) {
+		c.Auth, c.Roles = keysOf(signin.Config{JWKSFile: keys}), map[string]operate.Role{"ann": operate.Viewer}
+	}, page(counts))
+	person, screen := terminaltest.Open(t)
+	go top(t.Context(), screen, []string{"TERM=xterm"}, "tried", "--every", "1s", "--url", r.base, "--token", "file:"+token)
+	sees(t, person, "Looks  1\x1b[K")
+	replace(keys, after.set())
+	sees(t, person, "401 Unauthorized")
+	next := looks.Load() + 1
+	replace(token, []byte(after.token(nil)))
+	sees(t, person, fmt.Sprintf("Looks  %d\x1b[K", next))
 }
 
 // sees reads until a text was shown.

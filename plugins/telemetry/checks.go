@@ -27,29 +27,51 @@ const (
 func (p *Plugin) Examinations() []operate.Examination {
 	return []operate.Examination{{Place: instancePlace, Open: func(context.Context) ([]operate.Examine, func(), error) {
 		return []operate.Examine{{What: "readiness", Read: func(ctx context.Context) ([]operate.Check, error) {
-			address, ok := localAddress(p.config.Listen)
-			if !ok {
+			addresses := localAddresses(p.config.Listen)
+			if len(addresses) == 0 {
 				return []operate.Check{{Level: operate.OK, Text: fmt.Sprintf("not asked, because plugins.telemetry.listen is %q, which names no port", p.config.Listen)}}, nil
 			}
-			return readinessOf(ctx, address), nil
+			return readinessOf(ctx, addresses), nil
 		}}}, nil, nil
 	}}}
 }
 
-// localAddress returns where a server that listens on this machine is reached.
-func localAddress(listen string) (address string, ok bool) {
+// localAddresses returns where a server that listens on this machine is reached, without a name that a resolver
+// would have to know. The first is the usual one.
+func localAddresses(listen string) []string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil || port == "" || port == "0" {
-		return "", false
+		return nil
 	}
+	hosts := []string{host}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "localhost"
+		hosts = []string{"127.0.0.1", "::1"}
 	}
-	return net.JoinHostPort(host, port), true
+	for i, host := range hosts {
+		hosts[i] = net.JoinHostPort(host, port)
+	}
+	return hosts
 }
 
-func readinessOf(ctx context.Context, address string) []operate.Check {
-	readiness, err := askReadiness(ctx, "http://"+address+readinessPath+conditionsOf)
+// askFirst returns what the first of the addresses says at which a server is, and this address. Without any it is
+// the first address with its error.
+func askFirst(ctx context.Context, addresses []string) (r Readiness, address string, err error) {
+	for i, at := range addresses {
+		answer, wrong := askReadiness(ctx, "http://"+at+readinessPath+conditionsOf)
+		dial, ok := errors.AsType[*net.OpError](wrong)
+		absent := ok && dial.Op == "dial"
+		if i == 0 || !absent {
+			r, address, err = answer, at, wrong
+		}
+		if !absent {
+			break
+		}
+	}
+	return r, address, err
+}
+
+func readinessOf(ctx context.Context, addresses []string) []operate.Check {
+	readiness, address, err := askFirst(ctx, addresses)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return []operate.Check{{Level: operate.OK, Text: "none runs at " + address}}
@@ -116,11 +138,11 @@ func readinessChecks(address string, r Readiness) (checks []operate.Check) {
 
 // ReadConditions implements operate.ConditionReader.
 func (p *Plugin) ReadConditions(ctx context.Context) (conditions []operate.Condition, instance string, err error) {
-	address, ok := localAddress(p.config.Listen)
-	if !ok {
+	addresses := localAddresses(p.config.Listen)
+	if len(addresses) == 0 {
 		return nil, "", fmt.Errorf("plugins.telemetry.listen is %q, which names no port", p.config.Listen)
 	}
-	r, err := askReadiness(ctx, "http://"+address+readinessPath+conditionsOf)
+	r, address, err := askFirst(ctx, addresses)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return nil, address, fmt.Errorf("none runs at %s (plugins.telemetry.listen)", address)

@@ -42,7 +42,9 @@ func TestChecksOfARunningInstance(t *testing.T) {
 	require.Equal(t, []operate.Check{{Name: "instance readiness", Level: operate.OK, Text: listen + " is ready, and its 1 checks pass"}}, diagnose(t, listen))
 	_, port, err := net.SplitHostPort(listen)
 	require.NoError(t, err)
-	require.Equal(t, "localhost:"+port+" is ready, and its 1 checks pass", diagnose(t, ":"+port)[0].Text)
+	for _, all := range []string{"", "0.0.0.0", "[::]"} {
+		require.Equal(t, "127.0.0.1:"+port+" is ready, and its 1 checks pass", diagnose(t, all+":"+port)[0].Text, "no name is resolved")
+	}
 
 	f = newFeature()
 	f.checks["mill"] = func(context.Context) error { return errors.New("the wheel stands still") }
@@ -57,6 +59,20 @@ func TestChecksOfARunningInstance(t *testing.T) {
 		require.Equal(t, operate.Fail, checks[i].Level)
 		require.True(t, strings.HasPrefix(checks[i].String(), want), checks[i].String())
 	}
+}
+
+func TestAnInstanceWithoutIPv4IsAsked(t *testing.T) {
+	t.Parallel()
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skipf("needs IPv6: %v", err)
+	} else {
+		require.NoError(t, l.Close())
+	}
+	base := serve(t, newFeature(), func(c *telemetry.Config) { c.Listen = "[::1]:0" })
+	ready(t, base)
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(base, "http://"))
+	require.NoError(t, err)
+	require.Equal(t, "[::1]:"+port+" is ready, and its 0 checks pass", diagnose(t, ":"+port)[0].Text)
 }
 
 // knowing knows of trouble.

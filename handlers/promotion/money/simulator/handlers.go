@@ -105,7 +105,7 @@ func (s *Server) authorized(r *http.Request) bool {
 		return true
 	}
 	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	return ok && subtle.ConstantTimeCompare([]byte(got), []byte(s.cfg.Token.Reveal())) == 1
+	return ok && subtle.ConstantTimeCompare([]byte(got), []byte(s.token.Value(r.Context()))) == 1
 }
 
 func (s *Server) charge(w http.ResponseWriter, r *http.Request, j *journal, f *Faults, t promotiontype.Type) {

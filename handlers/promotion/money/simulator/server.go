@@ -30,7 +30,7 @@ type Config struct {
 	// a rejection for the same time. Otherwise it counts from the charge, and rejections are not
 	// kept.
 	KeysAgeFromFirstUse bool
-	Token               setting.Secret // required bearer token; empty: none
+	Token               setting.Secret // required bearer token, which may rotate; empty: none
 	Faults              Faults
 	Logger              *slog.Logger     // nil: none
 	Now                 func() time.Time // clock of the journal; nil: time.Now
@@ -40,6 +40,7 @@ type Config struct {
 // started once.
 type Server struct {
 	cfg    Config
+	token  *setting.Live
 	faults atomic.Pointer[Faults]
 	counts [kinds]atomic.Uint64
 	failed chan error
@@ -77,7 +78,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Now = time.Now
 	}
 	s := &Server{
-		cfg:     cfg,
+		cfg: cfg, token: cfg.Token.Live("token", cfg.Logger, nil),
 		journal: newJournal(cfg.KeyTTL), failed: make(chan error, 1), kill: make(chan struct{}),
 	}
 	s.quiet, s.endQuiet = context.WithCancel(context.Background())

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -238,6 +240,32 @@ func TestStartedDown(t *testing.T) {
 	require.Error(t, call(s).point(1, 1, 5).err)
 	require.NoError(t, s.SetFaults(Faults{}))
 	require.Equal(t, 200, call(s).point(1, 1, 5).status)
+}
+
+func TestTheTokenRotatesWithItsFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	replace := func(token string) {
+		require.NoError(t, os.WriteFile(file+".new", []byte(token), 0o600))
+		require.NoError(t, os.Rename(file+".new", file))
+	}
+	replace("old")
+	var token setting.Secret
+	require.NoError(t, token.UnmarshalText([]byte("file:"+file)))
+	s := start(t, Config{Token: token})
+	status := func(token string) int {
+		req, err := http.NewRequest(http.MethodGet, s.URL()+"/v1/charges/POINT:1:1", nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := noKeepAlive(t).Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+	require.Equal(t, 404, status("old"))
+	replace("new")
+	require.Equal(t, 401, status("old"))
+	require.Equal(t, 404, status("new"))
 }
 
 func TestToken(t *testing.T) {
