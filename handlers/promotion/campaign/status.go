@@ -121,12 +121,8 @@ func (e Env) statusOf(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 		return Status{}, err
 	}
 	if s.Dead > 0 {
-		_, n, stored, err := e.DeadLetters.Waiting(ctx, e.Plugin, id.String(), 1)
-		switch {
-		case err != nil:
+		if s.DeadWaiting, err = e.DeadWaiting(ctx, id); err != nil {
 			s.miss("dead letters: their store does not answer", err)
-		case stored:
-			s.DeadWaiting = &n
 		}
 	} else {
 		s.DeadWaiting = new(int64)
@@ -136,6 +132,16 @@ func (e Env) statusOf(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 	}
 	s.ExpectedEnd = ExpectedEnd(time.Now(), s.Counts.State, s.Pending, s.Rate)
 	return s, nil
+}
+
+// DeadWaiting counts the dead letters of a promotion that wait for a person, in their store. It returns nil where
+// there is no store.
+func (e Env) DeadWaiting(ctx context.Context, id payouts.Promotion) (*int64, error) {
+	_, n, stored, err := e.DeadLetters.Waiting(ctx, e.Plugin, id.String(), 1)
+	if err != nil || !stored {
+		return nil, err
+	}
+	return &n, nil
 }
 
 // miss notes what is not known.
