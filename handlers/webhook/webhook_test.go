@@ -286,13 +286,12 @@ func TestAReceiverThatHangsIsACondition(t *testing.T) {
 	var topics pipelinetest.Topics
 	p := webhook.New(&topics, &topics)
 	config := p.Settings().(*webhook.Config)
-	seen := make(chan struct{})
+	seen, ended := make(chan struct{}), make(chan struct{})
 	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-seen }))
-	t.Cleanup(receiver.Close)
+	t.Cleanup(func() { close(seen); <-ended; receiver.Close() })
 	config.URL, config.Secret = receiver.URL, setting.NewSecret(secret)
 	registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
 	require.NoError(t, err)
-	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for again := true; again; {
@@ -313,8 +312,6 @@ func TestAReceiverThatHangsIsACondition(t *testing.T) {
 			return c.Level == operate.Warn && strings.Contains(c.Text, "the longest has waited ")
 		})
 	}, 2*time.Minute, time.Millisecond)
-	close(seen)
-	<-ended
 }
 
 func TestMistakesInSettings(t *testing.T) {

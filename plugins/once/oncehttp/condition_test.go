@@ -65,11 +65,10 @@ func TestAnEffectThatAlwaysFailsIsAWarning(t *testing.T) {
 // An API that takes calls and does not answer them is a warning before the first of them has failed.
 func TestAnAPIThatHangsIsAWarning(t *testing.T) {
 	t.Parallel()
-	let := make(chan struct{})
-	hanging := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-let }))
-	t.Cleanup(hanging.Close)
-	client := newClient(t, hanging.URL, func(cfg *oncehttp.Config) { cfg.CallTimeout = time.Second })
 	seen, ended := make(chan struct{}), make(chan struct{})
+	hanging := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-seen }))
+	t.Cleanup(func() { close(seen); <-ended; hanging.Close() })
+	client := newClient(t, hanging.URL, func(cfg *oncehttp.Config) { cfg.CallTimeout = time.Second })
 	go func() {
 		defer close(ended)
 		for again := true; again; {
@@ -86,9 +85,6 @@ func TestAnAPIThatHangsIsAWarning(t *testing.T) {
 			return c.Level == operate.Warn && c.Place == pipeline.ServerOf(hanging.URL) && strings.Contains(c.Text, "1 of 1 calls in flight: no answer yet")
 		})
 	}, 2*time.Minute, time.Millisecond)
-	close(seen)
-	close(let)
-	<-ended
 }
 
 // Each cause is a condition of its own.
