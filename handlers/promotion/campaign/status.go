@@ -313,12 +313,12 @@ func (all Statuses) writeNothingUnfinished(out io.Writer) error {
 	return nil
 }
 
-// PendingText says where the unsettled payouts are.
+// PendingText says where the next try of the unsettled payouts comes from.
 func (s Status) PendingText() string {
 	if s.Pending == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s in the stream, %s in the retry topic, %s with a worker, %s for the feeder to enqueue",
+	return fmt.Sprintf("%s next from the stream, %s next from the retry topic, %s with a worker, %s for the feeder to enqueue",
 		app.Thousands(s.InStream), app.Thousands(s.InRetry-s.WithWorker), app.Thousands(s.WithWorker), app.Thousands(s.InNoQueue))
 }
 
