@@ -193,19 +193,25 @@ func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Blo
 			{Name: "Waiting", Cell: console.Count(s.Pending)},
 		},
 		console.Stats{
-			{Name: "In the stream", Cell: console.Count(s.InStream)},
-			{Name: "In the retry topic", Cell: console.Count(s.InRetry - s.WithWorker)},
+			{Name: "Next from the stream", Cell: console.Count(s.InStream)},
+			{Name: "Next from the retry topic", Cell: console.Count(s.InRetry - s.WithWorker)},
 			{Name: "With a worker", Cell: console.Count(s.WithWorker)},
-			{Name: "For the feeder", Cell: console.Count(s.InNoQueue)},
+			{Name: "Next by the feeder", Cell: console.Count(s.InNoQueue)},
 			{Name: "Leased by workers", Cell: console.Count(s.InFlight)},
 			{Name: "Perhaps charged", Cell: perhapsCharged(s)},
 			{Name: "Dead letters that wait", Cell: dead},
 			{Name: "Dead letters so far", Cell: console.Count(s.Dead)},
 		},
-		speedOf(s), checksOf(s), instancesOf(s), auditOf(s.Audit),
 	}
-	return blocks, nil
+	if s.Pending > 0 {
+		blocks = append(blocks, console.Text(countsPayouts))
+	}
+	return append(blocks, speedOf(s), checksOf(s), instancesOf(s), auditOf(s.Audit)), nil
 }
+
+// countsPayouts says why the numbers of a campaign differ from those of its routes.
+const countsPayouts = "Each payout that waits is counted once, where its next try comes from. The routes count records: one stays in the retry topic " +
+	"until it is read, also when its payout has ended, or was overdue and is enqueued again by the feeder."
 
 // withStop adds why no instance sends calls.
 func withStop(state console.Cell, s rules.GroupState, rate *campaign.Rate) console.Cell {
@@ -325,6 +331,9 @@ func (p *Plugin) showSummaries(ctx context.Context, q console.Query) (console.Bl
 	return t, nil
 }
 
+// notUsed explains a 0 beside a call that was made.
+const notUsed = "A send uses no attempt, and a lookup none of the lookups, when the API refused to work for now or a proxy may have answered, so calls may have been made where 0 are used."
+
 func (p *Plugin) showUnknown(ctx context.Context, q console.Query) (console.Block, error) {
 	id, instead := promotionIn(q)
 	if instead != "" {
@@ -335,9 +344,9 @@ func (p *Plugin) showUnknown(ctx context.Context, q console.Query) (console.Bloc
 		return nil, err
 	}
 	t := console.Table{
-		Columns: console.Columns("Payout", "State", "Since", "Sends", "Lookups", "Class", "Last answer"),
+		Columns: console.Columns("Payout", "State", "Since", "Attempts used", "Lookups used", "Class", "Last answer"),
 		Empty:   "No payout of it is unknown.",
-		Note:    "Sends and lookups that spent no attempt do not count.",
+		Note:    notUsed,
 	}
 	for _, u := range list.Unknown {
 		k := payouts.Key{Type: u.Type, Promotion: u.Promotion, Target: u.Target}
@@ -363,9 +372,9 @@ func (p *Plugin) showPerhapsCharged(ctx context.Context, q console.Query) (conso
 		return nil, err
 	}
 	t := console.Table{
-		Columns: console.Columns("Payout", "State", "First sent", "Instance", "Sends", "Lookups", "Class", "Last answer"),
+		Columns: console.Columns("Payout", "State", "First sent", "Instance", "Attempts used", "Lookups used", "Class", "Last answer"),
 		Empty:   "No payout of it is perhaps charged.",
-		Note:    "Those in the state sending have a call that runs now, or whose instance ended. Sends and lookups that spent no attempt do not count.",
+		Note:    "Those in the state sending have a call that runs now, or whose instance ended. " + notUsed,
 	}
 	for _, r := range rows {
 		t.Rows = append(t.Rows, []console.Cell{

@@ -53,8 +53,8 @@ func (p *Plugin) showPayout(ctx context.Context, q console.Query) (console.Block
 			{Name: "Settled", Cell: console.Moment(e.SettledAt)},
 			{Name: "Transaction", Cell: console.Word(e.TransactionKey)},
 			{Name: "Perhaps charged", Cell: perhaps},
-			{Name: "Sends", Cell: console.Count(e.Attempts)},
-			{Name: "Lookups", Cell: console.Count(e.Lookups)},
+			{Name: "Attempts used", Cell: console.Count(e.Attempts)},
+			{Name: "Lookups used", Cell: console.Count(e.Lookups)},
 			{Name: "Calls that count towards max_released", Cell: console.Count(e.Released)},
 			{Name: "Key first used", Cell: console.Moment(e.KeyFirstUsedAt)},
 		},
@@ -78,9 +78,9 @@ func (p *Plugin) showOldest(ctx context.Context, q console.Query) (console.Block
 		return nil, err
 	}
 	t := console.Table{
-		Columns: console.Columns("Payout", "State", "Accepted", "Sends", "Lookups", "Class", "Last answer", "Next"),
+		Columns: console.Columns("Payout", "State", "Accepted", "Attempts used", "Lookups used", "Class", "Last answer", "Next"),
 		Empty:   "No payout of it waits.",
-		Note:    "Those that were accepted first. Sends and lookups that spent no attempt do not count.",
+		Note:    "Those that were accepted first. " + notUsed,
 	}
 	for _, o := range all {
 		t.Rows = append(t.Rows, []console.Cell{

@@ -107,7 +107,7 @@ func TestThePageOfAPayoutThatNobodyKnows(t *testing.T) {
 		sys.unknown(7)
 		sys.start()
 		in := operate.Input{"promotion": {"POINT:1"}, "payout": {"POINT:1:7"}}
-		require.Contains(t, sys.panel("campaigns/campaign", "problems", in), `"payout":"POINT:1:7","sends":1`)
+		require.Contains(t, sys.panel("campaigns/campaign", "problems", in), `[{"attempts_used":1,"class":"timeout"`)
 		page := sys.panel("campaigns/payout", "payout", in)
 		for _, want := range []string{`"state":"unknown"`, `"perhaps_charged":true`, `"call":"send 1"`, "no answer within 300ms", `unknown resolve POINT 1 7`, `\"amount\":70`} {
 			require.Contains(t, page, want)
@@ -193,7 +193,8 @@ func TestThePagesAgreeOnWhatIsPerhapsCharged(t *testing.T) {
 		page := sys.panel("campaigns/campaign", "campaign", in)
 		require.Contains(t, page, `"perhaps_charged":1`)
 		require.Contains(t, page, `"with_a_worker":1`)
-		require.Contains(t, page, `"in_the_retry_topic":0`)
+		require.Contains(t, page, `"next_from_the_retry_topic":0`)
+		require.Contains(t, page, "The routes count records")
 		require.Contains(t, page, "of them 1 by watcher. These are not heard of")
 		require.Contains(t, sys.panel("campaigns/campaign", "perhaps", in), `"payout":"POINT:1:7"`)
 		oldest := sys.panel("campaigns/campaign", "oldest", in)

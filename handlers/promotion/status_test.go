@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/console"
@@ -137,6 +138,11 @@ func TestStatusCountsDeadLettersThatWait(t *testing.T) {
 		require.EqualValues(t, 3, status().Dead)
 		require.EqualValues(t, 2, *status().DeadWaiting)
 		require.Contains(t, written(t, campaign.Status.Write, status()), "3 written so far, 2 of them wait for a person")
+		var r reconcile.Report
+		sys.json(&r, "campaign", "reconcile", "POINT", "1", "--no-money")
+		require.EqualValues(t, 3, r.Dead)
+		require.EqualValues(t, 2, *r.DeadWaiting, "it is read from the store")
+		require.Regexp(t, "dead, waiting +2  dead letters in their store", sys.says(app.ExitOK, "campaign", "reconcile", "POINT", "1", "--no-money"))
 	})
 }
 

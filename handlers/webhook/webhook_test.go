@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -277,6 +278,40 @@ func TestAReceiverThatIsDownIsACondition(t *testing.T) {
 	known = send(3)
 	require.Contains(t, known[0].Text, "connection refused")
 	require.NotContains(t, known[0].Text, "hidden")
+}
+
+// A receiver that takes requests and does not answer is a condition before their time is over.
+func TestAReceiverThatHangsIsACondition(t *testing.T) {
+	t.Parallel()
+	var topics pipelinetest.Topics
+	p := webhook.New(&topics, &topics)
+	config := p.Settings().(*webhook.Config)
+	seen, ended := make(chan struct{}), make(chan struct{})
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-seen }))
+	t.Cleanup(func() { close(seen); <-ended; receiver.Close() })
+	config.URL, config.Secret = receiver.URL, setting.NewSecret(secret)
+	registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
+	require.NoError(t, err)
+	go func() {
+		defer close(ended)
+		for again := true; again; {
+			m := message.NewMessage("order-1", []byte(`{"id":1}`))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			m.SetContext(ctx)
+			_, _ = registry.Routes()[0].Handle(m)
+			cancel()
+			select {
+			case <-seen:
+				again = false
+			default:
+			}
+		}
+	}()
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(operate.Conditions(registry), func(c operate.Condition) bool {
+			return c.Level == operate.Warn && strings.Contains(c.Text, "the longest has waited ")
+		})
+	}, 2*time.Minute, time.Millisecond)
 }
 
 func TestMistakesInSettings(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -78,77 +77,6 @@ func nameOf(offer any) string {
 		return p.Name()
 	}
 	return fmt.Sprintf("%T", offer)
-}
-
-// lastingCalls is the number of calls that failed in a row from which on people are told.
-const lastingCalls = 3
-
-// Calls remembers how the calls of a server ended, and is a Conditioned. A plugin sets the fields, offers it in
-// Register, and notes each call. It is safe for concurrent use.
-type Calls struct {
-	Name  string            // what people call the server, such as "the shop's API"
-	Place pipeline.Endpoint // such as pipeline.ServerOf(url), as in Route.Calls
-	Then  string            // what follows a call that failed, such as "each message waits for its retry"
-
-	mu       sync.Mutex
-	answered bool
-	failed   int       // in a row
-	since    time.Time // the first of these
-	last     string    // why the last one failed that did
-	lastAt   time.Time // when
-}
-
-// Answered notes a call after which the server works, also if it has refused what was asked for.
-func (c *Calls) Answered() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answered, c.failed = true, 0
-}
-
-// Failed notes a call that says that the server does not work, and why, such as its answer without secrets.
-func (c *Calls) Failed(why string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	if c.failed == 0 {
-		c.since = now
-	}
-	c.failed++
-	c.last, c.lastAt = why, now
-}
-
-// Last returns why the last call failed of those that did.
-func (c *Calls) Last() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.last
-}
-
-// Conditions implements Conditioned. It is a warning after three calls in a row that failed, and nothing before
-// the first call.
-func (c *Calls) Conditions() []Condition {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	one := Condition{Check: Check{Name: c.Name, Level: OK, Text: "it answers"}, Place: c.Place}
-	switch {
-	case c.failed >= lastingCalls:
-		one.Level, one.Remedy = Warn, "ask who runs it"
-		one.Text = fmt.Sprintf("no call has succeeded %s, and %d have failed; the last one%s: %s", Since(c.since, now), c.failed, ago(now.Sub(c.lastAt)), c.last)
-		if c.Then != "" {
-			one.Text += "; " + c.Then
-		}
-	case !c.answered:
-		return nil
-	}
-	return []Condition{one}
-}
-
-func ago(d time.Duration) string {
-	if d < time.Second {
-		return ""
-	}
-	return ", " + short(d) + " ago"
 }
 
 // Since says since when, and for how long, such as "since 2026-01-02T03:04:05Z, for 3m20s".

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -64,34 +63,6 @@ func TestConditionsAboutARoute(t *testing.T) {
 	} {
 		require.Equal(t, c.want, c.of.About(r), name)
 	}
-}
-
-// Calls says since when a server does not work, its last answer and what follows, and forgets it with the first
-// call that succeeds.
-func TestCalls(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := &operate.Calls{Name: "the mill", Place: pipeline.ServerOf("https://mill.example/secret"), Then: "each sack waits"}
-		require.Empty(t, c.Conditions(), "nobody knows before the first call")
-		c.Failed("answered 500")
-		time.Sleep(time.Minute)
-		c.Failed("answered 500")
-		require.Empty(t, c.Conditions(), "two calls may have been about one message")
-		c.Failed("answered 503")
-		time.Sleep(20 * time.Second)
-		require.Equal(t, []operate.Condition{{
-			Place: pipeline.Endpoint{Kind: pipeline.KindServer, Name: "https://mill.example"},
-			Check: operate.Check{
-				Name: "the mill", Level: operate.Warn, Remedy: "ask who runs it",
-				Text: "no call has succeeded since 2000-01-01T00:00:00Z, for 1m20s, and 3 have failed; the last one, 20s ago: answered 503; each sack waits",
-			},
-		}}, c.Conditions())
-		c.Answered()
-		require.Equal(t, operate.OK, c.Conditions()[0].Level)
-		require.Equal(t, "answered 503", c.Last())
-		c.Failed("answered 500")
-		require.Equal(t, operate.OK, c.Conditions()[0].Level, "they count from the last one that succeeded")
-	})
 }
 
 // telling is a plugin that asks an instance.

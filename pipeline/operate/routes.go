@@ -23,7 +23,7 @@ type RouteStatus struct {
 	InFlight    *int64            `json:"in_flight"`
 	Oldest      *time.Time        `json:"oldest"`
 	OldestAt    string            `json:"oldest_at,omitempty"` // its topic/partition@offset, or stream@id
-	Retries     *int64            `json:"retries"`             // that wait in the retry topic
+	Retries     *int64            `json:"retries"`             // records that wait in the retry topic, also of what was done by another way meanwhile
 	NextDue     *time.Time        `json:"next_due"`
 	DeadLetters *int64            `json:"dead_letters"` // that wait for a person
 	// RetryTopic is set for a route that reads a retry topic: what waits there is in Retries.
@@ -57,7 +57,7 @@ func Routes() Report {
 			Short: "Show the lag, retries and dead letters of each route",
 			Long: `Show what each route has not done yet, over all instances.
 
-WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both, whose place stands below if it is older than a minute. RETRIES wait in the retry topic, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
+WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both, whose place stands below if it is older than a minute. RETRIES are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
 
 The lines below the table are what the instance on this machine knows: far sides that do not work, what is paused, and what waits for a person. One that has failed makes the exit code 1.
 

@@ -90,7 +90,7 @@ func (s *server) listActions(w http.ResponseWriter, r *http.Request) {
 	for _, a := range s.actions {
 		one := actionJSON{a.Name, a.Path, a.Plugin, a.Short, a.Long, a.Danger, a.Needs(), personOf(r).may(a), a.Audited, []fieldJSON{}}
 		for _, f := range a.Fields {
-			one.Fields = append(one.Fields, fieldJSON{f.Name, kindOfField(f), f.Required, f.Default, f.Help})
+			one.Fields = append(one.Fields, fieldJSON{f.Name, kindOfField(f), f.Required, f.Default, a.words(f.Help)})
 		}
 		list = append(list, one)
 	}
@@ -106,7 +106,7 @@ func (s *server) postAction(w http.ResponseWriter, r *http.Request) {
 	}
 	answer := useJSON{Action: a.Name, State: useFailed}
 	fail := func(status int, err error) {
-		answer.Error, answer.Field = s.masks.text(err.Error()), fieldOf(err, a)
+		answer.Error, answer.Field = s.problem(a, err), fieldOf(err, a)
 		s.writeJSON(w, r, status, answer)
 	}
 	if !personOf(r).may(a) {
@@ -130,7 +130,7 @@ func (s *server) postAction(w http.ResponseWriter, r *http.Request) {
 	}
 	if q.DryRun {
 		seen, err := s.preview(r.Context(), one)
-		s.answerUse(w, r, answer, progress{Answer: seen, Err: err})
+		s.answerUse(w, r, a, answer, progress{Answer: seen, Err: err})
 		return
 	}
 	began, err := s.begin(one)
@@ -139,7 +139,7 @@ func (s *server) postAction(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer.Use = began.id
-	s.answerUse(w, r, answer, s.uses.wait(r.Context(), began, s.patience.api))
+	s.answerUse(w, r, a, answer, s.uses.wait(r.Context(), began, s.patience.api))
 }
 
 func notAllowed(p person, a action) error {
@@ -245,7 +245,7 @@ func (s *server) getUse(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p := s.uses.state(one)
-	s.writeJSON(w, r, http.StatusOK, s.usedJSON(useJSON{Action: one.action.Name, Use: one.id}, p))
+	s.writeJSON(w, r, http.StatusOK, s.usedJSON(one.action, useJSON{Action: one.action.Name, Use: one.id}, p))
 }
 
 // stopUse ends a use for a program.
@@ -258,30 +258,30 @@ func (s *server) stopUse(w http.ResponseWriter, r *http.Request) {
 		s.writeJSON(w, r, http.StatusForbidden, map[string]string{"error": notAllowed(personOf(r), one.action).Error()})
 	default:
 		s.uses.interrupt(one, personOf(r).by(operate.FaceAPI))
-		s.answerUse(w, r, useJSON{Action: one.action.Name, Use: one.id}, s.uses.wait(r.Context(), one, s.patience.api))
+		s.answerUse(w, r, one.action, useJSON{Action: one.action.Name, Use: one.id}, s.uses.wait(r.Context(), one, s.patience.api))
 	}
 }
 
 const noUse = "this instance does not know the id: it remembers the last 1000 uses since its start"
 
 // answerUse answers a use with the status that fits to how it ended. 202: it still runs.
-func (s *server) answerUse(w http.ResponseWriter, r *http.Request, answer useJSON, p progress) {
+func (s *server) answerUse(w http.ResponseWriter, r *http.Request, a action, answer useJSON, p progress) {
 	status := statusOf(failure(p))
 	if p.Running {
 		status = http.StatusAccepted
 		w.Header().Set("Location", s.plugin.config.Prefix+"/api/v1/actions/"+usesPath+"/"+url.PathEscape(answer.Use))
 	}
-	s.writeJSON(w, r, status, s.usedJSON(answer, p))
+	s.writeJSON(w, r, status, s.usedJSON(a, answer, p))
 }
 
 // usedJSON fills the answer with what is known.
-func (s *server) usedJSON(answer useJSON, p progress) useJSON {
+func (s *server) usedJSON(a action, answer useJSON, p progress) useJSON {
 	answer.State, answer.Done, answer.Total, answer.Said, answer.Outcome = useDone, p.Done, p.Total, s.masks.text(app.Printable(p.Said)), s.masks.data(p.Answer.Value, false)
 	switch err := failure(p); {
 	case p.Running:
 		answer.State = useRunning
 	case err != nil:
-		answer.State, answer.Error = useFailed, s.masks.text(err.Error())
+		answer.State, answer.Error = useFailed, s.problem(a, err)
 	case p.Forgotten:
 		answer.Said = forgotten
 	}

@@ -168,6 +168,7 @@ func formOf(a action, in operate.Input, wrong string) []shownField {
 		if f.Type == operate.List {
 			value = strings.Join(in.List(f.Name), "\n")
 		}
+		f.Help = a.words(f.Help)
 		form = append(form, shownField{f, kindOfField(f), value, in.Switch(f.Name), f.Name == wrong})
 	}
 	return form
@@ -209,7 +210,7 @@ func (s *server) postForm(w http.ResponseWriter, r *http.Request) {
 
 // formAgain shows the form with an error, and with what was filled in.
 func (s *server) formAgain(w http.ResponseWriter, r *http.Request, v actionView, in operate.Input, err error) {
-	v.Problem, v.Field = s.masks.text(err.Error()), fieldOf(err, v.Action)
+	v.Problem, v.Field = s.problem(v.Action, err), fieldOf(err, v.Action)
 	v.Ask, v.Form = true, formOf(v.Action, in, v.Field)
 	s.renderAction(w, r, statusOf(err), v.Action.Name, v)
 }
@@ -224,7 +225,7 @@ func (s *server) showPreview(w http.ResponseWriter, r *http.Request, status int,
 	if err != nil { // what is known is shown, too
 		answer.Checks = append(answer.Checks, operate.Check{Name: "preview", Level: operate.Fail, Text: err.Error()})
 	}
-	c := &confirmation{ID: s.uses.formID(one), Said: console.Answer(s.masks.answer(answer, false)), Why: one.why}
+	c := &confirmation{ID: s.uses.formID(one), Said: console.Answer(s.masks.answer(v.Action.answer(answer), false)), Why: one.why}
 	if v.Action.Danger != operate.Safe {
 		c.Type = v.Action.Name
 	}
@@ -247,7 +248,7 @@ func (s *server) confirmed(w http.ResponseWriter, r *http.Request, v actionView,
 		_, err = s.begin(one)
 	}
 	if err != nil {
-		v.Problem, v.Field = s.masks.text(err.Error()), fieldOf(err, v.Action)
+		v.Problem, v.Field = s.problem(v.Action, err), fieldOf(err, v.Action)
 		s.showPreview(w, r, statusOf(err), v, one)
 		return
 	}
@@ -267,11 +268,11 @@ func (s *server) showUse(w http.ResponseWriter, r *http.Request) {
 	p.Said = s.masks.text(p.Said)
 	v.Action = one.action
 	v.Use = &shownUse{
-		ID: one.id, Who: one.person.by(one.face), Why: one.why, progress: p, Answer: console.Answer(s.masks.answer(p.Answer, false)), Failed: p.failed(),
+		ID: one.id, Who: one.person.by(one.face), Why: one.why, progress: p, Answer: console.Answer(s.masks.answer(one.action.answer(p.Answer), false)), Failed: p.failed(),
 		MayStop: p.Running && p.StoppedBy == "" && v.Person.may(one.action),
 	}
 	if p.Err != nil {
-		v.Use.Problem = s.masks.text(p.Err.Error())
+		v.Use.Problem = s.problem(one.action, p.Err)
 	}
 	s.renderAction(w, r, http.StatusOK, one.action.Name, v)
 }

@@ -133,7 +133,8 @@ func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block
 	t := console.Table{
 		Columns: console.Columns("Route", "State", "From", "Done/s", "Waiting", "In flight", "Oldest", "Retries", "Next retry", "Dead letters"),
 		Empty:   "This instance has no routes.",
-		Note:    "Done/s are the messages that this instance acknowledges. All other numbers are those of all instances. What waits in a Kafka topic includes what is in flight.",
+		Note: "Done/s are the messages that this instance acknowledges. All other numbers are those of all instances. What waits in a Kafka topic includes what is in flight. " +
+			"Retries are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile.",
 	}
 	t.Columns[3].Name = "done_per_second"
 	perSecond, ofRoute := s.perSecond(), about(s.registry.Routes(), s.conditions())

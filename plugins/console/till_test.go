@@ -61,14 +61,14 @@ func (x *till) Operations() operate.Operations {
 	}
 	would := func(_ context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
 		text := "would refund the order " + in.Text("order")
-		return operate.Answer{Value: map[string]string{"would": text}, Lines: []string{text}}, nil
+		return operate.Answer{Value: map[string]string{"would": text}, Lines: []string{text}, Notes: []string{"--item refunds less; --else is no field."}}, nil
 	}
 	nothing := func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
 		return operate.Answer{Value: "nothing"}, nil
 	}
 	refundAbout := about("till refund", "Refund an order",
 		operate.Field{Name: "order", Required: true, Help: "the `number` of the order"}, operate.Field{Name: "amount", Type: operate.Number, Default: "5"},
-		operate.Field{Name: "item", Type: operate.List}, operate.Field{Name: "express", Type: operate.Switch})
+		operate.Field{Name: "item", Type: operate.List}, operate.Field{Name: "express", Type: operate.Switch, Help: "without --amount (millrace till refund --order 7)"})
 	refundAbout.Validate = func(in operate.Input) error {
 		if in.Number("amount") < 0 {
 			return app.Usage("--amount must be >= 0, got %d", in.Number("amount"))

@@ -121,12 +121,8 @@ func (e Env) statusOf(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 		return Status{}, err
 	}
 	if s.Dead > 0 {
-		_, n, stored, err := e.DeadLetters.Waiting(ctx, e.Plugin, id.String(), 1)
-		switch {
-		case err != nil:
+		if s.DeadWaiting, err = e.DeadWaiting(ctx, id); err != nil {
 			s.miss("dead letters: their store does not answer", err)
-		case stored:
-			s.DeadWaiting = &n
 		}
 	} else {
 		s.DeadWaiting = new(int64)
@@ -136,6 +132,16 @@ func (e Env) statusOf(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 	}
 	s.ExpectedEnd = ExpectedEnd(time.Now(), s.Counts.State, s.Pending, s.Rate)
 	return s, nil
+}
+
+// DeadWaiting counts the dead letters of a promotion that wait for a person, in their store. It returns nil where
+// there is no store.
+func (e Env) DeadWaiting(ctx context.Context, id payouts.Promotion) (*int64, error) {
+	_, n, stored, err := e.DeadLetters.Waiting(ctx, e.Plugin, id.String(), 1)
+	if err != nil || !stored {
+		return nil, err
+	}
+	return &n, nil
 }
 
 // miss notes what is not known.
@@ -307,12 +313,12 @@ func (all Statuses) writeNothingUnfinished(out io.Writer) error {
 	return nil
 }
 
-// PendingText says where the unsettled payouts are.
+// PendingText says where the next try of the unsettled payouts comes from.
 func (s Status) PendingText() string {
 	if s.Pending == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s in the stream, %s in the retry topic, %s with a worker, %s for the feeder to enqueue",
+	return fmt.Sprintf("%s next from the stream, %s next from the retry topic, %s with a worker, %s for the feeder to enqueue",
 		app.Thousands(s.InStream), app.Thousands(s.InRetry-s.WithWorker), app.Thousands(s.WithWorker), app.Thousands(s.InNoQueue))
 }
 

@@ -97,7 +97,7 @@ func TestStatusSaysHowFastAndWhyNot(t *testing.T) {
 
 	text := textOf(t, s)
 	for _, want := range []string{
-		"  pending            1,500\n", "1,000 in the stream, 300 in the retry topic, 0 with a worker, 200 for the feeder to enqueue",
+		"  pending            1,500\n", "1,000 next from the stream, 300 next from the retry topic, 0 with a worker, 200 for the feeder to enqueue",
 		"    leased           12 by workers, which call the Money API or wait for a call slot",
 		"rate               15 payouts a second in the last minute", "expected end       in 2m", "answers            740 paid, 20 ambiguous, in the last minute",
 		"half of the calls took at most 2ms, 99 % at most 2ms", "breaker            b: breaker open", "calls now          5; the clients of these instances make at most 96 at once",
@@ -181,7 +181,7 @@ func TestStatusOfInstancesThatDoNotRead(t *testing.T) {
 	text := textOf(t, s)
 	for _, want := range []string{
 		"9 ambiguous, in the last minute", "b: breaker open", "at most 24 at once",
-		"7 in the retry topic, 3 with a worker", "of them 2 by dead. These are not heard of, because they have ended or do not reach Redis; the leases end", "5, of them 3 by a call that runs now; the service finds out by itself",
+		"7 next from the retry topic, 3 with a worker", "of them 2 by dead. These are not heard of, because they have ended or do not reach Redis; the leases end", "5, of them 3 by a call that runs now; the service finds out by itself",
 		"no instance reads its stream now", "runs, breaker open, calls now 2, calls at most 16 for all promotions", "runs, breaker closed, calls now 0, calls at most 8",
 	} {
 		require.Contains(t, text, want)

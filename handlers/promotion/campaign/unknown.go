@@ -104,7 +104,7 @@ func (list UnknownPayouts) Write(out io.Writer) error {
 		return nil
 	}
 	w := app.Table(out)
-	fmt.Fprintln(w, "PAYOUT\tSTATE\tSINCE\tAGE\tSENDS\tLOOKUPS\tCLASS\tLAST ANSWER")
+	fmt.Fprintln(w, "PAYOUT\tSTATE\tSINCE\tAGE\tATTEMPTS USED\tLOOKUPS USED\tCLASS\tLAST ANSWER")
 	for _, u := range list.Unknown {
 		fmt.Fprintf(w, "%s:%d:%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", u.Type, u.Promotion, u.Target, u.State, stamp(u.Since), age(time.Duration(u.Age*float64(time.Second))),
 			u.Attempts, u.Lookups, app.Printable(u.Class), app.Printable(u.Answer))

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/kafka"
 )
 
@@ -117,6 +118,9 @@ func (c commands) compare(ctx context.Context, in reconcile.Input) (reconcile.Re
 		return reconcile.Report{}, fmt.Errorf("reconcile %s: %w", id, err)
 	}
 	r.Dead, r.Conflict = status.Dead, status.Conflict
+	if r.DeadWaiting, err = c.DeadWaiting(ctx, id); err != nil {
+		r.DeadNotKnown = logs.OneLine(err.Error()) // the books do not depend on it
+	}
 	if r.Targets == 0 {
 		return r, unknown
 	}

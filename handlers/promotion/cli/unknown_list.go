@@ -19,7 +19,10 @@ func (c commands) unknownList() *cobra.Command {
 
 UNKNOWN payouts come first: an operator must resolve them. AMBIGUOUS payouts that can only be looked up come after them. The
 service looks them up again, at least every ledger.retry.max. If such a payout is old, probably a proxy answers instead of the
-Money API; unknown resolve --force ends it. The command considers only the 1,000 oldest AMBIGUOUS payouts.`,
+Money API; unknown resolve --force ends it. The command considers only the 1,000 oldest AMBIGUOUS payouts.
+
+A send uses no attempt, and a lookup none of the lookups, when the API refused to work for now or a proxy may have answered,
+so calls may have been made where 0 are used.`,
 		Example: `  millrace unknown list
   millrace unknown list --type POINT --older-than 24h`,
 		Args: cobra.NoArgs,

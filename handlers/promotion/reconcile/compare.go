@@ -46,7 +46,7 @@ type Charge struct {
 	Executions int    // how often the key was charged
 }
 
-// Compare reads all sources and compares them. The report's Dead and Conflict stay 0: they are the
+// Compare reads all sources and compares them. The report's Dead, Conflict and DeadWaiting are the
 // caller's to fill in.
 func Compare(ctx context.Context, in Input) (Report, error) {
 	c := comparison{Input: in, report: Report{Type: payouts.Type(in.Type.Name), Promotion: in.Promotion, unannounced: in.Unannounced}}

@@ -27,6 +27,11 @@ type Report struct {
 	Kafka *Topic `json:"kafka"` // null: not read
 	// its charges were read; without them no report is balanced
 	MoneyAPI bool `json:"money_api"`
+	// DeadWaiting are the dead letters of the promotion that wait for a person, counted in their store, while
+	// Totals.Dead are those that the ledger has written. Null: not known, because there is no store, or as
+	// DeadNotKnown says.
+	DeadWaiting  *int64 `json:"dead_waiting"`
+	DeadNotKnown string `json:"dead_not_known,omitempty"`
 
 	unannounced bool
 }
@@ -220,6 +225,7 @@ func (r *Report) Write(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	r.WriteLedger(out)
+	r.writeDead(out)
 	if r.MoneyAPI {
 		r.WriteMoneyAPI(out)
 	}
@@ -239,8 +245,18 @@ func (t *Totals) WriteLedger(w io.Writer) {
 	WriteTotal(w, "unknown", t.Unknown, "perhaps charged, an operator decides")
 	WriteTotal(w, "cancelled", t.Cancelled, "")
 	WriteTotal(w, "pending", t.Pending, "not settled yet")
-	WriteTotal(w, "dead", t.Dead, "dead letters written so far, conflicts included")
+	WriteTotal(w, "dead", t.Dead, "dead letters that the ledger has written so far, conflicts included")
 	WriteTotal(w, "conflict", t.Conflict, "same target, other request")
+}
+
+// writeDead writes what the store of dead letters says.
+func (r *Report) writeDead(w io.Writer) {
+	switch {
+	case r.DeadWaiting != nil:
+		WriteTotal(w, "dead, waiting", *r.DeadWaiting, "dead letters in their store that wait for a person")
+	case r.DeadNotKnown != "":
+		fmt.Fprintf(w, "How many dead letters wait for a person is not known: %s.\n", app.Printable(r.DeadNotKnown))
+	}
 }
 
 // WriteMoneyAPI writes the totals of the Money API.

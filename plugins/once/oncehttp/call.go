@@ -122,6 +122,7 @@ func (n *connection) exchange(caller context.Context, template *http.Request, re
 	ctx, cancel := context.WithTimeout(caller, n.cfg.CallTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
+	defer n.ended.Began(ctx)()
 	tracker := newSendTracker(deadline, n.cfg.OAuth2.Enabled())
 	resp, err := n.transport.RoundTrip(n.build(httptrace.WithClientTrace(ctx, &tracker.trace), template, req, cred))
 	if tracker.conns > 1 {

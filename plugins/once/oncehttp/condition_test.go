@@ -3,6 +3,8 @@ package oncehttp_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +60,31 @@ func TestAnEffectThatAlwaysFailsIsAWarning(t *testing.T) {
 	post(t.Context(), client, key)
 	require.Equal(t, operate.Warn, client.Conditions()[0].Level)
 	require.Contains(t, client.Conditions()[0].Text, "no call has succeeded since ")
+}
+
+// An API that takes calls and does not answer them is a warning before the first of them has failed.
+func TestAnAPIThatHangsIsAWarning(t *testing.T) {
+	t.Parallel()
+	seen, ended := make(chan struct{}), make(chan struct{})
+	hanging := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-seen }))
+	t.Cleanup(func() { close(seen); <-ended; hanging.Close() })
+	client := newClient(t, hanging.URL, func(cfg *oncehttp.Config) { cfg.CallTimeout = time.Second })
+	go func() {
+		defer close(ended)
+		for again := true; again; {
+			post(t.Context(), client, another())
+			select {
+			case <-seen:
+				again = false
+			default:
+			}
+		}
+	}()
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(client.Conditions(), func(c operate.Condition) bool {
+			return c.Level == operate.Warn && c.Place == pipeline.ServerOf(hanging.URL) && strings.Contains(c.Text, "1 of 1 calls in flight: no answer yet")
+		})
+	}, 2*time.Minute, time.Millisecond)
 }
 
 // Each cause is a condition of its own.
