@@ -1,74 +1,14 @@
 package rules_test
 
 import (
-	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
-
-// Plugin is the handler of the main README.
-type Plugin struct {
-	Orders pipeline.Source
-	Dead   pipeline.Sink
-	send   func(context.Context, Order) error
-}
-
-func (Plugin) Name() string { return "orders" }
-
-type Order struct {
-	ID    int64  `json:"id"`
-	Email string `json:"email"`
-}
-
-func (p Plugin) Confirm(ctx context.Context, o Order) error {
-	if o.Email == "" {
-		return pipeline.Permanent(errors.New("no address")) // a dead letter at once
-	}
-	return p.send(ctx, o) // an error is retried
-}
-
-func (p Plugin) Register(r *pipeline.Registry) error {
-	r.Route(pipeline.Route{
-		Name: "orders", From: p.Orders, Handle: pipeline.JSON(p.Confirm),
-		Policy: pipeline.Policy{DeadLetter: p.Dead},
-	})
-	return nil
-}
-
-func TestTheHandlerOfTheReadmeWorks(t *testing.T) {
-	t.Parallel()
-	in, dead := pipelinetest.NewFeed("orders"), pipelinetest.NewRecorder("orders-dead")
-	attempts, sent := 0, make(chan int64, 1)
-	pipelinetest.Start(t, Plugin{Orders: in, Dead: dead, send: func(_ context.Context, o Order) error {
-		if attempts++; attempts == 1 {
-			return errors.New("not now")
-		}
-		sent <- o.ID
-		return nil
-	}})
-	in.SendPayloads(`{"id": 1, "email": "a@example.com"}`)
-	select {
-	case id := <-sent:
-		require.EqualValues(t, 1, id)
-	case <-time.After(10 * time.Second):
-		require.FailNow(t, "the order was not sent")
-	}
-	in.SendPayloads(`{"id": 2}`)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	_, err := dead.Wait(ctx, 1)
-	require.NoError(t, err)
-}
 
 // goLines returns the lines of the Go blocks of a page.
 func goLines(page string) []string {
@@ -87,10 +27,10 @@ func goLines(page string) []string {
 	return lines
 }
 
+// The Go of the main README is a program that the tests of e2e build and run.
 func TestTheGoOfPagesIsCompiled(t *testing.T) {
 	t.Parallel()
 	for page, file := range map[string]string{
-		"README.md":          "e2e/rules/frontpage_test.go",
 		"CONTRIBUTING.md":    "pipeline/pipelinetest/transport_test.go",
 		"docs/concepts.md":   "pipeline/example_test.go",
 		"docs/middleware.md": "pipeline/example_middleware_test.go",
