@@ -318,12 +318,12 @@ func (hist *history) route(ctx context.Context, err error, payload []byte, onlyA
 	return true
 }
 
-// feed is a feeder's round for the one promotion of the history.
+// feed is a feeder's round for the one promotion of the history, which the round visits if it may need it.
 func (hist *history) feed(in *modelInstance) func(context.Context) {
 	return func(ctx context.Context) {
-		work, err := in.ledger.Unfinished(ctx)
+		work, err := in.ledger.ToFeed(ctx, in.config.Feeder.GracePeriod)
 		if err != nil {
-			hist.violation("unfinished: %v", err)
+			hist.violation("promotions to feed: %v", err)
 		}
 		for _, one := range work {
 			if one.Promotion == hist.promotion {

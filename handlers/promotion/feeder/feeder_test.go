@@ -76,7 +76,7 @@ func TestAnOutageOfTheLedgerIsALinePerMinute(t *testing.T) {
 			f.admit(t.Context(), []ledger.UnfinishedPromotion{{WaitsForPlace: true}})
 			time.Sleep(time.Second)
 		}
-		for _, text := range []string{"unfinished promotions not read from the ledger", "free places not given to waiting promotions"} {
+		for _, text := range []string{"promotions to feed not read from the ledger", "free places not given to waiting promotions"} {
 			require.Equal(t, 2, strings.Count(out.String(), text), out.String())
 		}
 		require.Len(t, regexp.MustCompile(" times=(59|60)").FindAllString(out.String(), -1), 2, out.String())

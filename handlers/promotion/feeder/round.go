@@ -16,21 +16,22 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// round feeds each unfinished promotion once. It returns the pause until the next round, which is
+// round feeds each promotion that may need it once. One statement finds them, so a round costs a
+// promotion that only waits for retries nothing. It returns the pause until the next round, which is
 // short while a promotion has more to enqueue.
 func (f *Feeder) round(ctx context.Context) time.Duration {
-	unfinished, err := f.Ledger().Unfinished(ctx)
+	work, err := f.Ledger().ToFeed(ctx, f.Config.GracePeriod)
 	if err != nil {
 		if ctx.Err() == nil {
-			f.sampled.Warn(f.log, "unfinished promotions not read from the ledger", logs.Err(err))
+			f.sampled.Warn(f.log, "promotions to feed not read from the ledger", logs.Err(err))
 		}
 		return f.Config.Interval
 	}
-	admitted := f.admit(ctx, unfinished)
+	admitted := f.admit(ctx, work)
 	var more atomic.Bool
 	var group errgroup.Group
 	group.SetLimit(maxConcurrent)
-	for _, u := range unfinished {
+	for _, u := range work {
 		m := f.Streams[string(u.Type)]
 		if m == nil {
 			continue // a type of another version, whose instances feed it
@@ -59,8 +60,8 @@ func (f *Feeder) round(ctx context.Context) time.Duration {
 }
 
 // admit gives free places to promotions that wait for one, and returns those that got one.
-func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromotion) map[payouts.Promotion]bool {
-	waiting := slices.ContainsFunc(unfinished, func(u ledger.UnfinishedPromotion) bool { return u.WaitsForPlace })
+func (f *Feeder) admit(ctx context.Context, work []ledger.UnfinishedPromotion) map[payouts.Promotion]bool {
+	waiting := slices.ContainsFunc(work, func(u ledger.UnfinishedPromotion) bool { return u.WaitsForPlace })
 	f.Waiting.Store(waiting)
 	if !waiting {
 		return nil

@@ -11,6 +11,37 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
+// A begin writes no index, so a lease that has expired is found only among the payouts of the stream.
+// Their entries are lost with the stream, which only Redis knows, so each of their promotions counts.
+const (
+	sqlFirstToFeed = `coalesce((SELECT TRUE FROM payouts AS p WHERE p.type = o.type AND p.promotion_id = o.promotion_id AND p.settled_at IS NULL AND p.feed = `
+	sqlFirstEnd    = ` ORDER BY p.feed_at, p.id LIMIT 1), FALSE)`
+
+	sqlToFeed = sqlOpenPromotions + `SELECT w.* FROM (` + sqlUnfinishedRows + ` AND (` +
+		sqlFirstToFeed + `'none'` + sqlFirstEnd + ` OR ` +
+		sqlFirstToFeed + `'stream'` + sqlFirstEnd + ` OR ` +
+		sqlFirstToFeed + `'retry' AND p.feed_at <= $1` + sqlFirstEnd + ` OR
+	coalesce((SELECT CASE WHEN s.active THEN s.incarnation = '' ELSE s.waiting_since IS NOT NULL END
+		FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), FALSE))` + sqlUnfinishedEnd
+)
+
+// ToFeed returns the promotions of Unfinished for which a feeder may have something to do, by one
+// statement: those with a payout that is in no queue, in the stream, or overdue for more than grace,
+// those that wait for a place, and the active ones whose stream has no recorded incarnation. All
+// other promotions only wait for retries.
+func (l *Ledger) ToFeed(ctx context.Context, grace time.Duration) (work []UnfinishedPromotion, err error) {
+	err = l.read(ctx, "promotions to feed", func(q querier, now time.Time) error {
+		work = nil
+		return q.query(ctx, func(r scanner) error {
+			var u UnfinishedPromotion
+			err := r.Scan(u.columns()...)
+			work = append(work, u)
+			return err
+		}, sqlToFeed, now.Add(-grace))
+	})
+	return work, err
+}
+
 // LeaseFeeder makes this instance the feeder of the promotion for ttl, or extends that, and reports
 // whether it is. Two feeders at once only enqueue entries twice.
 func (l *Ledger) LeaseFeeder(ctx context.Context, p payouts.Promotion, ttl time.Duration) (bool, error) {

@@ -93,6 +93,8 @@ func hotStatements() []payoutStatement {
 			via: map[string]string{"payouts": "payouts_feed", "promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
 		{name: "unfinished", sql: sqlUnfinished, rows: 6, cold: true,
 			via: map[string]string{"payouts": "payouts_feed", "promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
+		{name: "to feed", sql: sqlToFeed, args: []string{agoSQL}, rows: 6, cold: true,
+			via: map[string]string{"payouts": "payouts_feed", "promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
 		{name: "active", sql: sqlActive, args: []string{"'POINT'"}, cond: "type", rows: 2, cold: true,
 			via: map[string]string{"promotions": "promotions_pkey", "promotion_streams": "promotion_streams_active"}},
 		{name: "admit", sql: sqlAdmit, args: promotion("0", "1000"), rows: 2, cold: true, via: map[string]string{
@@ -263,7 +265,7 @@ func TestPlansOfSQLite(t *testing.T) {
 		for name, sql := range map[string]string{
 			"share promotion": sqliteReadPromotion, "lock row": sqliteReadRow, "lock body": sqliteReadMessage, "update row": updatePayouts.sqlite,
 			"failed message": sqliteFailedMessage, "mark enqueued": sqliteMarkEnqueued, "feed unqueued": sqlFeedUnqueued, "feed lost entries": sqlFeedLostEntries,
-			"feed overdue": sqlFeedOverdue, "feed expired leases": sqlFeedExpiredLeases, "feed page end": sqlFeedPageEnd, "waiting": sqlWaitTimes, "unfinished": sqlUnfinished, "active": sqlActive,
+			"feed overdue": sqlFeedOverdue, "feed expired leases": sqlFeedExpiredLeases, "feed page end": sqlFeedPageEnd, "waiting": sqlWaitTimes, "unfinished": sqlUnfinished, "to feed": sqlToFeed, "active": sqlActive,
 			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "list": sqlList, "types": sqlTypes, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPayouts + sqlPayoutPage,
 			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "dead letters": sqlDeadLetters, "unknown": sqlUnknown, "ambiguous": sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {

@@ -44,16 +44,21 @@ const sqlOpenPromotions = `WITH RECURSIVE open(type, promotion_id) AS (
 )
 `
 
-const sqlUnfinishedFrom = ` FROM (SELECT o.type, o.promotion_id,
+const sqlUnfinishedRows = `SELECT o.type, o.promotion_id,
 	coalesce((SELECT pr.state FROM promotions AS pr WHERE pr.type = o.type AND pr.promotion_id = o.promotion_id), 'RUNNING') AS state,
 	coalesce((SELECT s.active FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), FALSE) AS active,
 	coalesce((SELECT NOT s.active AND s.waiting_since IS NOT NULL FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), FALSE) AS queued,
 	coalesce((SELECT s.total_count FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), 0) AS total_count,
 	coalesce((SELECT s.incarnation FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), '') AS incarnation
-	FROM open AS o WHERE o.type IS NOT NULL) AS w
-WHERE state <> 'PAUSED' ORDER BY type, promotion_id`
+	FROM open AS o WHERE o.type IS NOT NULL`
 
-const sqlUnfinished = sqlOpenPromotions + `SELECT w.*` + sqlUnfinishedFrom
+const (
+	sqlUnfinishedEnd = `) AS w WHERE state <> 'PAUSED' ORDER BY type, promotion_id`
+
+	sqlUnfinishedFrom = ` FROM (` + sqlUnfinishedRows + sqlUnfinishedEnd
+
+	sqlUnfinished = sqlOpenPromotions + `SELECT w.*` + sqlUnfinishedFrom
+)
 
 // WaitTime is the age of the work of a promotion.
 type WaitTime struct {
