@@ -51,7 +51,7 @@ type skeleton struct {
 func handlerSkeleton() skeleton {
 	return skeleton{
 		files:     [][2]string{{"doc.go", "doc.go"}, {"handler.go", "handler.go"}, {"handler_test.go", "handler_test.go"}, {"README.md", "README.md"}},
-		main:      [][2]string{{"main.go", "main.go"}, {"embedded.yaml", "embedded.yaml"}},
+		main:      [][2]string{{"main.go", "main.go"}, {"embedded.yaml", "embedded.yaml"}, {"production.yaml", "production.yaml"}},
 		arguments: "topics, dead",
 		wired:     "The binary has the routes %[1]s and %[1]s.retry.",
 	}
@@ -168,6 +168,10 @@ Next, with Kafka inside the process or with the brokers of a settings file:
 	go test ./handlers/%[2]s
 	go run ./cmd/%[1]s topology
 	go run ./cmd/%[1]s run --profile embedded
+
+For production, edit cmd/%[1]s/production.yaml:
+
+	go run ./cmd/%[1]s validate --profile production --allow-unset-secrets
 `, d.Binary, d.Name, replace)
 	return err
 }

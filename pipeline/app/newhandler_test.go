@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +75,8 @@ func TestNewHandlerPassesItsOwnTest(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "order-mail.retry\n  from         kafka order-mail-retry\n    group      order-mail-retry")
 
+	require.Equal(t, []string{"plugins.deadletter.store.dsn", "plugins.kafka.sasl.password"}, missingInProduction(t, dir))
+
 	// The test it comes with must be able to fail.
 	for _, mistake := range []struct{ from, to, red string }{
 		{", 5, pipeline", ", 4, pipeline", "--- FAIL: TestAMessageThatFailsIsRetriedAndThenADeadLetter"},
@@ -85,6 +89,31 @@ func TestNewHandlerPassesItsOwnTest(t *testing.T) {
 		require.Error(t, err)
 		require.Contains(t, out, mistake.red)
 	}
+}
+
+// missingInProduction returns the secrets and files that the production settings of a new binary lack, as they are
+// and with each comment that has a setting taken as one.
+func missingInProduction(t *testing.T, dir string) []string {
+	t.Helper()
+	file := filepath.Join(dir, "cmd", "shop", "production.yaml")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	all := regexp.MustCompile(`(?m)^( *)# ( *[a-z_]+:.*)$`).ReplaceAll(text, []byte("$1$2"))
+	require.Contains(t, string(all), "\ninstance_id: shop-1\n")
+	changed := filepath.Join(t.TempDir(), "all.yaml")
+	require.NoError(t, os.WriteFile(changed, all, 0o600))
+	out, err := goTool(t, dir, "run", "./cmd/shop", "validate", "--profile", "production", "--config", changed, "--allow-unset-secrets")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "not here: plugins.kafka.tls.ca_file: open /etc/shop/ca.pem")
+	out, err = goTool(t, dir, "run", "./cmd/shop", "validate", "--profile", "production", "--allow-unset-secrets")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "The settings are valid (profile production).")
+	var missing []string
+	for _, found := range regexp.MustCompile(`not here: (\S+): `).FindAllStringSubmatch(out, -1) {
+		missing = append(missing, found[1])
+	}
+	slices.Sort(missing)
+	return missing
 }
 
 // serviceModule makes a module with the wiring of this checkout, and a make that only reports.

@@ -49,6 +49,10 @@ func TestNewOncePassesItsOwnTest(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "invoice.accept\n  from         kafka invoice\n    group      millrace-invoice")
 
+	require.Equal(t, []string{
+		"plugins.deadletter.store.dsn", "plugins.invoice.api.token", "plugins.kafka.sasl.password", "plugins.once.ledger.dsn",
+	}, missingInProduction(t, dir))
+
 	// The test it comes with must be able to fail.
 	broken := bytes.Replace(text, []byte(`Receipt: []string{"id"}`), []byte(`Receipt: []string{"number"}`), 1)
 	require.NotEqual(t, text, broken)
