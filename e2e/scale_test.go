@@ -168,7 +168,7 @@ func (p *statementProxy) forward(server io.Writer, client *bufio.Reader) error {
 		if typed == 1 && (head[0] == 'Q' || head[0] == 'E') {
 			p.statements.Add(1)
 		}
-		size := int64(typed) + int64(uint32(head[typed])<<24 | uint32(head[typed+1])<<16 | uint32(head[typed+2])<<8 | uint32(head[typed+3]))
+		size := int64(typed) + int64(uint32(head[typed])<<24|uint32(head[typed+1])<<16|uint32(head[typed+2])<<8|uint32(head[typed+3]))
 		if _, err := io.CopyN(server, client, size); err != nil {
 			return err
 		}
