@@ -8,7 +8,7 @@ import (
 
 // Config is the settings section of the feeder (plugins.promotion.feeder).
 type Config struct {
-	// Interval is the pause between two rounds over the unfinished promotions.
+	// Interval is the pause between two rounds over the promotions that may have something to do.
 	Interval time.Duration `yaml:"interval"`
 	// GracePeriod is how long after its due time a payout is enqueued again.
 	GracePeriod time.Duration `yaml:"grace_period"`

@@ -46,7 +46,7 @@ type Options struct {
 	Log               *slog.Logger
 }
 
-// Feeder is a pipeline.Service with three loops: rounds over the unfinished promotions, sweeps for
+// Feeder is a pipeline.Service with three loops: rounds over the promotions with work, sweeps for
 // orphan streams, and measurements. It can be started once.
 type Feeder struct {
 	Options

@@ -278,6 +278,9 @@ func TestPlansOfSQLite(t *testing.T) {
 		require.NotContains(t, litePlan(t, l, sqlFeedUnqueued), "TEMP B-TREE", "the index has the order")
 		require.NotContains(t, litePlan(t, l, sqlFeedPageEnd), "TEMP B-TREE", "the index has the order")
 		require.Contains(t, litePlan(t, l, sqlFeedPageEnd), "feed_at>?")
+		for _, sql := range []string{sqlUnfinished, sqlToFeed, sqlWaitTimes} {
+			require.Contains(t, litePlan(t, l, sql), "(type,promotion_id)>(?,?)", "the next promotion is one probe")
+		}
 	})
 }
 

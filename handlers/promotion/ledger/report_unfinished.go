@@ -32,13 +32,14 @@ func (w *UnfinishedPromotion) columns() []any {
 	return []any{(*string)(&w.Type), &w.ID, (*string)(&w.State), &w.Active, &w.WaitsForPlace, &w.TotalCount, &w.Incarnation}
 }
 
-// A loose index scan: one index probe for each promotion.
+// A loose index scan: two index probes for each promotion. Without the plus SQLite searches the index by
+// the type alone, and reads all promotions of a type for each of them.
 const sqlOpenPromotions = `WITH RECURSIVE open(type, promotion_id) AS (
 	SELECT * FROM (SELECT type, promotion_id FROM payouts WHERE settled_at IS NULL ORDER BY type, promotion_id LIMIT 1) AS first
 	UNION ALL
-	SELECT (SELECT p.type FROM payouts AS p WHERE p.settled_at IS NULL AND (p.type, p.promotion_id) > (o.type, o.promotion_id)
+	SELECT (SELECT p.type FROM payouts AS p WHERE p.settled_at IS NULL AND (p.type, p.promotion_id) > (o.type, +o.promotion_id)
 			ORDER BY p.type, p.promotion_id LIMIT 1),
-		(SELECT p.promotion_id FROM payouts AS p WHERE p.settled_at IS NULL AND (p.type, p.promotion_id) > (o.type, o.promotion_id)
+		(SELECT p.promotion_id FROM payouts AS p WHERE p.settled_at IS NULL AND (p.type, p.promotion_id) > (o.type, +o.promotion_id)
 			ORDER BY p.type, p.promotion_id LIMIT 1)
 	FROM open AS o WHERE o.type IS NOT NULL
 )

@@ -17,10 +17,10 @@ func TestOnlyPromotionsWithWorkAreToBeFed(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, lateRetries, func(_ *Config, o *Options) { o.MaxActive = 1 })
 		counting := &countingStore{store: l.store}
+		l.store = counting
 		toFeed := func() (ids []int64) {
-			l.store, counting.statements = counting, 0
+			counting.statements = 0
 			work, err := l.ToFeed(t.Context(), grace)
-			l.store = counting.store
 			require.NoError(t, err)
 			require.Equal(t, 1, counting.statements)
 			for _, u := range work {
