@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -39,4 +40,17 @@ func (b Backoff) Longest(n int) time.Duration {
 		d *= 2
 	}
 	return d
+}
+
+// Sum returns how long the waits after the first n failures last together without jitter.
+func (b Backoff) Sum(n int) (sum time.Duration) {
+	longest := b.Longest(0)
+	for i := 1; i <= n; i++ {
+		d := b.Longest(i)
+		if d == longest { // as all that follow
+			return sum + d*time.Duration(min(int64(n-i+1), math.MaxInt64/4/int64(d)))
+		}
+		sum += d
+	}
+	return sum
 }

@@ -3,6 +3,7 @@ package promotion
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline"
@@ -12,10 +13,14 @@ import (
 // checkKey is an idempotency key of no charge, because no type has its name.
 const checkKey = "DOCTOR:1:1"
 
-// Examinations implements operate.Examined: the Money API. The tables are examined by their schema.
+// Examinations implements operate.Examined: the Money API, and how long it has to know a key. The tables are
+// examined by their schema.
 func (p *Plugin) Examinations() []operate.Examination {
 	cfg := p.config.MoneyAPI
-	return []operate.Examination{{Place: "money-api", Open: func(context.Context) ([]operate.Examine, func(), error) {
+	keys := operate.Examination{Place: "payouts", Open: func(context.Context) ([]operate.Examine, func(), error) {
+		return []operate.Examine{{What: "keys", Read: p.keyAge}}, nil, nil
+	}}
+	return []operate.Examination{keys, {Place: "money-api", Open: func(context.Context) ([]operate.Examine, func(), error) {
 		if cfg.Simulator.Enabled {
 			return []operate.Examine{{What: "simulator", Read: func(context.Context) ([]operate.Check, error) {
 				return []operate.Check{{
@@ -36,6 +41,21 @@ func (p *Plugin) Examinations() []operate.Examination {
 			return []operate.Check{check}, nil
 		}}}, func() { _ = client.Close() }, nil
 	}}}
+}
+
+// keyAge warns when a key ends before the last retry, because a later request is not sent without a lookup.
+func (p *Plugin) keyAge(context.Context) ([]operate.Check, error) {
+	c := p.config.Ledger
+	longest := c.Retry.Sum(c.MaxRetries) + p.config.MoneyAPI.CallTimeout*time.Duration(c.MaxRetries)
+	if c.IdempotencyTTL > longest {
+		return nil, nil
+	}
+	return []operate.Check{{
+		Level: operate.Warn,
+		Text: fmt.Sprintf("ledger.idempotency_ttl is %s, and the %d retries may last %s (ledger.retry, money_api.call_timeout): later ones wait for a lookup",
+			c.IdempotencyTTL, c.MaxRetries, longest),
+		Remedy: "raise plugins.promotion.ledger.idempotency_ttl if the Money API keeps its keys for longer, or lower max_retries or retry.max",
+	}}, nil
 }
 
 // lookupCheck judges the answer to the lookup of a charge that does not exist, which changes nothing.

@@ -55,6 +55,21 @@ func TestChecksOfTheMoneyAPI(t *testing.T) {
 	}
 }
 
+func TestAKeyThatEndsBeforeTheRetriesIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	p := &Plugin{config: DefaultConfig()}
+	found, err := p.keyAge(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, found)
+	p.config.Ledger.IdempotencyTTL = (1+2+4+8+16)*time.Second + 5*p.config.MoneyAPI.CallTimeout
+	api := &p.config.MoneyAPI
+	api.Simulator.Enabled = true
+	checks := operate.Diagnose(t.Context(), p.Examinations(), 2*time.Minute, nil).Checks
+	require.Equal(t, "payouts keys", checks[0].Name)
+	require.Equal(t, operate.Warn, checks[0].Level)
+	require.Contains(t, checks[0].Text, "later ones wait for a lookup")
+}
+
 func TestChecksOfAnswers(t *testing.T) {
 	t.Parallel()
 	c, err := lookupCheck(money.Answer{Class: money.Throttled, Status: 429, Text: "429 Too Many Requests"}, "https://api")

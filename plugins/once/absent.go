@@ -95,7 +95,7 @@ func (e ledgerExam) Examinations() []operate.Examination {
 				return nil, nil
 			}
 			return []operate.Check{c}, err
-		}}}, nil, nil
+		}}, {What: "keys", Read: e.keyAges}}, nil, nil
 	}}}
 }
 

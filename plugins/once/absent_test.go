@@ -138,3 +138,26 @@ func TestAKindThatNobodyHas(t *testing.T) {
 		require.NotEmpty(t, other.must("once", input("")).Tables[0].Rows)
 	})
 }
+
+// An attempt after the time of the key is not made, so a key that ends before the retries is probably a mistake.
+func TestAKeyThatEndsBeforeTheRetriesIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	warned := func(r once.Repeat, ttl time.Duration) (found []operate.Check) {
+		o := oncetest.On(t, "sqlite:"+t.TempDir()+"/none.db").Once
+		reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.DiscardHandler)}, o, newInvoices(o, r, func(_ *once.Kind[invoice], c *once.KindConfig) { c.KeyTTL = ttl }))
+		require.NoError(t, err)
+		for _, c := range operate.Diagnose(t.Context(), operate.Examinations(reg), time.Minute, nil).Checks {
+			if c.Name == "effects keys" {
+				found = append(found, c)
+			}
+		}
+		return found
+	}
+	const longest = (1+2+4+8+16)*time.Second + 5*3*time.Second
+	found := warned(once.ByKey, longest)
+	require.Len(t, found, 1)
+	require.Equal(t, operate.Warn, found[0].Level)
+	require.Equal(t, "the kind invoice has a key_ttl of 46s, and its 5 retries may last 46s (retry, call_timeout): later ones are not sent", found[0].Text)
+	require.Empty(t, warned(once.ByKey, longest+time.Second))
+	require.Empty(t, warned(once.ByLookup, longest), "it has no key")
+}
