@@ -91,7 +91,8 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	req.Header.Set("Webhook-Id", id)
 	req.Header.Set("Webhook-Timestamp", at)
 	req.Header.Set("Webhook-Signature", sign(p.secret.Value(m.Context()), id, at, m.Payload))
-	defer p.calls.Began(m.Context())()
+	ended := p.calls.Began(m.Context())
+	defer ended()
 	resp, err := p.client.Do(req)
 	if err != nil {
 		if !errors.Is(m.Context().Err(), context.Canceled) { // otherwise this process has given up

@@ -122,7 +122,8 @@ func (n *connection) exchange(caller context.Context, template *http.Request, re
 	ctx, cancel := context.WithTimeout(caller, n.cfg.CallTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
-	defer n.ended.Began(ctx)()
+	ended := n.ended.Began(ctx)
+	defer ended()
 	tracker := newSendTracker(deadline, n.cfg.OAuth2.Enabled())
 	resp, err := n.transport.RoundTrip(n.build(httptrace.WithClientTrace(ctx, &tracker.trace), template, req, cred))
 	if tracker.conns > 1 {
