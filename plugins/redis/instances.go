@@ -73,7 +73,7 @@ func instancesNote(more bool) string {
 func (p *Plugin) instancesReport() operate.Report {
 	return operate.Report{
 		About: operate.About{
-			Name: "instances", Short: "Show the instances, their log levels and the routes that they have paused",
+			Name: "instances", Short: "Show the instances, their log levels and paused routes",
 			Long: fmt.Sprintf(`Show the instances that share the Redis of the settings, the latest first.
 
 Each instance says with its presence, every %s, which log level it has, where that comes from, and which routes it has paused. A paused route that an instance does not name is one for which it has not read the order yet.`, PresenceRenewal),
