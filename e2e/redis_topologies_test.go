@@ -122,6 +122,8 @@ func TestARedisCluster(t *testing.T) {
 			w.awaitPaid("POINT", n/4, 2*time.Minute)
 			require.EqualValues(t, 1, last.Exists(t.Context(), stream).Val(), "the campaign is over before its node is killed")
 			w.mustCommand(nil, "campaign", "status", "POINT", strconv.FormatInt(w.promotion, 10))
+			w.levels("debug", "--for", "10m")
+			w.levels("settings")
 			last.kill()
 			replica.shows(replica.section("replication"), "role:master")
 
@@ -136,6 +138,27 @@ func TestARedisCluster(t *testing.T) {
 			}
 		})
 	}
+}
+
+// levels changes the log level of both instances, and waits until each says so.
+func (w *deployment) levels(level string, more ...string) {
+	w.t.Helper()
+	w.mustCommand(nil, append([]string{"instances", "log-level", level, "--why", "a test"}, more...)...)
+	require.Eventually(w.t, func() bool {
+		var said struct {
+			Instances []struct {
+				Log *struct{ Level, Setting string }
+			}
+		}
+		w.mustCommand(&said, "instances")
+		require.Len(w.t, said.Instances, 2)
+		for _, i := range said.Instances {
+			if i.Log == nil || i.Log.Level != level && (level != "settings" || i.Log.Level != i.Log.Setting) {
+				return false
+			}
+		}
+		return true
+	}, 2*time.Minute, glance, "an instance has not the log level %s", level)
 }
 
 // A campaign on a primary that sentinels watch: it is killed, and the replica takes over.

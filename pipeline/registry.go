@@ -49,6 +49,8 @@ type Env struct {
 	Version string
 	// Logger is never nil.
 	Logger *slog.Logger
+	// LogLevel is the level of Logger, which may be changed at any time. Nil: it is not known, and stays as it is.
+	LogLevel *slog.LevelVar
 	// Tracer provides tracers; never nil (a no-op without a collector).
 	Tracer trace.TracerProvider
 	// Schemas says what a service does with the schema of a store before it uses the store.

@@ -10,18 +10,21 @@ import (
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
-// newLogger returns the logger of the process. environ says whether a terminal shows colors.
-func newLogger(w io.Writer, s LogSettings, environ []string) *slog.Logger {
-	return slog.New(logs.WithTrace(newHandler(w, s, environ)))
+// newLogger returns the logger of the process, and its level, which may be changed. environ says whether a terminal
+// shows colors.
+func newLogger(w io.Writer, s LogSettings, environ []string) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	level.Set(s.Level)
+	return slog.New(logs.WithTrace(newHandler(w, level, s.Format, environ))), level
 }
 
-func newHandler(w io.Writer, s LogSettings, environ []string) slog.Handler {
-	opts := &slog.HandlerOptions{Level: s.Level}
+func newHandler(w io.Writer, level slog.Leveler, format string, environ []string) slog.Handler {
+	opts := &slog.HandlerOptions{Level: level}
 	switch {
-	case s.Format == "text":
+	case format == "text":
 		return slog.NewTextHandler(w, opts)
-	case s.Format != "json" && isTerminal(w):
-		return newTerminalLog(w, s.Level, showsColors(environ))
+	case format != "json" && isTerminal(w):
+		return newTerminalLog(w, level, showsColors(environ))
 	}
 	opts.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration { // as in text, and not in nanoseconds

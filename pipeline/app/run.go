@@ -169,7 +169,7 @@ func (commandPlugin) Name() string                          { return "command" }
 func (c commandPlugin) Register(r *pipeline.Registry) error { return c.register(r) }
 
 func (h *Host) env(l *Loaded, tracer trace.TracerProvider, schemas migration.Policy) pipeline.Env {
-	return pipeline.Env{Instance: l.Settings.instance(), Version: h.build().Version, InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas,
+	return pipeline.Env{Instance: l.Settings.instance(), Version: h.build().Version, InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, LogLevel: l.logLevel, Tracer: tracer, Schemas: schemas,
 		Disabled: l.Disabled, StartTimeout: l.Settings.StartTimeout}
 }
 
@@ -215,7 +215,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	// INFO is for the life of a service.
 	if notice == nil && l.Settings.Log.Level == slog.LevelInfo {
 		l.Settings.Log.Level = slog.LevelWarn
-		l.Logger = newLogger(h.opts.Stderr, l.Settings.Log, h.opts.Environ)
+		l.Logger, l.logLevel = newLogger(h.opts.Stderr, l.Settings.Log, h.opts.Environ)
 	}
 	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("environment", l.Settings.Environment))
 	tracer, flush, err := startTracing(ctx, l, h.build().Version)

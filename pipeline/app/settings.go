@@ -130,6 +130,7 @@ type Loaded struct {
 	Plugins  []pipeline.Plugin // those of the binary that are enabled, in their order
 	Disabled []string          // the names of the others; their settings are not validated
 
+	logLevel  *slog.LevelVar   // of Logger
 	addresses map[string]any   // of the environment; nil without one
 	command   bool             // it is not for `run`, `migrate` or a demo
 	missing   []*configs.Error // secrets without a value, which the command must not use
@@ -353,7 +354,7 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 	// mistakes are reported first.
 	errs = append([]error{doc.Decode("", &l.Settings)}, errs...)
 	errs = append(errs, doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))
-	l.Logger = newLogger(h.opts.Stderr, l.Settings.Log, h.opts.Environ)
+	l.Logger, l.logLevel = newLogger(h.opts.Stderr, l.Settings.Log, h.opts.Environ)
 	return l, errors.Join(errs...)
 }
 

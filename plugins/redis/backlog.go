@@ -53,6 +53,15 @@ func (p *Plugin) connect(ctx context.Context) (connected context.Context, closeI
 	return context.WithValue(ctx, sharedClient{p}, c), closeIt, nil
 }
 
+// connected returns the client of connect.
+func (p *Plugin) connected(ctx context.Context) (c goredis.UniversalClient, closeIt func(), err error) {
+	ctx, closeIt, err = p.connect(ctx)
+	if err == nil {
+		c, _ = ctx.Value(sharedClient{p}).(goredis.UniversalClient)
+	}
+	return c, closeIt, err
+}
+
 // Backlog implements operate.Measured. Entries that a reader has and did not acknowledge are in
 // flight, and so are those of readers that ended, until another one claims them.
 func (s source) Backlog(ctx context.Context) (operate.Backlog, error) {

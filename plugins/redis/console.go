@@ -1,13 +1,11 @@
 package redis
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -21,7 +19,9 @@ import (
 func (p *Plugin) Console() []console.Page {
 	return []console.Page{
 		{Path: "streams", Title: "Streams", Order: 20, Panels: []console.Panel{{Name: "streams", Title: "Streams and their groups", Load: p.showStreams}}},
-		{Path: "instances", Title: "Instances", Order: 40, Panels: []console.Panel{{Name: "instances", Title: "Instances", Load: p.showInstances}}},
+		{Path: "instances", Title: "Instances", Order: 40, Panels: []console.Panel{
+			{Name: "instances", Title: "Instances", Load: p.showInstances, Actions: []string{levelAction}},
+		}},
 	}
 }
 
@@ -101,45 +101,6 @@ func (p *Plugin) showStreams(ctx context.Context, q console.Query) (console.Bloc
 	}
 	if len(checks) > 0 {
 		return console.Blocks{t, checks}, nil
-	}
-	return t, nil
-}
-
-func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Block, error) {
-	c := p.Client()
-	if c == nil {
-		return nil, errNotRunning
-	}
-	marks, err := Marks(ctx, c)
-	if err != nil {
-		return nil, answered(err)
-	}
-	names := slices.SortedFunc(maps.Keys(marks), func(a, b string) int {
-		return cmp.Or(cmp.Compare(marks[b], marks[a]), strings.Compare(a, b))
-	})
-	note := "An instance whose presence was not renewed for 15 seconds is gone, and the others take over what it had in hand."
-	if len(names) > shownInstances {
-		note = "Only the 200 latest instances are shown. " + note
-		names = names[:shownInstances]
-	}
-	alive, err := Alive(ctx, c, names...)
-	if err != nil {
-		return nil, answered(err)
-	}
-	running, err := versions(ctx, c, names)
-	if err != nil {
-		return nil, answered(err)
-	}
-	t := console.Table{Columns: console.Columns("Instance", "State", "Version", "Last presence"), Empty: "No instance has had a presence.", Note: note}
-	for _, name := range names {
-		state := console.Word("gone")
-		if alive[name] {
-			state = console.Word("runs").In(operate.OK)
-		}
-		if alive[name] && name == q.Registry.Env().Instance {
-			state = console.Word("runs, and serves this page").In(operate.OK)
-		}
-		t.Rows = append(t.Rows, []console.Cell{console.Word(name), state, console.Word(running[name]), console.Moment(time.UnixMilli(marks[name]))})
 	}
 	return t, nil
 }

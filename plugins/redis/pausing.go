@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,8 @@ func (p *Plugin) Operations() operate.Operations {
 			},
 		}
 	}
-	return operate.Operations{Actions: []operate.Action{
+	return operate.Operations{Reports: []operate.Report{p.instancesReport()}, Actions: []operate.Action{
+		p.levelAction(),
 		action("pause", "Take no new messages in a route, on all instances", fmt.Sprintf(`Take no new messages in a route, on all instances, until it is resumed.
 
 Every instance reads the order from Redis within %s, and stops reading for the route. Messages that handlers have already are finished and acknowledged. What waits stays in its topic or stream, members stay in their consumer groups, and the route NAME.retry of its retry topic is paused, too. The order outlives restarts and deploys, so a paused route does not start by itself.
@@ -81,12 +83,11 @@ func (p *Plugin) withRoute(ctx context.Context, reg *pipeline.Registry, in opera
 	if !exists && pause {
 		return operate.Answer{}, unknown
 	}
-	ctx, done, err := p.connect(ctx)
+	c, done, err := p.connected(ctx)
 	if err != nil {
 		return operate.Answer{}, err
 	}
 	defer done()
-	c, _ := ctx.Value(sharedClient{p}).(goredis.UniversalClient)
 	now, ordered, err := storedOrder(ctx, c, route)
 	if err != nil {
 		return operate.Answer{}, err
@@ -165,19 +166,36 @@ func (p *Plugin) running() bool {
 
 // AuditLogs implements operate.Auditor.
 func (p *Plugin) AuditLogs() []operate.AuditLog {
-	return []operate.AuditLog{{
-		Name: "routes", Title: "Routes", Note: fmt.Sprintf("It keeps about %d changes.", ordersAuditMost),
+	return []operate.AuditLog{
+		p.auditLog("routes", "Routes", ordersAuditKey, ordersAuditMost, func(fields map[string]string) (action, subject string) {
+			return fields["verb"], fields["route"]
+		}),
+		p.auditLog("levels", "Log levels", levelsAuditKey, levelsAuditMost, func(fields map[string]string) (action, subject string) {
+			action = "log level " + fields["level"]
+			if fields["level"] != levelOfSettings {
+				action += " for " + fields["for"]
+			}
+			return action, cmp.Or(fields["instance"], "all instances")
+		}),
+	}
+}
+
+// auditLog is a stream of changes. read returns what was done, and to what.
+func (p *Plugin) auditLog(name, title, key string, keeps int, read func(fields map[string]string) (action, subject string)) operate.AuditLog {
+	return operate.AuditLog{
+		Name: name, Title: title, Note: fmt.Sprintf("It keeps about %d changes.", keeps),
 		Recent: func(ctx context.Context, f operate.AuditFilter, limit int) (operate.AuditPage, error) {
 			server := p.Server(nil)
 			if server.Client() == nil {
 				return operate.AuditPage{}, fmt.Errorf("%w: %w", pipeline.ErrUnavailable, errNotRunning)
 			}
 			return operate.FilterAudit(ctx, f, limit, func(ctx context.Context, from operate.AuditFilter, n int) ([]operate.Change, error) {
-				entries, err := server.Newest(ctx, map[string]string{"routes": ordersAuditKey}, from.Before, n)
+				entries, err := server.Newest(ctx, map[string]string{name: key}, from.Before, n)
 				var changes []operate.Change
 				for _, e := range entries {
+					action, subject := read(e.Fields)
 					changes = append(changes, operate.Change{
-						ID: e.Place(), At: e.At(), Who: e.Fields["by"], Why: e.Fields["why"], Action: e.Fields["verb"], Subject: e.Fields["route"], Outcome: "done",
+						ID: e.Place(), At: e.At(), Who: e.Fields["by"], Why: e.Fields["why"], Action: action, Subject: subject, Outcome: "done",
 					})
 				}
 				if _, wrong := errors.AsType[*operate.InputError](err); err != nil && !wrong {
@@ -186,7 +204,7 @@ func (p *Plugin) AuditLogs() []operate.AuditLog {
 				return changes, err
 			})
 		},
-	}}
+	}
 }
 
 var (

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/internal/redis/sweep"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
@@ -30,6 +32,7 @@ type Plugin struct {
 	delays    *delays
 	refused   prometheus.Gauge // followed streams
 	orders    *routeOrders     // about routes
+	levels    atomic.Pointer[logLevels]
 
 	mu       sync.Mutex
 	env      pipeline.Env
@@ -51,6 +54,7 @@ func New() *Plugin {
 	p.publish = pubsub.NewPublisherOf(p.Client, pubsub.PublisherConfig{Metrics: p.published})
 	p.trim = newTrimmer(&p.cfg)
 	p.orders = &routeOrders{routes: p.routes}
+	p.levels.Store(newLogLevels(nil, p.env.Logger))
 	return p
 }
 
@@ -167,7 +171,7 @@ type service struct{ p *Plugin }
 func (s service) Start(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
-	log, instance, version, running := p.env.Logger, p.env.Instance, p.env.Version, p.presence != nil
+	log, level, instance, version, running := p.env.Logger, p.env.LogLevel, p.env.Instance, p.env.Version, p.presence != nil
 	p.mu.Unlock()
 	if running {
 		return errors.New("redis: started twice")
@@ -188,13 +192,24 @@ func (s service) Start(ctx context.Context) error {
 		instance = watermill.NewULID()
 	}
 	pr := &presence{c: c, instance: instance, version: version, ttl: presenceTTL, renew: PresenceRenewal, log: log, failed: p.failed}
-	pr.then = func(ctx context.Context) { p.orders.follow(ctx, c, log) }
+	p.levels.Store(newLogLevels(level, log))
+	levels := func(ctx context.Context) {
+		p.levels.Load().follow(ctx, c, instance)
+		if err := p.tell(ctx, c, instance); err != nil {
+			log.DebugContext(ctx, "other instances do not know the state of this one", logs.Err(err))
+		}
+	}
+	pr.then = func(ctx context.Context) {
+		p.orders.follow(ctx, c, log)
+		levels(ctx)
+	}
 	if err := pr.acquire(ctx); err != nil {
 		return errors.Join(err, c.Close())
 	}
 	if err := poll.WithRemedy(p.orders.read(ctx, c, log)); err != nil { // a paused route must not start
 		return errors.Join(err, pr.release(context.WithoutCancel(ctx)), c.Close())
 	}
+	levels(ctx)
 	p.mu.Lock()
 	p.client, p.presence, p.sweeper = c, pr, sweep.Start(c, log)
 	p.mu.Unlock()
@@ -214,6 +229,7 @@ func (s service) Stop(ctx context.Context) error {
 	}
 	sweeper.Stop()
 	p.trim.stop(ctx)
+	p.levels.Load().stop()
 	return errors.Join(pr.release(ctx), c.Close())
 }
 

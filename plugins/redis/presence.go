@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -100,24 +99,6 @@ func Marks(ctx context.Context, c goredis.UniversalClient) (map[string]int64, er
 		marks[instance] = at
 	}
 	return marks, nil
-}
-
-// versions returns the version of the binary of each instance that has a presence now, if it is known.
-func versions(ctx context.Context, c goredis.UniversalClient, instances []string) (map[string]string, error) {
-	pipe, cmds := c.Pipeline(), map[string]*goredis.StringCmd{} // the keys are in different slots of a cluster
-	for _, i := range instances {
-		cmds[i] = pipe.Get(ctx, presenceKey(i))
-	}
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, goredis.Nil) {
-		return nil, fmt.Errorf("redis: versions of instances: %w", err)
-	}
-	found := make(map[string]string, len(instances))
-	for i, cmd := range cmds {
-		if _, version, known := strings.Cut(cmd.Val(), " "); known {
-			found[i] = version
-		}
-	}
-	return found, nil
 }
 
 // presence holds an instance's name while the process lives.

@@ -1,0 +1,146 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
+)
+
+// instanceStatus is an instance in the report of instances. What is null is not known.
+type instanceStatus struct {
+	Instance string      `json:"instance"`
+	Runs     bool        `json:"runs"`
+	Version  string      `json:"version,omitempty"`
+	Last     time.Time   `json:"last_presence"`
+	Log      *levelState `json:"log"`
+	Paused   []string    `json:"paused_routes"`
+}
+
+func (i instance) status() instanceStatus {
+	s := instanceStatus{Instance: i.name, Runs: i.alive, Version: i.version, Last: i.last.UTC()}
+	if i.state != nil {
+		s.Log, s.Paused = i.state.Log, []string{}
+		for _, route := range slices.Sorted(maps.Keys(i.state.Routes)) {
+			if i.state.Routes[route].Paused {
+				s.Paused = append(s.Paused, route)
+			}
+		}
+	}
+	return s
+}
+
+// texts returns the log level and the paused routes as people read them. Both are empty for an instance that is gone.
+func (s instanceStatus) texts() (level, paused string) {
+	if !s.Runs {
+		return "", ""
+	}
+	level, paused = console.Unknown, console.Unknown
+	if s.Log != nil {
+		level = s.Log.sentence()
+	}
+	if s.Paused != nil {
+		paused = strings.Join(s.Paused, ", ")
+	}
+	return level, paused
+}
+
+// sentence says which level is in force and where it comes from.
+func (s levelState) sentence() string {
+	if s.Until == nil {
+		return s.Level + " (settings)"
+	}
+	return fmt.Sprintf("%s until %s, by %s, because: %s; then %s (settings)", s.Level, s.Until.Format(time.RFC3339), s.Who, s.Why, s.Setting)
+}
+
+// goneNote says what becomes of an instance that is gone.
+const goneNote = "An instance whose presence was not renewed for 15 seconds is gone, and the others take over what it had in hand."
+
+func instancesNote(more bool) string {
+	if more {
+		return fmt.Sprintf("Only the %d latest instances are shown. ", shownInstances) + goneNote
+	}
+	return goneNote
+}
+
+// instancesReport shows the instances, and what they say about themselves.
+func (p *Plugin) instancesReport() operate.Report {
+	return operate.Report{
+		About: operate.About{
+			Name: "instances", Short: "Show the instances, their log levels and paused routes",
+			Long: fmt.Sprintf(`Show the instances that share the Redis of the settings, the latest first.
+
+Each instance says with its presence, every %s, which log level it has, where that comes from, and which routes it has paused. A paused route that an instance does not name is one for which it has not read the order yet.`, PresenceRenewal),
+			Examples: []string{"instances --config settings.yaml", "instances --config settings.yaml --json"},
+		},
+		Read: func(ctx context.Context, _ *pipeline.Registry, _ operate.Input) (operate.Answer, error) {
+			c, done, err := p.connected(ctx)
+			if err != nil {
+				return operate.Answer{}, err
+			}
+			defer done()
+			all, more, err := readInstances(ctx, c, shownInstances)
+			if err != nil {
+				return operate.Answer{}, err
+			}
+			list := []instanceStatus{}
+			t := operate.Table{Columns: []string{"INSTANCE", "STATE", "VERSION", "LAST PRESENCE", "LOG LEVEL", "PAUSED ROUTES"}, Empty: "No instance has had a presence."}
+			for _, i := range all {
+				s := i.status()
+				list = append(list, s)
+				state := "gone"
+				if s.Runs {
+					state = "runs"
+				}
+				level, paused := s.texts()
+				t.Rows = append(t.Rows, []string{s.Instance, state, s.Version, s.Last.Format(time.RFC3339), level, paused})
+			}
+			value := struct {
+				Instances []instanceStatus `json:"instances"`
+				More      bool             `json:"more,omitempty"` // there are more than these
+			}{list, more}
+			return operate.Answer{Value: value, Tables: []operate.Table{t}, Notes: []string{instancesNote(more)}}, nil
+		},
+	}
+}
+
+func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Block, error) {
+	c := p.Client()
+	if c == nil {
+		return nil, errNotRunning
+	}
+	all, more, err := readInstances(ctx, c, shownInstances)
+	if err != nil {
+		return nil, err
+	}
+	t := console.Table{
+		Columns: console.Columns("Instance", "State", "Version", "Last presence", "Log level", "Paused routes"),
+		Empty:   "No instance has had a presence.", Note: instancesNote(more),
+	}
+	for _, i := range all {
+		s := i.status()
+		state := console.Word("gone")
+		if s.Runs {
+			state = console.Word("runs").In(operate.OK)
+		}
+		if s.Runs && s.Instance == q.Registry.Env().Instance {
+			state = console.Word("runs, and serves this page").In(operate.OK)
+		}
+		text, routes := s.texts()
+		level, paused := console.Word(text), console.Word(routes)
+		if s.Log != nil && s.Log.Until != nil {
+			level = level.In(operate.Warn)
+		}
+		if len(s.Paused) > 0 {
+			paused = paused.In(operate.Warn)
+		}
+		t.Rows = append(t.Rows, []console.Cell{console.Word(s.Instance), state, console.Word(s.Version), console.Moment(s.Last), level, paused})
+	}
+	return t, nil
+}

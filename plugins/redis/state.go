@@ -1,0 +1,97 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	_ "embed" // the script
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+//go:embed lua/state.lua
+var stateSource string
+
+// stateKey has what an instance says about itself. It expires with the presence, with which it is written.
+func stateKey(instance string) string { return "millrace:state:" + instance }
+
+// instanceState is what an instance says about itself with each renewal of its presence, for people.
+type instanceState struct {
+	Log    *levelState           `json:"log,omitempty"` // nil: not known
+	Routes map[string]takenOrder `json:"routes"`        // of this instance, with what it knows is ordered about them
+}
+
+// takenOrder is an order that an instance has read, and so follows.
+type takenOrder struct {
+	At     int64 `json:"at"` // of routeOrder; 0: nothing was ordered
+	Paused bool  `json:"paused"`
+}
+
+// tell stores the state of this instance.
+func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, instance string) error {
+	s := instanceState{Log: p.levels.Load().state(), Routes: map[string]takenOrder{}}
+	for _, r := range p.routes() {
+		o := p.orders.of(r.Name)
+		s.Routes[r.Name] = takenOrder{At: o.at, Paused: o.paused}
+	}
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = goredis.NewScript(stateSource).Run(ctx, c, []string{stateKey(instance)}, text, presenceTTL.Milliseconds()).Err()
+	}
+	if err != nil {
+		return fmt.Errorf("redis: state of instance %q: %w", instance, err)
+	}
+	return nil
+}
+
+// instance is one that has, or had, a presence.
+type instance struct {
+	name    string
+	alive   bool
+	version string
+	last    time.Time      // presence, by the clock of Redis
+	state   *instanceState // nil: not known, as of an instance of an earlier version
+}
+
+// readInstances returns the latest instances, at most so many of them, and reports whether there are more.
+func readInstances(ctx context.Context, c goredis.UniversalClient, most int) (all []instance, more bool, err error) {
+	marks, err := Marks(ctx, c)
+	if err != nil {
+		return nil, false, answered(err)
+	}
+	names := slices.SortedFunc(maps.Keys(marks), func(a, b string) int {
+		return cmp.Or(cmp.Compare(marks[b], marks[a]), strings.Compare(a, b))
+	})
+	if more = len(names) > most; more {
+		names = names[:most]
+	}
+	pipe := c.Pipeline() // the keys are in different slots of a cluster
+	presences, states := make([]*goredis.StringCmd, len(names)), make([]*goredis.StringCmd, len(names))
+	for i, name := range names {
+		presences[i], states[i] = pipe.Get(ctx, presenceKey(name)), pipe.Get(ctx, stateKey(name))
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for i, name := range names {
+		one := instance{name: name, last: time.UnixMilli(marks[name])}
+		held, err := presences[i].Result()
+		if err != nil && !errors.Is(err, goredis.Nil) {
+			return nil, false, answered(fmt.Errorf("redis: presence of instance %q: %w", name, err))
+		}
+		one.alive = err == nil
+		_, one.version, _ = strings.Cut(held, " ")
+		if text, err := states[i].Bytes(); one.alive && err == nil {
+			var s instanceState
+			if json.Unmarshal(text, &s) == nil {
+				one.state = &s
+			}
+		}
+		all = append(all, one)
+	}
+	return all, more, nil
+}
