@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -36,17 +35,6 @@ func invoiceKinds() []string { return []string{kindByKey, kindByLookup, kindNeve
 func TestFaultsOfEffects(t *testing.T) {
 	tier.RestOf(t) // its cases are selected one by one
 	runFaults(t, onInvoices)
-}
-
-// The cases of TestFaultsOfEffects that `make test` runs: a kill while calls are under way, each server, a shutdown and
-// a record that can never be accepted.
-func TestEffectsKeepTheirPromises(t *testing.T) {
-	tier.Default(t)
-	if testing.Short() {
-		t.Skip("needs servers of its own")
-	}
-	core := []string{"kill/after-call", "shutdown/sigterm", "redis/flushall", "kafka/restart", "postgres/restart", "poison/conflict"}
-	tryAll(t, onInvoices, slices.DeleteFunc(faults.Plan(1, faults.OfEffects()), func(c faults.Case) bool { return !slices.Contains(core, c.Name) }), time.Hour)
 }
 
 // invoices is the business of the kinds of effects. Promotions are off.
@@ -173,14 +161,16 @@ type effectRow struct {
 	state                   rules.State
 	receipt                 string
 	attempts, interruptions int
-	slow                    int // calls that used their whole time
+	slow                    int // calls that used their whole time on an instance that nobody had asked to end
 }
 
 const (
 	effectState = `CASE e.state WHEN 2 THEN 'SENDING' WHEN 5 THEN 'SUCCESS' WHEN 6 THEN 'FAILED' WHEN 7 THEN 'UNKNOWN' WHEN 8 THEN 'CANCELLED' ELSE 'PENDING' END`
 
 	sqlEffectRows = `SELECT k.name, e.grp, e.id, ` + effectState + `, coalesce(e.receipt, ''), coalesce(e.attempts, 1), coalesce(e.interruptions, 0),
-	(SELECT count(*) FROM once_attempts a WHERE a.kind = e.kind AND a.grp = e.grp AND a.id = e.id AND a.ended_at - a.started_at >= $2)
+	(SELECT count(*) FROM once_attempts a WHERE a.kind = e.kind AND a.grp = e.grp AND a.id = e.id AND a.ended_at - a.started_at >= $2
+		AND (a.outcome = 'unclear' OR a.call = 'lookup' AND a.outcome = 'unrecognized')
+		AND NOT EXISTS (SELECT FROM unnest($3::text[], $4::timestamptz[]) AS s (instance, asked) WHERE s.instance = a.instance AND s.asked <= a.ended_at))
 FROM once_effects e JOIN once_kinds k ON k.number = e.kind WHERE e.grp = ANY($1)`
 
 	sqlEffectCounts = `SELECT ` + effectState + `, count(*) FROM once_effects e WHERE e.grp = ANY($1) GROUP BY 1`
@@ -188,10 +178,17 @@ FROM once_effects e JOIN once_kinds k ON k.number = e.kind WHERE e.grp = ANY($1)
 
 // effectRows returns the ledger's; a server that has just come back may refuse once or twice.
 func (e *effects) effectRows(ctx context.Context) (all map[invoice]effectRow, err error) {
+	var stopped []string
+	var asked []time.Time
+	for _, m := range e.all {
+		if !m.asked.IsZero() {
+			stopped, asked = append(stopped, m.name), append(asked, m.asked)
+		}
+	}
 	return all, until(ctx, 20*time.Second, "the ledger's rows", func() error {
 		all = map[invoice]effectRow{}
 		return e.sql(ctx, func(conn *pgx.Conn) error {
-			rows, err := conn.Query(ctx, sqlEffectRows, e.customers(), faultCall)
+			rows, err := conn.Query(ctx, sqlEffectRows, e.customers(), faultCall, stopped, asked)
 			if err != nil {
 				return err
 			}

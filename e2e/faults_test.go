@@ -31,7 +31,7 @@ const (
 	faultsReadme = "MILLRACE_FAULTS_README" // write the results into the READMEs
 )
 
-// usualBudget is the budget of `make test-all`.
+// usualBudget is the budget of `make test-all`. Promotions and kinds of effects have half of a budget each.
 const usualBudget = 10 * time.Minute
 
 // All ten promises under faults: the built binary, three instances, real servers, faults from one
@@ -55,11 +55,11 @@ func runFaults(t *testing.T, of func(*deployment) business) {
 			seeds = append(seeds, n)
 		}
 	}
-	budget := usualBudget
+	budget := usualBudget / 2
 	if v := os.Getenv(faultsBudget); v != "" {
 		d, err := time.ParseDuration(v)
 		require.NoError(t, err, faultsBudget)
-		budget = d
+		budget = d / 2
 	}
 	full := os.Getenv(faultsFull) != ""
 	var plan []faults.Case
@@ -81,11 +81,6 @@ func runFaults(t *testing.T, of func(*deployment) business) {
 	if full {
 		budget = math.MaxInt64
 	}
-	tryAll(t, of, plan, budget)
-}
-
-// tryAll tries cases one after the other until the budget is spent.
-func tryAll(t *testing.T, of func(*deployment) business, plan []faults.Case, budget time.Duration) {
 	s := newFaultDeployment(t, of)
 	ctx := t.Context()
 	require.NoError(t, s.warmUp(ctx))
