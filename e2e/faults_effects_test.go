@@ -135,7 +135,7 @@ func (e *effects) payload(o offer) string { return `{"invoice":` + e.request(o) 
 func (e *effects) bad(what string, i int) (*kgo.Record, string) {
 	r := &kgo.Record{Topic: e.source(), Key: fmt.Appendf(nil, "%d", i)}
 	switch what {
-	case "conflict": // behind the first request on its partition
+	case "conflict":
 		o := e.offer[int64(i+1)]
 		o.amount++
 		return e.record(o), "effect_conflict"

@@ -282,6 +282,11 @@ func (t *caseRun) poisoned(ctx context.Context, what string) error {
 	if err := t.publish(ctx, t.c.Targets/2); err != nil {
 		return err
 	}
+	if what == "conflict" { // batches of a partition are accepted side by side, so the later record could be the first one
+		if err := t.settledShare(ctx, 100); err != nil {
+			return err
+		}
+	}
 	if err := t.poison(ctx, what); err != nil {
 		return err
 	}
