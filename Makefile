@@ -187,7 +187,7 @@ BUDGET ?= 10m
 test-faults: tools ## Break instances, servers, the Money API from one SEED for BUDGET (10m; FULL=1: the whole matrix)
 	@echo "seed $(SEED): make test-faults SEED=$(SEED) runs the same schedule"
 	@MILLRACE_TEST=all MILLRACE_FAULTS_SEED=$(SEED) MILLRACE_FAULTS_BUDGET=$(BUDGET) MILLRACE_FAULTS_FULL=$(FULL) MILLRACE_FAULTS_ONLY=$(ONLY) MILLRACE_FAULTS_README=$(README) \
-	$(GO) test ./e2e -run '^TestFaults$$' -count=1 -timeout 180m -v
+	$(GO) test ./e2e -run '^TestFaults(OfEffects)?$$' -count=1 -timeout 180m -v
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s)

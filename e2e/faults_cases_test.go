@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -124,7 +123,7 @@ func (t *caseRun) killedSeldom(ctx context.Context, a faults.Arm) error {
 	spec := fmt.Sprintf("%s:%d", a.Point, a.Nth)
 	switch a.Point {
 	case failpoint.FeederBatch:
-		if err := t.cli(ctx, "campaign", "pause", t.c.Kind, strconv.FormatInt(t.id.ID, 10), "--future", "--why", "before its records"); err != nil {
+		if err := t.steer(ctx, "pause", "--future"); err != nil {
 			return err
 		}
 		if err := t.publish(ctx, t.c.Targets); err != nil {
@@ -141,7 +140,7 @@ func (t *caseRun) killedSeldom(ctx context.Context, a faults.Arm) error {
 		if err := armAll(spec); err != nil {
 			return err
 		}
-		if err := t.cli(ctx, "campaign", "resume", t.c.Kind, strconv.FormatInt(t.id.ID, 10), "--why", "its records are accepted"); err != nil {
+		if err := t.steer(ctx, "resume"); err != nil {
 			return err
 		}
 	case failpoint.Reclaim:
@@ -253,7 +252,7 @@ func (t *caseRun) frozenCleaning(ctx context.Context) error {
 	}
 	slow := usualMoney
 	slow.Latency = 60 * time.Millisecond // the work lasts
-	if err := errors.Join(t.api.SetFaults(slow), t.publish(ctx, t.c.Targets)); err != nil {
+	if err := errors.Join(t.business.SetFaults(slow), t.publish(ctx, t.c.Targets)); err != nil {
 		return err
 	}
 	if err := until(ctx, 20*time.Second, "there is work in the stream", func() error {
@@ -303,7 +302,7 @@ func (t *caseRun) replace(ctx context.Context, i int) error {
 // poisonAnswers pays a campaign while some payouts are always answered badly: all others are paid
 // meanwhile, and only once. Then the Money API is well again, and the rest ends.
 func (t *caseRun) poisonAnswers(ctx context.Context, f simulator.Faults) error {
-	if err := t.api.SetFaults(f); err != nil {
+	if err := t.business.SetFaults(f); err != nil {
 		return err
 	}
 	if err := t.publish(ctx, t.c.Targets); err != nil {
@@ -332,7 +331,7 @@ func (t *caseRun) poisonAnswers(ctx context.Context, f simulator.Faults) error {
 	}); err != nil {
 		return err
 	}
-	if err := t.api.SetFaults(usualMoney); err != nil {
+	if err := t.business.SetFaults(usualMoney); err != nil {
 		return err
 	}
 	if err := t.settledShare(ctx, 100); err != nil {
@@ -381,13 +380,13 @@ func (t *caseRun) moneyFails(ctx context.Context, what string) error {
 		if err := t.underLoad(ctx); err != nil {
 			return err
 		}
-		if err := t.api.SetFaults(f); err != nil {
+		if err := t.business.SetFaults(f); err != nil {
 			return err
 		}
 		wait(ctx, lasts)
-		return t.api.SetFaults(usualMoney)
+		return t.business.SetFaults(usualMoney)
 	}
-	if err := t.api.SetFaults(f); err != nil {
+	if err := t.business.SetFaults(f); err != nil {
 		return err
 	}
 	if err := t.publish(ctx, t.c.Targets); err != nil {
@@ -396,16 +395,22 @@ func (t *caseRun) moneyFails(ctx context.Context, what string) error {
 	return t.settledShare(ctx, 100)
 }
 
-func (t *caseRun) steered(ctx context.Context, what string) error {
-	campaign := func(verb string) error {
-		return t.cli(ctx, "campaign", verb, t.c.Kind, strconv.FormatInt(t.id.ID, 10), "--why", "a fault case")
+// steer runs the commands of a person.
+func (t *caseRun) steer(ctx context.Context, verb string, more ...string) error {
+	var errs []error
+	for _, command := range t.work.steer(verb) {
+		errs = append(errs, t.cli(ctx, append(append(command, "--why", "a fault case"), more...)...))
 	}
+	return errors.Join(errs...)
+}
+
+func (t *caseRun) steered(ctx context.Context, what string) error {
 	slow := usualMoney
 	slow.Latency = 60 * time.Millisecond // so that the campaign lasts
-	if err := t.api.SetFaults(slow); err != nil {
+	if err := t.business.SetFaults(slow); err != nil {
 		return err
 	}
-	defer func(f simulator.Faults) { _ = t.api.SetFaults(f) }(usualMoney)
+	defer func(f simulator.Faults) { _ = t.business.SetFaults(f) }(usualMoney)
 	if err := t.publish(ctx, t.c.Targets); err != nil {
 		return err
 	}
@@ -414,7 +419,7 @@ func (t *caseRun) steered(ctx context.Context, what string) error {
 	}
 	switch what {
 	case "pause-resume":
-		if err := campaign("pause"); err != nil {
+		if err := t.steer(ctx, "pause"); err != nil {
 			return err
 		}
 		wait(ctx, time.Second) // what is in flight ends
@@ -426,10 +431,10 @@ func (t *caseRun) steered(ctx context.Context, what string) error {
 		if after := t.counts(ctx).Paid; after != before {
 			return &brokenError{"a pause holds", fmt.Errorf("%d were paid, a second later %d", before, after)}
 		}
-		return campaign("resume")
+		return t.steer(ctx, "resume")
 	case "cancel":
 		t.cancels = true
-		if err := campaign("cancel"); err != nil {
+		if err := t.steer(ctx, "cancel"); err != nil {
 			return err
 		}
 		return t.publish(ctx, 100)

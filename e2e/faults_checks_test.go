@@ -64,12 +64,12 @@ const quietWithin = 45 * time.Second
 func (t *caseRun) check(ctx context.Context) error {
 	deadline := time.Now().Add(quietWithin)
 	waited := map[string]error{} // first it must be quiet: who charges late charges too
-	for _, inv := range invariants {
+	for _, inv := range t.work.invariants() {
 		if inv.eventually {
 			waited[inv.name] = t.holds(ctx, inv, deadline)
 		}
 	}
-	for _, inv := range invariants {
+	for _, inv := range t.work.invariants() {
 		err := waited[inv.name]
 		if !inv.eventually {
 			err = t.holds(ctx, inv, deadline)
@@ -160,10 +160,10 @@ func (t *caseRun) poisonIsolated(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	want := map[string]map[string]int{t.topic("dead"): t.letters, "campaign-promotion-started-dead": t.startedDead}
-	for topic := range want {
-		if !maps.Equal(got[topic], want[topic]) {
-			return fmt.Errorf("dead letters in %s: %v, want %v", topic, got[topic], want[topic])
+	want := []map[string]int{t.letters, t.startedDead}
+	for i, topic := range t.work.dead() {
+		if !maps.Equal(got[topic], want[i]) {
+			return fmt.Errorf("dead letters in %s: %v, want %v", topic, got[topic], want[i])
 		}
 	}
 	return nil
@@ -183,7 +183,12 @@ func (t *caseRun) nothingStranded(ctx context.Context) error {
 	if t.counts(ctx).Active {
 		return errors.New("the promotion is still on the active set")
 	}
-	lags, err := t.admin.Lag(ctx, groups...)
+	return t.nothingUnread(ctx)
+}
+
+// nothingUnread: the consumer groups have no record left to read.
+func (t *caseRun) nothingUnread(ctx context.Context) error {
+	lags, err := t.admin.Lag(ctx, t.business.groups()...)
 	if err != nil {
 		return err
 	}
@@ -303,23 +308,23 @@ func (t *caseRun) summaryCounts(ctx context.Context) error {
 
 // offsetsRecorded: every record before a committed offset has its row. Offsets are read first.
 func (t *caseRun) offsetsRecorded(ctx context.Context) error {
-	group := "prepay-admin-campaign-" + strings.ToLower(t.c.Kind)
-	var committed kadm.OffsetResponses
-	if err := until(ctx, 30*time.Second, "committed offsets of "+group, func() (err error) {
-		committed, err = t.admin.FetchOffsets(ctx, group)
-		return errors.Join(err, committed.Error())
-	}); err != nil {
-		return err
-	}
-	rows, err := t.rows(ctx)
-	if err != nil {
-		return err
-	}
 	var errs []error
-	for target, o := range t.offer {
-		c, ok := committed.Lookup(t.topic("publish"), o.partition)
-		if _, recorded := rows[target]; ok && o.offset < c.At && !recorded {
-			errs = append(errs, fmt.Errorf("target %d at %d/%d is not in the ledger, and %d is committed", target, o.partition, o.offset, c.At))
+	for _, group := range t.work.readers() {
+		var committed kadm.OffsetResponses
+		if err := until(ctx, 30*time.Second, "committed offsets of "+group, func() (err error) {
+			committed, err = t.admin.FetchOffsets(ctx, group)
+			return errors.Join(err, committed.Error())
+		}); err != nil {
+			return err
+		}
+		recorded, err := t.work.recorded(ctx, group)
+		if err != nil {
+			return err
+		}
+		for target, o := range t.offer {
+			if c, ok := committed.Lookup(t.work.source(), o.partition); ok && o.offset < c.At && !recorded[target] {
+				errs = append(errs, fmt.Errorf("target %d at %d/%d is not in the ledger, and %d is committed by %s", target, o.partition, o.offset, c.At, group))
+			}
 		}
 	}
 	return first(errs)

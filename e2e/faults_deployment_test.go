@@ -29,15 +29,16 @@ import (
 )
 
 // faultDeployment serves all cases: one set of servers and of instances. Each case has a
-// promotion of its own.
+// promotion, or groups of effects, of its own.
 type faultDeployment struct {
 	*deployment
-	dir   string // logs, kept when a case fails
-	bin   string // built with the tag faults
-	dsn   string
-	redis *faults.Proxy // between the instances and Redis
-	kafka *kgo.Client
-	admin *kadm.Client
+	business business
+	dir      string // logs, kept when a case fails
+	bin      string // built with the tag faults
+	dsn      string
+	redis    *faults.Proxy // between the instances and Redis
+	kafka    *kgo.Client
+	admin    *kadm.Client
 
 	members [faults.Instances]*member
 	all     []*member
@@ -59,9 +60,18 @@ const (
 // payouts in flight.
 var usualMoney = simulator.Faults{Latency: 15 * time.Millisecond, Jitter: 10 * time.Millisecond}
 
-func newFaultDeployment(t *testing.T) *faultDeployment {
+// onPromotions is the business of a deployment that pays campaigns.
+func onPromotions(w *deployment) business {
+	if w == nil {
+		return promotions{}
+	}
+	return promotions{w.api}
+}
+
+func newFaultDeployment(t *testing.T, of func(*deployment) business) *faultDeployment {
 	t.Helper()
 	s := &faultDeployment{deployment: onServers(t, "redis", usualMoney), spares: map[string]*servers.Fleet{}}
+	s.business = of(s.deployment)
 	dir, err := os.MkdirTemp("", "millrace-faults-") //nolint:usetesting // it stays when a case fails
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
@@ -108,6 +118,7 @@ func newFaultDeployment(t *testing.T) *faultDeployment {
 		"plugins.promotion.feeder.grace_period":               "1s",
 		"plugins.promotion.feeder.sweep_interval":             "2s",
 	})
+	maps.Copy(s.settings, s.business.settings())
 	t.Cleanup(s.close)
 	return s
 }
@@ -362,14 +373,8 @@ func (s *faultDeployment) fill(ctx context.Context) error {
 	return until(ctx, 60*time.Second, "every instance has partitions", func() error { return s.balanced(ctx, fresh) })
 }
 
-// groups are the consumer groups of the service.
-var groups = []string{
-	"prepay-admin-campaign-point", "prepay-admin-campaign-voucher",
-	"prepay-admin-campaign-point-retry", "prepay-admin-campaign-voucher-retry",
-}
-
 func (s *faultDeployment) balanced(ctx context.Context, _ bool) error {
-	described, err := s.admin.DescribeGroups(ctx, groups...)
+	described, err := s.admin.DescribeGroups(ctx, s.business.groups()...)
 	if err != nil {
 		return err
 	}

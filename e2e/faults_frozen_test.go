@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"strconv"
 	"syscall"
 
 	"github.com/millrace-io/millrace/internal/failpoint"
@@ -16,9 +15,8 @@ func (t *caseRun) frozenInTransaction(ctx context.Context) error {
 	if err := t.freeze(ctx, m, string(failpoint.InTransaction)+":1:stop"); err != nil {
 		return err
 	}
-	number := strconv.FormatInt(t.id.ID, 10)
 	paused := make(chan error, 1)
-	go func() { paused <- t.cli(ctx, "campaign", "pause", t.c.Kind, number, "--future", "--why", "a fault") }()
+	go func() { paused <- t.steer(ctx, "pause", "--future") }()
 	other := t.faultDeployment.run(t.c)
 	err := other.publish(ctx, t.c.Targets/2)
 	if err == nil {
@@ -31,5 +29,5 @@ func (t *caseRun) frozenInTransaction(ctx context.Context) error {
 		return err
 	}
 	m.signal(syscall.SIGCONT)
-	return t.cli(ctx, "campaign", "resume", t.c.Kind, number, "--why", "a fault")
+	return t.steer(ctx, "resume")
 }

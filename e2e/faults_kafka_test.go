@@ -38,7 +38,7 @@ func (t *caseRun) kafkaFails(ctx context.Context, what string) error {
 	switch what {
 	case "restart":
 		// The started events go on too: a bad one becomes a dead letter in each instance.
-		return errors.Join(t.fleet.restart(ctx, servers.Kafka), t.poison(ctx, "unknown-type"))
+		return errors.Join(t.fleet.restart(ctx, servers.Kafka), t.poison(ctx, t.everywhere()))
 	case "coordinator":
 		return t.moveCoordinator(ctx)
 	case "kill":
@@ -49,7 +49,7 @@ func (t *caseRun) kafkaFails(ctx context.Context, what string) error {
 		}
 		// A process that is killed may hold its port for a moment longer.
 		err := until(ctx, time.Minute, "Kafka is up again", func() error { return t.fleet.Up(ctx, servers.Kafka)[0].Err })
-		return errors.Join(err, t.poison(ctx, "unknown-type"))
+		return errors.Join(err, t.poison(ctx, t.everywhere()))
 	case "rebalance-storm":
 		for range 6 {
 			if err := t.joinAndLeave(ctx); err != nil {
@@ -71,6 +71,16 @@ func (t *caseRun) kafkaFails(ctx context.Context, what string) error {
 		return err
 	}
 	return errors.New("no such fault of Kafka: " + what)
+}
+
+const unknownType = "unknown-type"
+
+// everywhere is a poison that each instance must notice, if the work has one.
+func (t *caseRun) everywhere() string {
+	if len(t.work.announcement()) > 0 {
+		return unknownType
+	}
+	return "undecodable"
 }
 
 // moveCoordinator gives the groups' coordinators to a second broker, and after some work back.
@@ -113,7 +123,7 @@ func (t *caseRun) coordinateOn(ctx context.Context, broker int32) error {
 		return fmt.Errorf("move the coordinators to broker %d: %w", broker, err)
 	}
 	return until(ctx, time.Minute, fmt.Sprintf("broker %d coordinates", broker), func() error {
-		for _, c := range t.admin.FindGroupCoordinators(ctx, groups...) {
+		for _, c := range t.admin.FindGroupCoordinators(ctx, t.business.groups()...) {
 			if c.Err != nil || c.NodeID != broker {
 				return fmt.Errorf("group %s is coordinated by broker %d: %w", c.Name, c.NodeID, c.Err)
 			}
@@ -128,7 +138,7 @@ func (t *caseRun) coordinateOn(ctx context.Context, broker int32) error {
 func (t *caseRun) heldBack(ctx context.Context) error {
 	// After a death of an owner few records of its partitions are in flight, so a batch that hangs would hold
 	// back the others. An earlier case may have left that; an orderly restart with nothing in flight ends it.
-	group := "prepay-admin-campaign-" + strings.ToLower(t.c.Kind)
+	group := t.work.readers()[0]
 	if err := t.replace(ctx, t.c.Victim); err != nil {
 		return err
 	}
@@ -160,9 +170,9 @@ func (t *caseRun) heldBack(ctx context.Context) error {
 		return err
 	}
 	if err := until(ctx, 30*time.Second, "all but one batch are accepted", func() error {
-		least := len(t.offer) - pipeline.DefaultBatch().MaxRecords
-		if c := t.counts(ctx); c.Accepted < int64(least) || c.Accepted == int64(len(t.offer)) {
-			return fmt.Errorf("%d of %d: %+v", c.Accepted, len(t.offer), c)
+		least := t.offered() - pipeline.DefaultBatch().MaxRecords
+		if c := t.counts(ctx); c.Accepted < int64(least) || c.Accepted == int64(t.offered()) {
+			return fmt.Errorf("%d of %d: %+v", c.Accepted, t.offered(), c)
 		}
 		return nil
 	}); err != nil {
@@ -176,10 +186,9 @@ func (t *caseRun) heldBack(ctx context.Context) error {
 // joinAndLeave makes the groups rebalance twice. The member commits nothing: what it was given is
 // read again.
 func (t *caseRun) joinAndLeave(ctx context.Context) error {
-	kind := strings.ToLower(t.c.Kind)
 	assigned := make(chan struct{}, 100)
-	member, err := kgo.NewClient(kgo.SeedBrokers(t.fleet.server(t.t, servers.Kafka)), kgo.ConsumerGroup("prepay-admin-campaign-"+kind),
-		kgo.ConsumeTopics(t.topic("publish")), kgo.DisableAutoCommit(), kgo.SessionTimeout(3*time.Second), kgo.HeartbeatInterval(500*time.Millisecond),
+	member, err := kgo.NewClient(kgo.SeedBrokers(t.fleet.server(t.t, servers.Kafka)), kgo.ConsumerGroup(t.work.readers()[0]),
+		kgo.ConsumeTopics(t.work.source()), kgo.DisableAutoCommit(), kgo.SessionTimeout(3*time.Second), kgo.HeartbeatInterval(500*time.Millisecond),
 		kgo.Balancers(kgo.RangeBalancer(), kgo.RoundRobinBalancer(), kgo.StickyBalancer()),
 		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { assigned <- struct{}{} }))
 	if err != nil {
@@ -201,7 +210,7 @@ func (t *caseRun) joinAndLeave(ctx context.Context) error {
 func (t *caseRun) produceErrors(ctx context.Context) error {
 	replicas := func(n string) error {
 		answers, err := t.admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "min.insync.replicas", Value: &n}},
-			t.topic("retry"), t.topic("dead"))
+			t.work.written()...)
 		if err != nil {
 			return err
 		}
@@ -213,7 +222,7 @@ func (t *caseRun) produceErrors(ctx context.Context) error {
 		return nil
 	}
 	// A topic without a record does not exist yet.
-	made, err := t.admin.CreateTopics(ctx, -1, -1, nil, t.topic("retry"), t.topic("dead"))
+	made, err := t.admin.CreateTopics(ctx, -1, -1, nil, t.work.written()...)
 	if err != nil {
 		return err
 	}
@@ -227,7 +236,7 @@ func (t *caseRun) produceErrors(ctx context.Context) error {
 	}
 	f := usualMoney
 	f.FailRate, f.Seed = 0.1, t.c.Draw
-	if err := t.api.SetFaults(f); err != nil {
+	if err := t.business.SetFaults(f); err != nil {
 		return err
 	}
 	err = errors.Join(t.publish(ctx, t.c.Targets), t.poison(ctx, "undecodable"))
@@ -242,22 +251,13 @@ func (t *caseRun) produceErrors(ctx context.Context) error {
 func (t *caseRun) poison(ctx context.Context, what string) error {
 	var bad []*kgo.Record
 	for i := range max(3, t.c.Targets/100) {
-		r := &kgo.Record{Topic: t.topic("publish"), Key: fmt.Appendf(nil, "%d", i)}
-		switch what {
-		case "undecodable":
-			r.Value = []byte(`{"promotionId":`)
-			t.letters["undecodable"]++
-		case "large":
-			r.Value = []byte(`{"promotionId":1,"x":"` + strings.Repeat("x", 1<<20) + `"}`)
-			t.letters["too_large"]++
-		case "limit":
-			r.Value = padded(nearTheLimit)
-			t.letters["too_large"]++
-		case "unknown-type":
-			r.Topic = "campaign-promotion-started"
-			r.Value = []byte(`{"promotionId":1,"promotionType":"CASH","totalCount":5}`)
+		if what == unknownType {
+			bad = append(bad, &kgo.Record{Topic: startedTopic, Key: fmt.Appendf(nil, "%d", i), Value: []byte(`{"promotionId":1,"promotionType":"CASH","totalCount":5}`)})
 			t.startedDead["unknown_type"] += len(t.members) // a broadcast: each instance reports it
+			continue
 		}
+		r, class := t.work.bad(what, i)
+		t.letters[class] += t.work.each()
 		bad = append(bad, r)
 	}
 	for _, r := range bad { // one by one: a batch of large ones is more than the topic takes
@@ -281,6 +281,11 @@ func (t *caseRun) poisoned(ctx context.Context, what string) error {
 	}
 	if err := t.publish(ctx, t.c.Targets/2); err != nil {
 		return err
+	}
+	if what == "conflict" { // batches of a partition are accepted side by side, so the later record could be the first one
+		if err := t.settledShare(ctx, 100); err != nil {
+			return err
+		}
 	}
 	if err := t.poison(ctx, what); err != nil {
 		return err

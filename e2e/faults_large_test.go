@@ -44,7 +44,7 @@ func (t *caseRun) compressed(ctx context.Context) error {
 	}
 	var large []*kgo.Record
 	for i := range t.c.Targets / 5 {
-		large = append(large, &kgo.Record{Topic: t.topic("publish"), Key: fmt.Appendf(nil, "%d", i), Value: padded(900_000)})
+		large = append(large, &kgo.Record{Topic: t.work.source(), Key: fmt.Appendf(nil, "%d", i), Value: padded(900_000)})
 		t.letters["too_large"]++
 	}
 	if _, err := t.produce(ctx, large); err != nil {

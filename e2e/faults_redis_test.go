@@ -24,7 +24,7 @@ func (t *caseRun) fullForLong(ctx context.Context) (err error) {
 	}
 	slow := usualMoney
 	slow.Latency = 200 * time.Millisecond // so that entries are in flight when Redis is full
-	if err := errors.Join(t.api.SetFaults(slow), t.publish(ctx, t.c.Targets)); err != nil {
+	if err := errors.Join(t.business.SetFaults(slow), t.publish(ctx, t.c.Targets)); err != nil {
 		return err
 	}
 	const second = "second"

@@ -21,6 +21,7 @@ import (
 // caseRun is one run of a case.
 type caseRun struct {
 	*faultDeployment
+	work  work
 	c     faults.Case
 	id    payouts.Promotion
 	rand  *rand.Rand
@@ -54,25 +55,16 @@ type offer struct {
 
 func (s *faultDeployment) run(c faults.Case) *caseRun {
 	s.promotion++
-	return &caseRun{
+	t := &caseRun{
 		faultDeployment: s, c: c, id: payouts.Promotion{Type: payouts.Type(c.Kind), ID: s.promotion}, began: time.Now(),
 		rand: rand.New(rand.NewPCG(c.Draw, 0)), offer: map[int64]offer{}, letters: map[string]int{}, startedDead: map[string]int{},
 	}
+	t.work = s.business.begin(t)
+	return t
 }
 
 func (t *caseRun) note(format string, args ...any) {
 	t.notes = append(t.notes, fmt.Errorf(format, args...).Error())
-}
-
-func (t *caseRun) topic(what string) string {
-	return "campaign-promotion-" + strings.ToLower(t.c.Kind) + "-" + what
-}
-
-func (t *caseRun) payload(o offer) string {
-	if t.c.Kind == "VOUCHER" {
-		return fmt.Sprintf(`{"promotionId":%d,"promotionSummaryId":9,"targetId":%d,"voucherId":%q}`, t.id.ID, o.target, o.voucher)
-	}
-	return point(t.id.ID, int(o.target), strconv.FormatInt(o.amount, 10))
 }
 
 // publish offers n new targets, and says so.
@@ -85,8 +77,7 @@ func (t *caseRun) publish(ctx context.Context, n int) error {
 		offers = append(offers, o)
 		records = append(records, t.record(o))
 	}
-	started := fmt.Sprintf(`{"promotionId":%d,"promotionType":%q,"totalCount":%d}`, t.id.ID, t.c.Kind, t.next)
-	sent, err := t.produce(ctx, append(records, &kgo.Record{Topic: "campaign-promotion-started", Value: []byte(started)}))
+	sent, err := t.produce(ctx, append(records, t.work.announcement()...))
 	if err != nil {
 		return err
 	}
@@ -98,7 +89,7 @@ func (t *caseRun) publish(ctx context.Context, n int) error {
 }
 
 func (t *caseRun) record(o offer) *kgo.Record {
-	return &kgo.Record{Topic: t.topic("publish"), Key: strconv.AppendInt(nil, o.target, 10), Value: []byte(t.payload(o) + strings.Repeat(" ", t.padding))}
+	return &kgo.Record{Topic: t.work.source(), Key: strconv.AppendInt(nil, o.target, 10), Value: []byte(t.work.payload(o) + strings.Repeat(" ", t.padding))}
 }
 
 // produce answers the records in the order in which they were given.
@@ -108,15 +99,15 @@ func (t *caseRun) produce(ctx context.Context, records []*kgo.Record) ([]*kgo.Re
 	return records, t.kafka.ProduceSync(ctx, records...).FirstErr()
 }
 
-func (t *caseRun) counts(ctx context.Context) ledger.Counts {
-	c, _ := t.ledger.Status(ctx, t.id)
-	return c
-}
+func (t *caseRun) counts(ctx context.Context) ledger.Counts { return t.work.counts(ctx) }
 
-// settledShare waits until this percentage of the published targets is settled.
+// offered is how much is accepted when all records are.
+func (t *caseRun) offered() int { return len(t.offer) * t.work.each() }
+
+// settledShare waits until this percentage of what was published is settled.
 func (t *caseRun) settledShare(ctx context.Context, percent int) error {
-	want := int64(len(t.offer) * percent / 100)
-	return until(ctx, time.Minute, fmt.Sprintf("%d payouts settled", want), func() error {
+	want := int64(t.offered() * percent / 100)
+	return until(ctx, time.Minute, fmt.Sprintf("%d settled", want), func() error {
 		if c := t.counts(ctx); settled(c) < want {
 			return fmt.Errorf("%+v", c)
 		}
@@ -172,7 +163,7 @@ func (t *caseRun) age(ctx context.Context) error {
 // deadEnds remembers where the topics of dead letters end.
 func (t *caseRun) deadEnds(ctx context.Context) (map[string]int64, error) {
 	ends := map[string]int64{}
-	listed, err := t.admin.ListEndOffsets(ctx, t.topic("dead"), "campaign-promotion-started-dead")
+	listed, err := t.admin.ListEndOffsets(ctx, t.work.dead()...)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +179,10 @@ func (t *caseRun) deadEnds(ctx context.Context) (map[string]int64, error) {
 
 // deadLetters counts what came since, by topic and class.
 func (t *caseRun) deadLetters(ctx context.Context) (byTopic map[string]map[string]int, err error) {
-	byTopic = map[string]map[string]int{t.topic("dead"): {}, "campaign-promotion-started-dead": {}}
+	byTopic = map[string]map[string]int{}
+	for _, topic := range t.work.dead() {
+		byTopic[topic] = map[string]int{}
+	}
 	ends, err := t.deadEnds(ctx)
 	if err != nil {
 		return nil, err

@@ -145,7 +145,7 @@ func (t *caseRun) wipedUnderInflow(ctx context.Context) error {
 	t.redisLost = true
 	slow := usualMoney
 	slow.Latency = 200 * time.Millisecond
-	if err := t.api.SetFaults(slow); err != nil {
+	if err := t.business.SetFaults(slow); err != nil {
 		return err
 	}
 	if err := t.publish(ctx, t.c.Targets/2); err != nil {
@@ -231,7 +231,7 @@ func (t *caseRun) postgresFails(ctx context.Context, what string) error {
 			if err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, "LOCK TABLE payouts IN ACCESS EXCLUSIVE MODE"); err != nil {
+			if _, err := tx.Exec(ctx, "LOCK TABLE "+t.work.table()+" IN ACCESS EXCLUSIVE MODE"); err != nil {
 				return err
 			}
 			err = more()

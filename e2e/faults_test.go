@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,13 +31,18 @@ const (
 	faultsReadme = "MILLRACE_FAULTS_README" // write the results into the READMEs
 )
 
-// usualBudget is the budget of `make test-all`.
+// usualBudget is the budget of `make test-all`. Promotions and kinds of effects have half of a budget each.
 const usualBudget = 10 * time.Minute
 
 // All ten promises under faults: the built binary, three instances, real servers, faults from one
 // seed.
 func TestFaults(t *testing.T) {
 	tier.RestOf(t) // its cases are selected one by one
+	runFaults(t, onPromotions)
+}
+
+// runFaults tries the matrix of a business, as the environment says.
+func runFaults(t *testing.T, of func(*deployment) business) {
 	if testing.Short() {
 		t.Skip("needs servers of its own, and minutes")
 	}
@@ -49,16 +55,17 @@ func TestFaults(t *testing.T) {
 			seeds = append(seeds, n)
 		}
 	}
-	budget := usualBudget
+	budget := usualBudget / 2
 	if v := os.Getenv(faultsBudget); v != "" {
 		d, err := time.ParseDuration(v)
 		require.NoError(t, err, faultsBudget)
-		budget = d
+		budget = d / 2
 	}
 	full := os.Getenv(faultsFull) != ""
 	var plan []faults.Case
+	matrix := of(nil).matrix()
 	for _, seed := range seeds {
-		plan = append(plan, faults.Plan(seed)...)
+		plan = append(plan, faults.Plan(seed, matrix)...)
 	}
 	if only := os.Getenv(faultsOnly); only != "" {
 		plan = slices.DeleteFunc(plan, func(c faults.Case) bool {
@@ -70,15 +77,17 @@ func TestFaults(t *testing.T) {
 	if len(plan) == 0 {
 		t.Skip("the change touches no case, and none is in this quarter")
 	}
-	s := newFaultDeployment(t)
+	t.Logf("seeds %v, %d cases, budget %s, full %t", seeds, len(plan), budget, full)
+	if full {
+		budget = math.MaxInt64
+	}
+	s := newFaultDeployment(t, of)
 	ctx := t.Context()
 	require.NoError(t, s.warmUp(ctx))
-	t.Logf("seeds %v, %d cases, budget %s, full %t", seeds, len(plan), budget, full)
-
 	var results []faults.Result
 	began := time.Now()
 	for _, c := range plan {
-		if !full && time.Since(began) > budget {
+		if time.Since(began) > budget {
 			t.Logf("the budget of %s is spent: %d of %d cases", budget, len(results), len(plan))
 			break
 		}
@@ -98,7 +107,7 @@ func TestFaults(t *testing.T) {
 			t.Logf("%s: %s %s", c, r.Took.Round(100*time.Millisecond), strings.Join(notes, "\n"))
 		})
 		results = append(results, r)
-		writeReadme(t, results)
+		writeReadme(t, s.business.place(), results)
 		if !ok {
 			require.NoError(t, s.renew(ctx), "after a case that failed")
 		}
@@ -122,28 +131,30 @@ func faultAreas(group string) []tier.Area {
 	}
 }
 
-// writeReadme writes the results so far: the table into e2e/README.md, and the totals into the main
+// writeReadme writes the results so far: the table into e2e/README.md, and the totals of promotions into the main
 // README. A run that is ended early leaves its results there.
-func writeReadme(t *testing.T, results []faults.Result) {
+func writeReadme(t *testing.T, place string, results []faults.Result) {
 	t.Helper()
 	if os.Getenv(faultsReadme) == "" {
 		return
 	}
-	for readme, content := range map[string]string{
-		"README.md": faults.Table(results), filepath.Join("..", "README.md"): faults.Totals(results),
-	} {
+	contents := map[string]string{"README.md": faults.Table(results)}
+	if place == faults.OfPromotions {
+		contents[filepath.Join("..", "README.md")] = faults.Totals(results)
+	}
+	for readme, content := range contents {
 		text, err := os.ReadFile(readme)
 		require.NoError(t, err)
-		next, err := faults.Replace(string(text), content)
+		next, err := faults.Replace(string(text), place, content)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(readme, []byte(next), 0o644))
 	}
 }
 
-// warmUp pays a campaign of each type in peace, after which a quiet instance is what it is always
+// warmUp has work of each kind done in peace, after which a quiet instance is what it is always
 // measured against.
 func (s *faultDeployment) warmUp(ctx context.Context) error {
-	for _, kind := range []string{"POINT", "VOUCHER"} {
+	for _, kind := range s.business.peace() {
 		c := faults.Case{Fault: faults.Fault{Name: "peace/" + kind}, Kind: kind, Targets: 300}
 		t := s.run(c)
 		if err := t.prepare(ctx); err != nil {
@@ -153,7 +164,7 @@ func (s *faultDeployment) warmUp(ctx context.Context) error {
 		// records too.
 		f := usualMoney
 		f.FailRate = 0.1
-		if err := s.api.SetFaults(f); err != nil {
+		if err := s.business.SetFaults(f); err != nil {
 			return err
 		}
 		if err := t.publish(ctx, c.Targets); err != nil {
@@ -162,7 +173,7 @@ func (s *faultDeployment) warmUp(ctx context.Context) error {
 		if err := t.settledShare(ctx, 100); err != nil {
 			return err
 		}
-		if err := s.api.SetFaults(usualMoney); err != nil {
+		if err := s.business.SetFaults(usualMoney); err != nil {
 			return err
 		}
 		if err := t.check(ctx); err != nil {
@@ -176,7 +187,7 @@ func (t *caseRun) prepare(ctx context.Context) (err error) {
 	if err := t.fill(ctx); err != nil {
 		return err
 	}
-	t.watch = startWatch(ctx, t.deployment.redis, t.streamName(), t.groupName())
+	t.work.watch(ctx)
 	t.panicsBefore = t.panics()
 	t.dead, err = t.deadEnds(ctx)
 	return err
@@ -194,7 +205,7 @@ func (s *faultDeployment) try(ctx context.Context, c faults.Case) (notes []strin
 		began := time.Now()
 		if err := phase.do(ctx); err != nil {
 			if fell := t.fallen(); fell != nil {
-				err = &brokenError{invariants[0].name, errors.Join(fell, err)}
+				err = &brokenError{t.work.invariants()[0].name, errors.Join(fell, err)}
 			}
 			t.dump()
 			var broken *brokenError
@@ -229,7 +240,7 @@ func (t *caseRun) dump() {
 func (t *caseRun) heal(ctx context.Context) error {
 	t.redis.SetDelay(0)
 	t.redis.CutAnswers(0)
-	if err := t.api.SetFaults(usualMoney); err != nil {
+	if err := t.business.SetFaults(usualMoney); err != nil {
 		return err
 	}
 	for _, m := range t.members {
@@ -252,7 +263,7 @@ func (s *faultDeployment) renew(ctx context.Context) error {
 	for _, m := range s.all {
 		m.asked = time.Now() // its end has been reported
 	}
-	if err := s.api.SetFaults(usualMoney); err != nil {
+	if err := s.business.SetFaults(usualMoney); err != nil {
 		return err
 	}
 	s.redis.SetDelay(0)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -200,6 +201,13 @@ func wipe(dir string) error {
 	return os.RemoveAll(dir)
 }
 
+// ofScenarios reports whether a topic or consumer group is one that scenarios leave behind.
+func ofScenarios(name string) bool {
+	return slices.ContainsFunc([]string{"prepay-admin-campaign-", "campaign-promotion-", "millrace-invoice-", invoicesTopic}, func(begin string) bool {
+		return strings.HasPrefix(name, begin)
+	})
+}
+
 // clean gives a scenario a Kafka without the plugin's topics and groups, an empty Redis, and a
 // schema of its own, whose DSN it returns.
 func clean(t *testing.T, kafkaAddr, redisAddr, dsn string) (schemaDSN string) {
@@ -213,21 +221,21 @@ func clean(t *testing.T, kafkaAddr, redisAddr, dsn string) (schemaDSN string) {
 	groups, err := admin.ListConsumerGroups()
 	require.NoError(t, err)
 	for g := range groups {
-		if strings.HasPrefix(g, "prepay-admin-campaign-") {
+		if ofScenarios(g) {
 			require.Eventually(t, func() bool { return admin.DeleteConsumerGroup(g) == nil }, 2*time.Minute, 200*time.Millisecond, "delete group %s", g)
 		}
 	}
 	topics, err := admin.ListTopics()
 	require.NoError(t, err)
 	for topic := range topics {
-		if strings.HasPrefix(topic, "campaign-promotion-") {
+		if ofScenarios(topic) {
 			require.NoError(t, admin.DeleteTopic(topic))
 		}
 	}
 	require.Eventually(t, func() bool {
 		left, err := admin.ListTopics()
 		for topic := range left {
-			if strings.HasPrefix(topic, "campaign-promotion-") {
+			if ofScenarios(topic) {
 				return false
 			}
 		}

@@ -1,6 +1,10 @@
 package faults
 
-import "github.com/millrace-io/millrace/internal/failpoint"
+import (
+	"slices"
+
+	"github.com/millrace-io/millrace/internal/failpoint"
+)
 
 // Groups of faults, as the table of results has them.
 const (
@@ -20,10 +24,14 @@ type Fault struct {
 	Name  string // group/what, unique
 	Group string
 	Says  string // for people
-	// Points are where processes are lost; for pairs the plan draws them.
+	// Points are where processes are lost; for pairs the plan draws two of them.
 	Points []failpoint.Point
 	Pair   bool
+	Of     string // the Kind of its cases; empty: the plan draws a type of promotions
 }
+
+// Effect is the Kind of the cases of OfEffects.
+const Effect = "EFFECT"
 
 // Matrix is every fault that is tried.
 func Matrix() []Fault {
@@ -32,7 +40,7 @@ func Matrix() []Fault {
 		all = append(all, Fault{Name: "kill/" + string(p), Group: GroupKill, Says: "at " + string(p), Points: []failpoint.Point{p}})
 	}
 	for _, n := range []string{"1", "2", "3", "4", "5", "6"} {
-		all = append(all, Fault{Name: "kill/pair-" + n, Group: GroupKill, Says: "at a random pair of points", Pair: true})
+		all = append(all, Fault{Name: "kill/pair-" + n, Group: GroupKill, Says: "at a random pair of points", Points: pairable(failpoint.Points()), Pair: true})
 	}
 	for _, f := range []struct{ name, group, says string }{
 		{"frozen/before-the-call", GroupFrozen, "SIGSTOP between SENDING and the call until the lease is gone, then woken"},
@@ -82,6 +90,32 @@ func Matrix() []Fault {
 		{"poison/hang", GroupPoison, "handler that never returns, one in a hundred"},
 	} {
 		all = append(all, Fault{Name: f.name, Group: f.group, Says: f.says})
+	}
+	return all
+}
+
+func pairable(points []failpoint.Point) []failpoint.Point { return slices.DeleteFunc(points, seldom) }
+
+// OfEffects is what is tried with kinds of effects: the faults of the matrix that are not about streams, retry
+// topics or the types of promotions, at the points that an effect passes.
+func OfEffects() []Fault {
+	points := failpoint.EffectPoints()
+	others := []string{
+		"frozen/before-the-call", "frozen/after-the-call", "shutdown/sigterm", "shutdown/rolling",
+		"redis/restart", "redis/flushall", "kafka/restart", "kafka/kill", "kafka/coordinator", "kafka/rebalance-storm",
+		"kafka/produce-errors", "kafka/duplicates", "kafka/held-back", "postgres/restart", "postgres/terminate", "postgres/read-only",
+		"postgres/locks", "postgres/full-pool", "money/fail", "money/cut-off", "money/throttled", "money/unauthorized", "money/silence",
+		"money/down", "person/pause-resume", "person/cancel", "poison/undecodable", "poison/large",
+	}
+	all := slices.DeleteFunc(Matrix(), func(f Fault) bool {
+		return !f.Pair && !slices.Contains(others, f.Name) && !(len(f.Points) == 1 && slices.Contains(points, f.Points[0]))
+	})
+	all = append(all, Fault{Name: "poison/conflict", Group: GroupPoison, Says: "a known key with another request, one in a hundred"})
+	for i := range all {
+		all[i].Of = Effect
+		if all[i].Pair {
+			all[i].Points = points
+		}
 	}
 	return all
 }

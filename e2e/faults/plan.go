@@ -22,7 +22,7 @@ type Arm struct {
 type Case struct {
 	Fault
 	Seed    uint64 // of the plan
-	Kind    string // POINT or VOUCHER
+	Kind    string // POINT, VOUCHER or Effect
 	Targets int
 	At      int // percent of the campaign that is settled when the fault comes
 	Victim  int // which of the three instances, where it is one
@@ -43,14 +43,14 @@ func (c Case) String() string {
 // Instances is how many processes share the work of a case.
 const Instances = 3
 
-// Plan returns the matrix as seed tries it: which numbers every fault gets, and in which order. The
+// Plan returns a matrix as seed tries it: which numbers every fault gets, and in which order. The
 // groups take turns, so that any beginning of the plan has some of each. It depends on the seed
 // alone.
-func Plan(seed uint64) []Case {
+func Plan(seed uint64, matrix []Fault) []Case {
 	order := source(seed, "order")
 	groups := map[string][]Case{}
 	var names []string
-	for _, f := range Matrix() {
+	for _, f := range matrix {
 		if groups[f.Group] == nil {
 			names = append(names, f.Group)
 		}
@@ -81,11 +81,13 @@ func draw(f Fault, seed uint64) Case {
 		Fault: f, Seed: seed, Kind: types[r.IntN(len(types))],
 		Targets: 300 + 100*r.IntN(6), At: 10 + r.IntN(50), Victim: r.IntN(Instances),
 	}
-	points := f.Points
+	if f.Of != "" {
+		c.Kind = f.Of
+	}
+	points := slices.Clone(f.Points)
 	if f.Pair {
-		all := slices.DeleteFunc(failpoint.Points(), func(p failpoint.Point) bool { return seldom(p) })
-		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		points = all[:2]
+		r.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+		points = points[:2]
 	}
 	for i, p := range points {
 		c.Arms = append(c.Arms, Arm{Instance: (c.Victim + i) % Instances, Point: p, Nth: nth(p, r)})

@@ -11,9 +11,11 @@ import (
 	"github.com/millrace-io/millrace/internal/failpoint"
 )
 
-func lines(seed uint64) string {
+func lines(seed uint64) string { return linesOf(seed, faults.Matrix()) }
+
+func linesOf(seed uint64, matrix []faults.Fault) string {
 	var b strings.Builder
-	for _, c := range faults.Plan(seed) {
+	for _, c := range faults.Plan(seed, matrix) {
 		b.WriteString(c.String() + "\n")
 	}
 	return b.String()
@@ -37,42 +39,68 @@ func TestTheSeedReplaysTheSchedule(t *testing.T) {
 func TestThePlanIsTheWholeMatrix(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
-		names := map[string]bool{}
-		groups := map[string]bool{}
-		for i, c := range faults.Plan(seed) {
-			require.False(t, names[c.Name], "%s twice", c.Name)
-			names[c.Name] = true
-			require.GreaterOrEqual(t, c.Targets, 300)
-			require.LessOrEqual(t, c.Targets, 2_000)
-			require.Less(t, c.Victim, faults.Instances)
-			for _, a := range c.Arms {
-				require.Positive(t, a.Nth)
-				require.Less(t, a.Instance, faults.Instances)
-			}
-			if c.Pair {
-				require.Len(t, c.Arms, 2)
-				require.NotEqual(t, c.Arms[0].Instance, c.Arms[1].Instance)
-				require.NotEqual(t, c.Arms[0].Point, c.Arms[1].Point)
-			}
-			groups[c.Group] = true
-			if i == 8 {
-				require.Len(t, groups, 9, "the groups take turns")
-			}
-		}
-		require.Len(t, names, len(faults.Matrix()))
+		wholeMatrix(t, seed, faults.Matrix(), 9)
+		wholeMatrix(t, seed, faults.OfEffects(), 9)
 	}
+}
+
+func wholeMatrix(t *testing.T, seed uint64, matrix []faults.Fault, all int) {
+	t.Helper()
+	names := map[string]bool{}
+	groups := map[string]bool{}
+	for i, c := range faults.Plan(seed, matrix) {
+		require.False(t, names[c.Name], "%s twice", c.Name)
+		names[c.Name] = true
+		require.GreaterOrEqual(t, c.Targets, 300)
+		require.LessOrEqual(t, c.Targets, 2_000)
+		require.Less(t, c.Victim, faults.Instances)
+		for _, a := range c.Arms {
+			require.Positive(t, a.Nth)
+			require.Less(t, a.Instance, faults.Instances)
+		}
+		if c.Pair {
+			require.Len(t, c.Arms, 2)
+			require.NotEqual(t, c.Arms[0].Instance, c.Arms[1].Instance)
+			require.NotEqual(t, c.Arms[0].Point, c.Arms[1].Point)
+		}
+		groups[c.Group] = true
+		if i == all-1 {
+			require.Len(t, groups, all, "the groups take turns")
+		}
+	}
+	require.Len(t, names, len(matrix))
 }
 
 // Every named point is lost alone.
 func TestEveryPointIsInTheMatrix(t *testing.T) {
 	t.Parallel()
-	alone := map[failpoint.Point]bool{}
+	alone := func(matrix []faults.Fault) (points []failpoint.Point) {
+		for _, f := range matrix {
+			if len(f.Points) == 1 {
+				points = append(points, f.Points[0])
+			}
+		}
+		return points
+	}
+	require.ElementsMatch(t, failpoint.Points(), alone(faults.Matrix()))
+	require.ElementsMatch(t, failpoint.EffectPoints(), alone(faults.OfEffects()))
+}
+
+// The faults of effects have names of their own only where promotions have no such fault.
+func TestTheFaultsOfEffectsAreOfTheMatrix(t *testing.T) {
+	t.Parallel()
+	names := map[string]bool{}
 	for _, f := range faults.Matrix() {
-		if len(f.Points) == 1 {
-			alone[f.Points[0]] = true
+		names[f.Name] = true
+	}
+	own := 0
+	for _, f := range faults.OfEffects() {
+		require.Equal(t, faults.Effect, f.Of, f.Name)
+		if !names[f.Name] {
+			own++
 		}
 	}
-	for _, p := range failpoint.Points() {
-		require.True(t, alone[p], "%s is not tried alone", p)
-	}
+	require.Equal(t, 1, own)
+	require.Len(t, faults.OfEffects(), 7+6+28+1, "a name of the list is not in the matrix")
+	require.Contains(t, linesOf(1, faults.OfEffects()), " seed=1 EFFECT targets=")
 }

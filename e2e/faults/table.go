@@ -15,10 +15,11 @@ type Result struct {
 	Broken string // the first broken invariant; empty: none
 }
 
-// The totals stand between these two lines in README.md, and the table in e2e/README.md.
+// The places of results. The totals of promotions stand in README.md, and both tables in e2e/README.md, each between
+// two lines with the name of the place.
 const (
-	Begin = "<!-- faults:begin -->"
-	End   = "<!-- faults:end -->"
+	OfPromotions = "faults"
+	OfKinds      = "effect-faults"
 )
 
 // Totals is one sentence about all results.
@@ -38,11 +39,15 @@ func Totals(results []Result) string {
 		}
 	}
 	slices.Sort(order)
+	what := "payouts"
+	if len(results) > 0 && results[0].Kind == Effect {
+		what = "records, each of which asks for an effect of four kinds"
+	}
 	held := "every invariant held after each"
 	if broken > 0 {
 		held = fmt.Sprintf("an invariant was broken after %d", broken)
 	}
-	return fmt.Sprintf("%d cases with %d payouts, seeds %s, in %s: %s.\n", len(results), targets,
+	return fmt.Sprintf("%d cases with %d %s, seeds %s, in %s: %s.\n", len(results), targets, what,
 		strings.Trim(fmt.Sprint(order), "[]"), took.Round(time.Second), held)
 }
 
@@ -57,7 +62,7 @@ func Table(results []Result) string {
 		l := line{r.Group, r.Says}
 		tried[l] = append(tried[l], r)
 	}
-	for _, f := range Matrix() {
+	for _, f := range append(Matrix(), OfEffects()...) {
 		l := line{f.Group, f.Says}
 		rs, ok := tried[l]
 		if !ok {
@@ -79,11 +84,12 @@ func Table(results []Result) string {
 	return b.String()
 }
 
-// Replace puts content between the two markers of text.
-func Replace(text, content string) (string, error) {
-	begin, end := strings.Index(text, Begin), strings.Index(text, End)
+// Replace puts content between the two markers of a place.
+func Replace(text, place, content string) (string, error) {
+	first, last := "<!-- "+place+":begin -->", "<!-- "+place+":end -->"
+	begin, end := strings.Index(text, first), strings.Index(text, last)
 	if begin < 0 || end < begin {
-		return "", errors.New("faults: no place for the results: " + Begin + " … " + End)
+		return "", errors.New("faults: no place for the results: " + first + " … " + last)
 	}
-	return text[:begin+len(Begin)] + "\n" + content + text[end:], nil
+	return text[:begin+len(first)] + "\n" + content + text[end:], nil
 }

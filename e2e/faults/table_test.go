@@ -13,7 +13,7 @@ func TestTheTableSaysWhatWasTried(t *testing.T) {
 	t.Parallel()
 	var results []faults.Result
 	for _, seed := range []uint64{2, 1} {
-		for _, c := range faults.Plan(seed)[:9] {
+		for _, c := range faults.Plan(seed, faults.Matrix())[:9] {
 			results = append(results, faults.Result{Case: c, Took: time.Second})
 		}
 	}
@@ -27,9 +27,10 @@ func TestTheTableSaysWhatWasTried(t *testing.T) {
 
 func TestTheTableHasItsPlace(t *testing.T) {
 	t.Parallel()
-	text, err := faults.Replace("a\n"+faults.Begin+"\nold\n"+faults.End+"\nb\n", "new\n")
+	const first, last = "<!-- effect-faults:begin -->\n", "<!-- effect-faults:end -->\n"
+	text, err := faults.Replace("a\n"+first+"old\n"+last+"b\n", faults.OfKinds, "new\n")
 	require.NoError(t, err)
-	require.Equal(t, "a\n"+faults.Begin+"\nnew\n"+faults.End+"\nb\n", text)
-	_, err = faults.Replace("no place", "new")
+	require.Equal(t, "a\n"+first+"new\n"+last+"b\n", text)
+	_, err = faults.Replace(text, faults.OfPromotions, "new")
 	require.Error(t, err)
 }

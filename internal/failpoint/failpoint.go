@@ -73,6 +73,11 @@ func DrawPoints() []Point { return []Point{Ordered, Drawn} }
 // EventPoints returns the points of events.
 func EventPoints() []Point { return []Point{Logged, Published} }
 
+// EffectPoints returns the points of an effect of any kind.
+func EffectPoints() []Point {
+	return []Point{AfterKafkaRead, BeforeInsert, InTransaction, AfterInsert, BeforeMark, AfterSending, AfterCall}
+}
+
 // Points returns the points of a payout.
 func Points() []Point {
 	return []Point{

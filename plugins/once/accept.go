@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -44,7 +45,9 @@ func (e *Effects[T]) accept(ctx context.Context, msgs []*message.Message) []pipe
 	if len(records) == 0 {
 		return results
 	}
+	failpoint.Hit(failpoint.BeforeInsert)
 	accepted, err := e.plugin.ledger.Load().Accept(ctx, records)
+	failpoint.Hit(failpoint.AfterInsert)
 	for n, i := range at {
 		if err == nil {
 			results[i].Err = e.outcome(records[n].Key, accepted[n])
