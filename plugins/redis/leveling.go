@@ -61,8 +61,8 @@ Every instance reads the order from Redis within %s. When its time is over, the 
 
 An order for all instances takes the place of earlier ones for one instance. Without Redis it can't be ordered: a level for one process is its setting log.level.`, PresenceRenewal),
 			Examples: []string{
-				levelAction + ` debug --config settings.yaml --for 10m --why "ticket 7"`, levelAction + " debug --config settings.yaml --instance api-0 --dry-run",
-				levelAction + ` settings --config settings.yaml --why "it was found"`,
+				levelAction + ` debug --for 10m --why "ticket 7"`, levelAction + " debug --instance api-0 --dry-run",
+				levelAction + ` settings --why "it was found"`,
 			},
 			Fields: []operate.Field{
 				{Name: "level", Help: "`debug`, info, warn, error, or settings", Required: true, Arguments: true},
