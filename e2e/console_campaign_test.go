@@ -129,7 +129,7 @@ func TestAKilledEmbeddedProcessGoesOnWithItsCampaign(t *testing.T) {
 		out, code := d.command("campaign", "status", "POINT", "77")
 		return code == 0 && strings.Contains(out, text)
 	}
-	require.Eventually(t, func() bool { return paid("in the stream") }, 2*time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return paid("from the stream") }, 2*time.Minute, 50*time.Millisecond)
 	d.kill()
 	d.run()
 	require.Eventually(t, func() bool { return paid("FINISHED") }, 4*time.Minute, 500*time.Millisecond, "it stands still: %s", d.printed)
