@@ -26,7 +26,7 @@ const (
 
 // flusher runs batches. If a batch fails, perhaps because of one row, its items are run one by one.
 // If it met a lock, its promotions are run one by one. Those that meet it again are set aside, and
-// so are their later items for some time.
+// so are their later items for some time, until some of them succeed.
 type flusher[Q, R any] struct {
 	l        *Ledger
 	what     string
@@ -40,6 +40,9 @@ type flusher[Q, R any] struct {
 type lockSeen struct {
 	at  time.Time
 	met bool
+	// passed: items of it have succeeded since. Then it may have met no more than a transaction that
+	// waited for another promotion's lock, and must not wait with that one.
+	passed bool
 }
 
 // lockWait is the key of a context's time limit for one wait for a lock.
@@ -54,8 +57,9 @@ func (b *flusher[Q, R]) collect(flushers int, linger time.Duration) *batcher[Q, 
 	return newBatcher(b.l.life, flushers, b.l.cfg.BatchSize, linger, b.flush, b.flushAside)
 }
 
-// apart separates the items whose promotion is expected to meet a lock.
-func (b *flusher[Q, R]) apart(batch []*batchItem[Q, R]) (free, locked []*batchItem[Q, R]) {
+// apart separates the items whose promotion is expected to meet a lock, and those whose promotion may
+// meet one.
+func (b *flusher[Q, R]) apart(batch []*batchItem[Q, R]) (free, perhaps, locked []*batchItem[Q, R]) {
 	expected := false
 	b.locked.Range(func(p, last any) bool {
 		if time.Since(last.(lockSeen).at) < lockMemory {
@@ -66,16 +70,19 @@ func (b *flusher[Q, R]) apart(batch []*batchItem[Q, R]) (free, locked []*batchIt
 		return true
 	})
 	if !expected {
-		return batch, nil
+		return batch, nil, nil
 	}
 	for _, k := range batch {
-		if _, met := b.locked.Load(k.key.OfPromotion()); met {
-			locked = append(locked, k)
-		} else {
+		switch last, met := b.locked.Load(k.key.OfPromotion()); {
+		case !met:
 			free = append(free, k)
+		case last.(lockSeen).passed:
+			perhaps = append(perhaps, k)
+		default:
+			locked = append(locked, k)
 		}
 	}
-	return free, locked
+	return free, perhaps, locked
 }
 
 // try runs one transaction.
@@ -110,7 +117,7 @@ func (b *flusher[Q, R]) finish(ctx context.Context, err error, part ...*batchIte
 
 // flush finishes the items of a batch, except those that it returns for flushAside.
 func (b *flusher[Q, R]) flush(ctx context.Context, batch []*batchItem[Q, R]) (aside []*batchItem[Q, R]) {
-	batch, aside = b.apart(batch)
+	batch, perhaps, aside := b.apart(batch)
 	batch, err := b.flushOrdinary(ctx, batch)
 	if err == nil {
 		err = b.try(ctx, b.l.opts.flushTimeout, b.run, batch...)
@@ -124,7 +131,23 @@ func (b *flusher[Q, R]) flush(ctx context.Context, batch []*batchItem[Q, R]) (as
 	default:
 		b.oneByOne(ctx, err, batch)
 	}
-	return aside
+	return append(aside, b.flushPerhaps(ctx, perhaps)...)
+}
+
+// flushPerhaps runs promotions that have passed since they met a lock. It returns the items of the
+// first one that fails and of those after it, so that at most one short wait delays the flusher.
+func (b *flusher[Q, R]) flushPerhaps(ctx context.Context, items []*batchItem[Q, R]) (aside []*batchItem[Q, R]) {
+	if len(items) == 0 {
+		return nil
+	}
+	parts, _ := b.byPromotion(items)
+	for i, part := range parts {
+		if err := b.tryPart(ctx, minLockWait, part); err != nil {
+			return slices.Concat(parts[i:]...)
+		}
+		b.finish(ctx, nil, part...)
+	}
+	return nil
 }
 
 // flushOrdinary finishes the items that the ordinary statement carries out, and returns the others.
@@ -231,14 +254,19 @@ func (b *flusher[Q, R]) byPromotion(items []*batchItem[Q, R]) (parts [][]*batchI
 	return parts, min(maxLockWait, max(minLockWait, asideTimeout/2/time.Duration(len(parts))))
 }
 
-// tryPart runs items of one promotion, which may be locked. A success removes a suspicion.
+// tryPart runs items of one promotion, which may be locked. A success removes a suspicion. It does not
+// remove what is known of a lock, because that may be one of other rows.
 func (b *flusher[Q, R]) tryPart(ctx context.Context, wait time.Duration, part []*batchItem[Q, R]) error {
 	err := b.try(context.WithValue(ctx, lockWait{}, wait), asideTimeout, b.run, part...)
 	p := part[0].key.OfPromotion()
 	if b.l.store.fault(err) == faultLocked {
 		b.locked.Store(p, lockSeen{at: time.Now(), met: true})
-	} else if last, ok := b.locked.Load(p); err == nil && ok && !last.(lockSeen).met {
-		b.locked.CompareAndDelete(p, last)
+	} else if last, ok := b.locked.Load(p); err == nil && ok {
+		if seen := last.(lockSeen); !seen.met {
+			b.locked.CompareAndDelete(p, last)
+		} else if !seen.passed {
+			b.locked.CompareAndSwap(p, last, lockSeen{at: seen.at, met: true, passed: true})
+		}
 	}
 	return err
 }

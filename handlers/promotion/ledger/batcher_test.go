@@ -243,7 +243,7 @@ func TestALockIsFoundByPromotion(t *testing.T) {
 	b = newFlusher(l, "test", func(_ context.Context, part []*batchItem[int, int]) error {
 		promotion := part[0].key.Promotion
 		if part[len(part)-1].key.Promotion == promotion {
-			_, locked := b.apart(part)
+			_, _, locked := b.apart(part)
 			require.Len(t, locked, len(part), "suspected")
 		}
 		if promotion == 1 {

@@ -47,7 +47,9 @@
 //     transaction, and statements have a lock_timeout. After a lock, the promotions of a batch
 //     are run one by one. Their lock_timeout is short, and shorter with more promotions. For 10 s,
 //     later calls of a locked promotion are run in one transaction at a time, and hold no flusher.
-//     Promotions that have not met a lock go first.
+//     One that has succeeded meanwhile may only have met a transaction that waited for another
+//     promotion's lock, so a flusher takes it again with a wait of 20 ms. Promotions that have not
+//     met a lock go first.
 //   - A replay writes its dead letter and generation first. The unique key rejects a repetition.
 //   - Cancel changes the state in one short transaction and then settles rows in chunks. So the
 //     cancellation of a million payouts delays no other begin. A repeated Cancel, or reading the
