@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -30,7 +31,7 @@ func TestTheBenchmarkRuns(t *testing.T) {
 	var out pipelinetest.Buffer
 	dir := filepath.Join("..", "..", ".services", "bench")
 	err := command(t.Context(), []string{
-		"-quick", "-rows", "path,effects,consume,publish,window,idle,jobs,room", "-targets", "100", "-dir", dir, "-pages", t.TempDir(),
+		"-quick", "-rows", "path,effects,limit,consume,publish,window,idle,jobs,room", "-targets", "100", "-dir", dir, "-pages", t.TempDir(),
 	}, &out)
 	if errors.Is(err, errNoServer) && os.Getenv("CI") == "" {
 		t.Skip(err)
@@ -154,6 +155,21 @@ func TestTheTimeOfAScriptIsThatOfOneCall(t *testing.T) {
 	require.Equal(t, callTimes{server: []float64{1.5}, client: []float64{4, 4}}, s.of(scriptTick))
 	require.InDelta(t, 3, quantile([]float64{4, 2, 1, 3, 5}, 0.5), 0)
 	require.Zero(t, quantile(nil, 0.5))
+}
+
+func TestCallsAreCountedByTheirTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c ticks
+		require.Empty(t, c.all())
+		c.note()
+		c.note()
+		time.Sleep(2*tick + tick/2)
+		c.note()
+		time.Sleep(tick)
+		require.Equal(t, []int{2, 0, 1, 0}, c.all())
+	})
+	require.InDelta(t, 15, perSecond([]int{2, 0, 1, 3}), 0)
 }
 
 func TestAMeterRefusesAnotherNumberOfMessages(t *testing.T) {

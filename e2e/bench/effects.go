@@ -49,11 +49,13 @@ func compareEffects(ctx context.Context, t *trial) {
 	r := t.campaigns(ctx,
 		campaign{label: bareLoopPeer, targets: t.campaign, effects: true, peer: "bare"},
 		campaign{label: "one instance", targets: t.campaign, effects: true},
+		campaign{label: "a group per effect", targets: t.campaign, effects: true, settings: map[string]any{"plugins.effects.kinds.payout.group": "targetId"}},
 		campaign{label: "three instances", targets: t.campaign, effects: true, joined: true, instances: 3})
-	bare, one, three := r[0], r[1], r[2]
+	bare, one, groups, three := r[0], r[1], r[2], r[3]
 	t.figure("effects-rate", one.Rate, bare.Rate)
 	t.figure("effects-cpu", one.micros("own"), bare.micros("own"))
 	t.figure("effects-postgres", one.micros(servers.Postgres), bare.micros(servers.Postgres))
+	t.figure("effects-groups", groups.micros("own"), one.micros("own"))
 	t.figure("effects-three", three.micros("own"), one.micros("own"))
 }
 
@@ -83,14 +85,20 @@ func farSide(ctx context.Context, _ string, out io.Writer) error {
 type far struct {
 	mu       sync.Mutex
 	executed map[string]int // requests by key
+	calls    ticks
 }
 
 func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	if r.Method == http.MethodGet {
+	switch {
+	case r.URL.Path == callsPath:
+		_ = json.NewEncoder(w).Encode(f.calls.all())
+		return
+	case r.Method == http.MethodGet:
 		_ = json.NewEncoder(w).Encode(f.count())
 		return
 	}
+	f.calls.note()
 	_, _ = io.Copy(io.Discard, r.Body)
 	key := r.Header.Get("Idempotency-Key")
 	f.mu.Lock()

@@ -17,6 +17,8 @@ type sizes struct {
 	woken    int           // idle streams that get an entry
 	quiet    time.Duration // until streams are idle
 	observed time.Duration // of an idle instance
+	settling time.Duration // after a kill, in which a limit need not be reached
+	limited  time.Duration // of the measurement of a limit
 	watchers int           // of jobs
 	events   int           // per second, of many jobs
 	half     time.Duration // of a pair of measurements of jobs
@@ -34,7 +36,7 @@ type sizes struct {
 func full() sizes {
 	return sizes{
 		campaign: 100_000, large: 500_000, million: 1_000_000, stock: 10_000, slow: 30_000, messages: 300_000,
-		streams: 10_000, woken: 200, quiet: 20 * time.Second, observed: 30 * time.Second,
+		streams: 10_000, woken: 200, quiet: 20 * time.Second, observed: 30 * time.Second, settling: 10 * time.Second, limited: 15 * time.Second,
 		watchers: 10_000, events: 5000, half: 12 * time.Second, single: 100,
 		users: 1_000_000, signed: 30 * time.Second, samples: 200, live: 10_000, promoted: 300, polling: 50_000, rooms: 100,
 	}
@@ -43,7 +45,7 @@ func full() sizes {
 func quick() sizes {
 	return sizes{
 		campaign: 500, large: 1000, million: 1000, stock: 100, slow: 500, messages: 3000,
-		streams: 50, woken: 10, quiet: time.Second, observed: 2 * time.Second,
+		streams: 50, woken: 10, quiet: time.Second, observed: 2 * time.Second, settling: time.Second, limited: 6 * time.Second,
 		watchers: 100, events: 500, half: 4 * time.Second, single: 10,
 		users: 20_000, signed: 3 * time.Second, samples: 20, live: 300, promoted: 20, polling: 500, rooms: 10,
 	}
@@ -114,7 +116,14 @@ func comparisons() []comparison {
 			atLeast("effects-rate", "effects of a kind without Go, from Kafka to the ledger: effects/s", bareLoopPeer, "×", 0.7).because("both cores are busy; see below", triedEffects),
 			atMost("effects-cpu", "the same: own CPU per effect (µs)", bareLoopPeer, "×", 1.4).because("guarantees need more work; see below", triedEffects),
 			atMost("effects-postgres", "the same: PostgreSQL CPU per effect (µs)", bareLoopPeer, "×", 1.5).because("the ledger stores more; see below", triedEffects),
+			atMost("effects-groups", "the same, a group per effect: own CPU per effect (µs)", "one group", "×", 3),
 			atMost("effects-three", "the same, three instances: own CPU per effect (µs)", "one instance", "×", 1.1).because("batches are smaller", ""),
+		}},
+		{"limit", 3, compareLimit, []row{
+			atLeast("limit-1", "effects with a limit, from 10 s after a kill, one instance: calls/s", "limit", "×", 0.95),
+			atMost("limit-1-most", "the same: most calls/s in 5 s", "limit", "×", 1.01).because("tokens are for a quarter of a second, and a stretch may have those of one more", ""),
+			atLeast("limit-4", "the same, four instances: calls/s", "limit", "×", 0.95),
+			atMost("limit-4-most", "the same: most calls/s in 5 s", "limit", "×", 1.01).because("tokens are for a quarter of a second, and a stretch may have those of one more", ""),
 		}},
 		{"consume", 3, compareConsume, []row{
 			atLeast("consume-local", "consume and ack a stream through the Router (per second)", stockStreamPeer, "×", 8),
