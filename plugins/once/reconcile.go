@@ -116,6 +116,13 @@ func (p *Plugin) reconcile(ctx context.Context, l *ledger.Ledger, g ledger.Group
 	input.Effects = func(sums bool, each func(reconcile.Effect) error) error {
 		return eachEffect(ctx, l, g, status.Accepted, sums, sum, each)
 	}
+	input.Kept = func() (reconcile.Kept, error) {
+		s, err := l.Status(ctx, g)
+		if errors.Is(err, ledger.ErrNotFound) {
+			err = nil
+		}
+		return reconcile.Kept{Accepted: s.Accepted, Done: s.Done, Failed: s.Failed, Unknown: s.Unknown, Cancelled: s.Cancelled}, err
+	}
 	input.Each = func(pair reconcile.Pair, in []reconcile.Bucket) error {
 		if !given.all && in[0] == reconcile.Matched {
 			return given.table.Begin()

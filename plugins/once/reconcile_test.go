@@ -2,6 +2,7 @@ package once_test
 
 import (
 	"bytes"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -224,5 +225,38 @@ func TestReconcileWhileEffectsAreDone(t *testing.T) {
 		r = read() // the book is as old as this run, which the effect of the first one is older than
 		require.EqualValues(t, 1, r.Buckets[reconcile.DoneNotInBook])
 		require.Contains(t, o.must("once", operate.Input{"limit": {"50"}}).Tables[0].Rows[0], "3")
+	})
+}
+
+// Totals that are not those of the rows are found, although the book agrees with each effect.
+func TestTotalsOfTheLedgerThatAreWrong(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		p := newInvoices(w.Once, once.Always, withSums)
+		stop := w.StartUntil(p)
+		require.Equal(t, rules.Success, p.settled(t, one).State)
+		require.NoError(t, stop())
+		path := filepath.Join(t.TempDir(), "book")
+		book, err := os.Create(path)
+		require.NoError(t, err)
+		require.NoError(t, p.far.WriteBook(book))
+		require.NoError(t, book.Close())
+		args := []string{"once", "reconcile", "--kind", "invoice", "--group", one.Customer, "--book", path, "--lag", "0s"}
+		stdout, stderr, code := commandLine(t, w, withSums, args...)
+		require.Zero(t, code, stdout+stderr)
+
+		driver, dsn := "pgx", w.Once.Settings().(*once.Config).Ledger.DSN.Reveal()
+		if file, ok := strings.CutPrefix(dsn, "sqlite:"); ok {
+			driver, dsn = "sqlite", file
+		}
+		db, err := sql.Open(driver, dsn)
+		require.NoError(t, err)
+		defer db.Close()
+		_, err = db.ExecContext(t.Context(), "INSERT INTO once_deltas (kind, grp, part, number, accepted) SELECT kind, grp, '', 99, 1 FROM once_effects")
+		require.NoError(t, err)
+		stdout, stderr, code = commandLine(t, w, withSums, args...)
+		require.Equal(t, app.ExitBad, code, stdout+stderr)
+		require.Contains(t, stdout, "the totals of the ledger are wrong")
+		require.Contains(t, stdout, "totals: the ledger keeps accepted 2, done 1, failed 0, unknown 0, cancelled 0")
 	})
 }

@@ -38,6 +38,9 @@ type Input struct {
 	Lag time.Duration
 	// Effects calls its function for each effect of the group, in any order. sums says whether sums are compared.
 	Effects func(sums bool, each func(Effect) error) error
+	// Kept returns the totals that the ledger keeps beside the effects. They are compared with the effects if they are the
+	// same before and after those are read. May be nil.
+	Kept func() (Kept, error)
 	// Key returns the idempotency key of an id. Nil: this program does not know it, so a book by key is refused.
 	Key func(id string) string
 	// GroupOf returns the group of which an idempotency key certainly is. Nil: keys don't tell.
@@ -93,7 +96,7 @@ func (c *comparison) run(ctx context.Context) (err error) {
 	if err := c.readBook(ctx, &lines); err != nil {
 		return err
 	}
-	if err := c.readEffects(ctx, &effects); err != nil {
+	if err := c.keep(func() error { return c.readEffects(ctx, &effects) }); err != nil {
 		return err
 	}
 	allEffects, err := effects.Sorted()
@@ -134,6 +137,25 @@ func (c *comparison) readBook(ctx context.Context, into *Sorter[sortedLine]) err
 		return into.Add(sortedLine{hashOf(l.Text), l})
 	})
 	r.Columns = columns
+	return err
+}
+
+// keep reads the effects, and the kept totals before and after.
+func (c *comparison) keep(read func() error) error {
+	if c.Kept == nil {
+		return read()
+	}
+	before, err := c.Kept()
+	if err != nil {
+		return err
+	}
+	if err := read(); err != nil {
+		return err
+	}
+	after, err := c.Kept()
+	if err == nil && after == before {
+		c.report.Kept = &after
+	}
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -441,4 +443,40 @@ func TestALineHasNoFormulas(t *testing.T) {
 		require.NotRegexp(t, `^[=+@\t\r-]`, cell)
 	}
 	require.Equal(t, []string{"in_book_twice receipt_differs", "SUCCESS", "7", "2"}, []string{line[3], line[4], line[9], line[10]})
+}
+
+// The totals that the ledger keeps must be those of its effects, unless they changed while those were read.
+func TestTheKeptTotalsAreThoseOfTheEffects(t *testing.T) {
+	t.Parallel()
+	in := inputOf(bookOf(t, t.TempDir(), "id,receipt\na,r-a\n"), effect("a", rules.Success), effect("b", rules.Failed), effect("c", rules.Cancelled))
+	right := Kept{Accepted: 3, Done: 1, Failed: 1, Cancelled: 1}
+	var reads []Kept
+	in.Kept = func() (k Kept, _ error) {
+		k, reads = reads[0], reads[1:]
+		return k, nil
+	}
+	for _, wrong := range []Kept{{Accepted: 4, Done: 1, Failed: 1, Cancelled: 1}, {3, 2, 1, 0, 0}, {3, 1, 0, 1, 1}, {3, 1, 1, 1, 1}} {
+		reads = []Kept{right, right}
+		r, err := Compare(t.Context(), in)
+		require.NoError(t, err)
+		require.True(t, r.Balanced)
+		require.Equal(t, &right, r.Kept)
+
+		reads = []Kept{wrong, right}
+		r, err = Compare(t.Context(), in)
+		require.NoError(t, err)
+		require.True(t, r.Balanced, "they changed meanwhile")
+		require.Nil(t, r.Kept)
+
+		reads = []Kept{wrong, wrong}
+		r, err = Compare(t.Context(), in)
+		require.NoError(t, err)
+		require.False(t, r.Balanced)
+		checks := r.Checks()
+		require.Equal(t, "totals", checks[len(checks)-1].Name)
+		require.Equal(t, operate.Fail, r.Verdict().Level)
+	}
+	in.Kept = func() (Kept, error) { return Kept{}, io.ErrUnexpectedEOF }
+	_, err := Compare(t.Context(), in)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }

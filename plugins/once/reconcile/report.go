@@ -19,13 +19,24 @@ type Report struct {
 	Lag     float64   `json:"lag_seconds"`
 	Columns Columns   `json:"columns"` // of the book
 	Totals
-	Balanced bool `json:"balanced"`
+	// Kept are the totals that the ledger keeps. Nil: they changed while its effects were read.
+	Kept     *Kept `json:"kept,omitempty"`
+	Balanced bool  `json:"balanced"`
 	// Effects is the number of different effects in ledger and book; its buckets count them.
 	Effects int64 `json:"effects"`
 	Tally[string]
 }
 
-// Totals are the numbers of the ledger and of the book.
+// Kept are totals that the ledger keeps beside its effects, so that nobody has to count them.
+type Kept struct {
+	Accepted  int64 `json:"accepted"`
+	Done      int64 `json:"done"`
+	Failed    int64 `json:"failed"`
+	Unknown   int64 `json:"unknown"`
+	Cancelled int64 `json:"cancelled"`
+}
+
+// Totals are the numbers of the ledger and of the book, counted one by one.
 type Totals struct {
 	// effects in the ledger: done + failed + unknown + cancelled + pending + unclear
 	Accepted  int64 `json:"accepted"`
@@ -88,7 +99,12 @@ func (r *Report) broken() (n int64) {
 	return n - r.open()
 }
 
-func (r *Report) conclude() { r.Balanced = r.broken() == 0 && r.open() == 0 }
+// miscounted reports whether the ledger's totals are not those of its effects.
+func (r *Report) miscounted() bool {
+	return r.Kept != nil && *r.Kept != Kept{r.Accepted, r.Done, r.Failed, r.Unknown, r.Cancelled}
+}
+
+func (r *Report) conclude() { r.Balanced = r.broken() == 0 && r.open() == 0 && !r.miscounted() }
 
 // Verdict says whether the books balance. It claims no more than was read.
 func (r *Report) Verdict() operate.Check {
@@ -96,6 +112,8 @@ func (r *Report) Verdict() operate.Check {
 	switch {
 	case r.broken() > 0:
 		c.Text = "they DON'T balance"
+	case r.miscounted():
+		c.Text = "ledger and book agree, but the totals of the ledger are wrong"
 	case r.open() > 0:
 		c.Text = fmt.Sprintf("ledger and book agree, but effects are not settled, or UNKNOWN: %s", app.Thousands(r.open()))
 	default:
@@ -118,6 +136,13 @@ func (r *Report) Checks() []operate.Check {
 		}
 		words := strings.NewReplacer("KIND", quoted(r.Kind), "GROUP", quoted(r.Group), "ID", quoted(r.Example(b.Bucket, "ID")))
 		checks = append(checks, operate.Check{Name: string(b.Bucket), Level: operate.Fail, Text: r.Named(b.Bucket, n, "effect"), Remedy: words.Replace(b.Remedy)})
+	}
+	if k := r.Kept; r.miscounted() {
+		checks = append(checks, operate.Check{
+			Name: "totals", Level: operate.Fail,
+			Text:   fmt.Sprintf("the ledger keeps accepted %d, done %d, failed %d, unknown %d, cancelled %d, which is not what its effects are", k.Accepted, k.Done, k.Failed, k.Unknown, k.Cancelled),
+			Remedy: "each effect is in its own row, which decides, so no call was lost or doubled by it; but another program has written to the tables, or this is a fault of the ledger that should be reported",
+		})
 	}
 	return checks
 }
