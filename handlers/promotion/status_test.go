@@ -1,6 +1,7 @@
 package promotion_test
 
 import (
+	"database/sql"
 	"encoding/json"
 	"io"
 	"net"
@@ -143,6 +144,14 @@ func TestStatusCountsDeadLettersThatWait(t *testing.T) {
 		require.EqualValues(t, 3, r.Dead)
 		require.EqualValues(t, 2, *r.DeadWaiting, "it is read from the store")
 		require.Regexp(t, "dead, waiting +2  dead letters in their store", sys.says(app.ExitOK, "campaign", "reconcile", "POINT", "1", "--no-money"))
+
+		require.EqualValues(t, 3, r.Kept.Failed)
+		db, err := sql.Open("sqlite", strings.TrimPrefix(sys.payouts.Settings().(*promotion.Config).Ledger.DSN.Reveal(), "sqlite:"))
+		require.NoError(t, err)
+		defer db.Close()
+		_, err = db.ExecContext(t.Context(), "UPDATE promotion_summaries SET failed = failed + 1")
+		require.NoError(t, err)
+		require.Contains(t, sys.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-money"), "keeps the totals paid 0, failed 4, unknown 0")
 	})
 }
 

@@ -32,7 +32,7 @@ The book is CSV with a header, or one JSON object per line. Its columns:
 
   key      the idempotency key that the far side was sent, or
   id       the id of the effect in its group
-  group    of the effect; lines of other groups are left out
+  group    of the effect; lines of other groups and kinds are left out
   receipt  the far side's name of the effect, compared with the ledger's
   sum      of one execution, a whole number, compared if the kind has sums
   times    how often it was executed; 1 without the column
@@ -109,7 +109,7 @@ func (p *Plugin) reconcile(ctx context.Context, l *ledger.Ledger, g ledger.Group
 	var sum func(payload []byte) (int64, bool)
 	if w := p.kindOf(g.Kind); w != nil {
 		input.Key = func(id string) string { return w.effects.keyOf(Key{Group: g.Name, ID: id}) }
-		input.GroupOf = w.groupOf
+		input.Of = p.ofKey
 		sum = w.effects.sumOf()
 	}
 	input.Sums = sum != nil
@@ -163,18 +163,19 @@ func eachEffect(ctx context.Context, l *ledger.Ledger, g ledger.Group, total int
 	return err
 }
 
-// groupOf returns the group of an idempotency key that names it, as the keys of a kind without a function of its own
-// do.
-func (w *worker) groupOf(key string) (group string, ok bool) {
-	text, ok := strings.CutPrefix(key, w.name+":")
-	if !ok {
-		return "", false
+// ofKey returns the kind and the group that an idempotency key names, as the keys of kinds without a function of their
+// own do, if this program has the kind.
+func (p *Plugin) ofKey(key string) (kind, group string, ok bool) {
+	kind, text, _ := strings.Cut(key, ":")
+	w := p.kindOf(kind)
+	if w == nil {
+		return "", "", false
 	}
 	k, err := ParseKey(text)
 	if err != nil || w.effects.keyOf(k) != key {
-		return "", false
+		return "", "", false
 	}
-	return k.Group, true
+	return kind, k.Group, true
 }
 
 func noGroup(err error, g ledger.Group) error {

@@ -97,7 +97,7 @@ pending     0      not settled, and not done yet
 unclear     0      not settled, and perhaps done
 in book     4      effects in the book
 executions  5      of these effects, according to the book
-book.csv: 5 lines, compared by key, receipt, times; 1 line of other groups.
+book.csv: 5 lines, compared by key, receipt, times; 1 line of other groups or kinds.
 books: they DON'T balance
 done_not_in_book: effect lost; ask who runs the far side for its receipt (once explain --kind invoice --group acme --id lost), and do not replay it before they have answered
 in_book_failed: effect failed; do not replay it, and correct it with who runs the far side

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/kafka"
+	oncereconcile "github.com/millrace-io/millrace/plugins/once/reconcile"
 )
 
 type reconcileFlags struct {
@@ -113,6 +114,13 @@ func (c commands) compare(ctx context.Context, in reconcile.Input) (reconcile.Re
 	}
 	in.Unannounced = c.Settings().AcceptUnannounced
 	in.Rows = func(fn func(ledger.Payout) error) error { return l.EachPayout(ctx, id, fn) }
+	in.Kept = func() (oncereconcile.Kept, error) {
+		c, err := l.Status(ctx, id)
+		if errors.Is(err, ledger.ErrNotFound) {
+			err = nil
+		}
+		return oncereconcile.Kept{Done: c.Paid, Failed: c.Failed, Unknown: c.Unknown, Cancelled: c.Cancelled}, err
+	}
 	r, err := reconcile.Compare(ctx, in)
 	if err != nil {
 		return reconcile.Report{}, fmt.Errorf("reconcile %s: %w", id, err)

@@ -28,6 +28,9 @@ type Input struct {
 
 	// Rows calls its function for each row of the promotion in order of target.
 	Rows func(func(ledger.Payout) error) error
+	// Kept returns the totals of settled payouts that the ledger keeps, which are compared with the rows if they are the
+	// same before and after those are read. May be nil.
+	Kept func() (reconcile.Kept, error)
 	// Records reads a complete topic (kafka.Plugin.Scan). Nil: Kafka is not read.
 	Records Scanner
 	// Charges are the charges of the promotion in the Money API. Nil: the Money API is not read.
@@ -84,11 +87,11 @@ func (c *comparison) run(ctx context.Context) (err error) {
 	}
 	r := &c.report
 	r.Tally = reconcile.NewTally[int64](AllBuckets())
-	if err := c.join(sortedRecords, sortedCharges); err != nil {
+	if r.Kept, err = reconcile.Steady(c.Kept, func() error { return c.join(sortedRecords, sortedCharges) }); err != nil {
 		return err
 	}
 	r.compared(r.Buckets)
-	r.Balanced = r.MoneyAPI && r.Balance() && r.notAnnounced() == 0
+	r.Balanced = r.MoneyAPI && r.Balance() && r.notAnnounced() == 0 && !r.miscounted()
 	return nil
 }
 

@@ -19,7 +19,9 @@ type Report struct {
 	Type      payouts.Type `json:"type"`
 	Promotion int64        `json:"promotion"`
 	Totals
-	Balanced bool `json:"balanced"`
+	// Kept are the totals that the ledger keeps of settled payouts. Null: they changed while its rows were read.
+	Kept     *reconcile.Kept `json:"kept"`
+	Balanced bool            `json:"balanced"`
 	// Targets is the number of different targets in all sources. Buckets count them, and the lowest ones of a bucket
 	// are its examples.
 	Targets int64 `json:"targets"`
@@ -148,6 +150,11 @@ func (r *Report) Problem() error {
 	return problem
 }
 
+// miscounted reports whether the ledger's totals are not those of its rows.
+func (r *Report) miscounted() bool {
+	return r.Kept != nil && *r.Kept != reconcile.Kept{Done: r.Paid, Failed: r.Failed, Unknown: r.Unknown, Cancelled: r.Cancelled}
+}
+
 // causes names the targets in the buckets that break the books or are left to do, and what to do about them.
 func (r *Report) causes() string {
 	var all []string
@@ -169,6 +176,9 @@ func (r *Report) causes() string {
 func (r *Report) problem() error {
 	lost, open := r.Buckets[NotAccepted], r.Buckets[NotSettled]+r.Unknown
 	switch {
+	case r.miscounted():
+		return fmt.Errorf("the ledger keeps the totals paid %d, failed %d, unknown %d, cancelled %d, which are not those of its rows. The rows decide, so nothing was lost or doubled by it, "+
+			"but another program has written to the tables, or the ledger has a fault that should be reported", r.Kept.Done, r.Kept.Failed, r.Kept.Unknown, r.Kept.Cancelled)
 	case r.notAnnounced() > 0:
 		return fmt.Errorf("payouts are in the ledger that no record of %s announced: %d. The books DON'T balance", r.Kafka.Topic, r.notAnnounced())
 	case r.MoneyAPI && !r.Balanced:

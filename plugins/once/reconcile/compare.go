@@ -43,8 +43,8 @@ type Input struct {
 	Kept func() (Kept, error)
 	// Key returns the idempotency key of an id. Nil: this program does not know it, so a book by key is refused.
 	Key func(id string) string
-	// GroupOf returns the group of which an idempotency key certainly is. Nil: keys don't tell.
-	GroupOf func(key string) (group string, ok bool)
+	// Of returns the kind and the group of which an idempotency key certainly is. Nil: keys don't tell.
+	Of func(key string) (kind, group string, ok bool)
 	// Sums says that effects have a sum.
 	Sums bool
 	// Each is called for each effect in the ledger or in the book, in the order of a hash. May be nil. An error ends the
@@ -96,7 +96,7 @@ func (c *comparison) run(ctx context.Context) (err error) {
 	if err := c.readBook(ctx, &lines); err != nil {
 		return err
 	}
-	if err := c.keep(func() error { return c.readEffects(ctx, &effects) }); err != nil {
+	if c.report.Kept, err = Steady(c.Kept, func() error { return c.readEffects(ctx, &effects) }); err != nil {
 		return err
 	}
 	allEffects, err := effects.Sorted()
@@ -121,13 +121,13 @@ func (c *comparison) readBook(ctx context.Context, into *Sorter[sortedLine]) err
 		if columns.ByKey && c.Key == nil {
 			return ErrNoKeys
 		}
-		group := l.Group
-		if group == "" && columns.ByKey && c.GroupOf != nil {
-			if of, ok := c.GroupOf(l.Text); ok {
-				group = of
+		group, other := l.Group, false
+		if columns.ByKey && c.Of != nil {
+			if kind, of, ok := c.Of(l.Text); ok {
+				group, other = cmp.Or(group, of), kind != c.Kind
 			}
 		}
-		if group != "" && group != c.Group {
+		if other || group != "" && group != c.Group {
 			r.OtherGroups++
 			return nil
 		}
@@ -140,23 +140,24 @@ func (c *comparison) readBook(ctx context.Context, into *Sorter[sortedLine]) err
 	return err
 }
 
-// keep reads the effects, and the kept totals before and after.
-func (c *comparison) keep(read func() error) error {
-	if c.Kept == nil {
-		return read()
+// Steady reads, and returns the kept totals if they were the same before and after that, and otherwise nil. kept may be
+// nil.
+func Steady(kept func() (Kept, error), read func() error) (*Kept, error) {
+	if kept == nil {
+		return nil, read()
 	}
-	before, err := c.Kept()
+	before, err := kept()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := read(); err != nil {
-		return err
+		return nil, err
 	}
-	after, err := c.Kept()
-	if err == nil && after == before {
-		c.report.Kept = &after
+	after, err := kept()
+	if err != nil || after != before {
+		return nil, err
 	}
-	return err
+	return &after, nil
 }
 
 func (c *comparison) readEffects(ctx context.Context, into *Sorter[sortedEffect]) error {

@@ -38,8 +38,14 @@ func effect(id string, s rules.State) Effect {
 func inputOf(book string, effects ...Effect) Input {
 	return Input{
 		Kind: "invoice", Group: "acme", Book: book, AsOf: written, Lag: 10 * time.Second, inMemory: 3,
-		Key:     func(id string) string { return "key of " + id },
-		GroupOf: func(key string) (string, bool) { return strings.CutPrefix(key, "other group ") },
+		Key: func(id string) string { return "key of " + id },
+		Of: func(key string) (kind, group string, ok bool) {
+			if group, ok = strings.CutPrefix(key, "other kind "); ok {
+				return "parcel", group, true
+			}
+			group, ok = strings.CutPrefix(key, "other group ")
+			return "invoice", group, ok
+		},
 		Effects: func(_ bool, each func(Effect) error) error {
 			for _, e := range effects {
 				if err := each(e); err != nil {
@@ -336,13 +342,16 @@ func TestTwoEffectsWithOneKey(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoKeys)
 }
 
-// A key that names another group is not of this one, and a key that does not tell is compared.
+// A key that names another group or kind is not of this one, and a key that does not tell is compared.
 func TestKeysOfOtherGroups(t *testing.T) {
 	t.Parallel()
-	r, got := compared(t, inputOf(bookOf(t, t.TempDir(), "key\nother group zeta\nkey of 1\n9f2c\n"), effect("1", rules.Success)))
+	r, got := compared(t, inputOf(bookOf(t, t.TempDir(), "key\nother group zeta\nother kind acme\nkey of 1\n9f2c\n"), effect("1", rules.Success)))
 	require.Equal(t, map[string][]Bucket{"1": {Matched}, "9f2c": {InBookNotLedger}}, got)
+	require.EqualValues(t, 2, r.OtherGroups)
+	require.Contains(t, r.Answer().Notes[0], ": 4 lines, compared by key; 2 lines of other groups or kinds.")
+	r, got = compared(t, inputOf(bookOf(t, t.TempDir(), "key,group\nother kind acme,acme\nother group zeta,acme\n")))
+	require.Equal(t, map[string][]Bucket{"other group zeta": {InBookNotLedger}}, got, "the column says the group, but not the kind")
 	require.EqualValues(t, 1, r.OtherGroups)
-	require.Contains(t, r.Answer().Notes[0], ": 3 lines, compared by key; 1 line of other groups.")
 }
 
 // The checks name the effects that break the books, and what to do about each kind, as a shell takes it.

@@ -48,7 +48,7 @@ type Totals struct {
 	Unclear   int64 `json:"unclear"`   // not settled, and perhaps done
 
 	Lines       int64 `json:"lines"`        // of the book
-	OtherGroups int64 `json:"other_groups"` // of these, about effects of another group
+	OtherGroups int64 `json:"other_groups"` // of these, about effects of another group or kind
 	InBook      int64 `json:"in_book"`      // effects that the book has
 	Executions  int64 `json:"executions"`   // of these effects, according to the book
 
@@ -193,7 +193,7 @@ func (r *Report) notes() []string {
 		text += "; ignored: " + strings.Join(r.Columns.Ignored, ", ")
 	}
 	if r.OtherGroups > 0 {
-		text += fmt.Sprintf("; %s of other groups", app.Plural(r.OtherGroups, "line"))
+		text += fmt.Sprintf("; %s of other groups or kinds", app.Plural(r.OtherGroups, "line"))
 	}
 	return []string{text + "."}
 }
