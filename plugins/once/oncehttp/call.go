@@ -93,7 +93,7 @@ func (n *connection) call(ctx context.Context, operation string, o *operationMet
 	start := time.Now()
 	ctx, span := n.startSpan(ctx, operation, template)
 	used := n.tokens.get(ctx)
-	req.secret = used.token
+	req.secret, req.headers = used.token, used.further
 	a, v, sent := n.exchange(ctx, template, &req, used)
 	n.evaluate(ctx, &a, permit, req.key, v, used)
 	endSpan(span, &a)
@@ -154,9 +154,6 @@ func (n *connection) exchange(caller context.Context, template *http.Request, re
 func (n *connection) build(ctx context.Context, template *http.Request, r *request, cred *credential) *http.Request {
 	req := template.WithContext(ctx)
 	h := maps.Clone(cred.header)
-	for name, value := range n.mapping.Headers {
-		h[http.CanonicalHeaderKey(name)] = []string{value.Reveal()}
-	}
 	if !r.lookup {
 		h["Content-Type"] = []string{"application/json"}
 		h[n.mapping.Header] = []string{r.key}

@@ -102,7 +102,7 @@ func (c *Client) Open(log *slog.Logger) error {
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
 		close:   end,
 		slots:   slots.New(cfg.Concurrency),
-		tokens:  newTokens(c.mapping.Name, cfg.Token, log),
+		tokens:  newTokens(c.mapping.Name, cfg.Token, c.mapping.Headers, log),
 		metrics: c.metrics,
 		ended:   operate.Calls{Name: "API " + c.mapping.Name, Place: pipeline.ServerOf(cfg.URL), Then: "calls go on"},
 		targets: targets{base: base},
