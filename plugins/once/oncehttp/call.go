@@ -219,12 +219,15 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, p permit, key
 	switch {
 	case v == misconfigured:
 		n.metrics.misconfigured.WithLabelValues(strconv.Itoa(a.Status)).Inc()
-		if (many || refused) && n.misconfigured.CompareAndSwap(false, true) {
-			n.log.Error("the api refuses our credential, permission or address", "status", a.Status, "answer", a.Text)
+		if many || refused {
+			n.misconfigured.Store(true)
+			n.told.refuses(n.log, a.Status, a.Text)
 		}
-	case v == healthy && n.misconfigured.CompareAndSwap(true, false):
-		n.refused.Store(nil)
-		n.log.Info("the api accepts our calls again")
+	case v == healthy:
+		if n.misconfigured.CompareAndSwap(true, false) {
+			n.refused.Store(nil)
+		}
+		n.told.accepts(n.log)
 	}
 	a.General = refused || errors.Is(a.Err, httpclient.ErrNotSent) || n.breaker.current() != stateClosed || n.throttle.within(n.cfg.Breaker.Window)
 }

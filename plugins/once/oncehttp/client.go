@@ -47,6 +47,7 @@ type connection struct {
 	metrics  *metrics
 
 	misconfigured atomic.Bool
+	told          told
 	refused       atomic.Pointer[credential] // by the last 401, while there is no other one
 	ended         operate.Calls
 
