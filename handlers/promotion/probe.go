@@ -33,8 +33,8 @@ that no campaign has. Without --yes only the request is shown. The charge gets n
 promotion that the ledger knows is refused. The answers can't show an API that pays twice under one transaction key: look
 there, too.`),
 			Examples: []string{
-				`campaign probe POINT --record '{"promotionId":1,"promotionSummaryId":1,"targetId":7,"amount":1}' --dry-run`,
-				`campaign probe POINT --record "$(cat probe.json)" --why "new API" --yes`,
+				`campaign probe POINT --record "$(cat own.json)" --dry-run`,
+				`campaign probe POINT --record "$(cat own.json)" --why new --yes`,
 			},
 			Fields: []operate.Field{
 				{Name: "type", Required: true, Arguments: true, Help: "the promotion type, such as POINT"},
