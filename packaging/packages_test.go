@@ -10,6 +10,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goreleaser/nfpm/v2"
+	"github.com/goreleaser/nfpm/v2/files"
+	"github.com/goreleaser/nfpm/v2/rpm"
 	"github.com/sassoftware/go-rpmutils"
 	"github.com/stretchr/testify/require"
 )
@@ -175,24 +178,24 @@ func TestThePackageOfRpm(t *testing.T) {
 	in, err := os.Open(rpmFile(packages(t)))
 	require.NoError(t, err)
 	defer in.Close()
-	rpm, err := rpmutils.ReadRpm(in)
+	packed, err := rpmutils.ReadRpm(in)
 	require.NoError(t, err)
-	name, err := rpm.Header.GetNEVRA()
+	name, err := packed.Header.GetNEVRA()
 	require.NoError(t, err)
 	require.Equal(t, "millrace", name.Name)
 	require.Equal(t, "0.98.7", name.Version)
-	license, err := rpm.Header.GetString(rpmutils.LICENSE)
+	license, err := packed.Header.GetString(rpmutils.LICENSE)
 	require.NoError(t, err)
 	require.Equal(t, "Apache-2.0", license)
 	scripts := map[int]string{rpmutils.POSTIN: "postinstall.sh", rpmutils.PREUN: "preremove.sh", rpmutils.POSTUN: "postremove.sh"}
 	for tag, file := range scripts {
-		packed, err := rpm.Header.GetString(tag)
+		script, err := packed.Header.GetString(tag)
 		require.NoError(t, err)
 		text, err := os.ReadFile(filepath.Join("packages/scripts", file))
 		require.NoError(t, err)
-		require.Equal(t, strings.TrimSpace(string(text)), strings.TrimSpace(packed), file)
+		require.Equal(t, strings.TrimSpace(string(text)), strings.TrimSpace(script), file)
 	}
-	files, err := rpm.Header.GetFiles()
+	files, err := packed.Header.GetFiles()
 	require.NoError(t, err)
 	const config, noReplace = 1, 1 << 4 // RPMFILE_CONFIG, RPMFILE_NOREPLACE
 	found := map[string]bool{}
@@ -212,6 +215,103 @@ func TestThePackageOfRpm(t *testing.T) {
 	}
 	require.True(t, found["/usr/share/licenses/millrace/LICENSE"])
 	require.True(t, found["/usr/share/zsh/site-functions/_millrace"])
+}
+
+// rpmIn runs rpm on a system that is a folder. Its scripts run there, so the folder needs a shell.
+func rpmIn(t *testing.T, root string, args ...string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can install a package, also into a folder")
+	}
+	output(t, "rpm", append([]string{"--root=" + root, "--dbpath=/var/lib/rpm", "--nodeps", "--nosignature"}, args...)...)
+}
+
+// copyShell copies sh into a folder, with its libraries.
+func copyShell(t *testing.T, root string) {
+	t.Helper()
+	const script = `sh=$(command -v sh)
+mkdir -p "$1/bin" "$1/dev"
+cp -L "$sh" "$1/bin/sh"
+ldd "$sh" | grep -o '/[^ )]*' | while read -r file; do mkdir -p "$1$(dirname "$file")" && cp -L "$file" "$1$file"; done`
+	output(t, "sh", "-euc", script, "sh", root)
+}
+
+// nextRPM packs the files of a package as 0.99.0, with other settings and another unit.
+func nextRPM(t *testing.T, file string) string {
+	t.Helper()
+	in, err := os.Open(file)
+	require.NoError(t, err)
+	defer in.Close()
+	old, err := rpmutils.ReadRpm(in)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, old.ExpandPayload(dir))
+	packed, err := old.Header.GetFiles()
+	require.NoError(t, err)
+	scripts := "packages/scripts/"
+	info := &nfpm.Info{
+		Name: "millrace", Arch: runtime.GOARCH, Platform: "linux", Version: "v0.99.0", Description: "Millrace", License: "Apache-2.0", Maintainer: "Nobody <nobody@example.com>",
+		Overridables: nfpm.Overridables{Scripts: nfpm.Scripts{PostInstall: scripts + "postinstall.sh", PreRemove: scripts + "preremove.sh", PostRemove: scripts + "postremove.sh"}},
+	}
+	changes := map[string][2]string{
+		"/etc/millrace/millrace.yaml":              {"profile: production", "profile: staging"},
+		"/usr/lib/systemd/system/millrace.service": {"WatchdogSec=30s", "WatchdogSec=31s"},
+	}
+	for _, f := range packed {
+		source := filepath.Join(dir, f.Name())
+		c := &files.Content{Source: source, Destination: f.Name(), FileInfo: &files.ContentFileInfo{Mode: os.FileMode(f.Mode()) & os.ModePerm}}
+		if change, found := changes[f.Name()]; found {
+			text, err := os.ReadFile(source)
+			require.NoError(t, err)
+			changed := strings.Replace(string(text), change[0], change[1], 1)
+			require.NotEqual(t, string(text), changed, f.Name())
+			require.NoError(t, os.WriteFile(source, []byte(changed), 0o600))
+		}
+		if strings.HasPrefix(f.Name(), "/etc/") {
+			c.Type = files.TypeConfigNoReplace
+		}
+		info.Contents = append(info.Contents, c)
+	}
+	next := filepath.Join(t.TempDir(), "next.rpm")
+	out, err := os.Create(next)
+	require.NoError(t, err)
+	defer out.Close()
+	require.NoError(t, rpm.DefaultRPM.Package(nfpm.WithDefaults(info), out))
+	return next
+}
+
+func TestRpmInstallsUpgradesAndRemovesThePackage(t *testing.T) {
+	if _, err := exec.LookPath("rpm"); err != nil {
+		t.Skip("needs rpm, which Debian has in its package rpm")
+	}
+	file, root := rpmFile(packages(t)), t.TempDir()
+	copyShell(t, root)
+	settings, unit := filepath.Join(root, "etc/millrace/millrace.yaml"), filepath.Join(root, "usr/lib/systemd/system/millrace.service")
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		return string(text)
+	}
+
+	rpmIn(t, root, "--install", file)
+	require.Contains(t, output(t, filepath.Join(root, "usr/bin/millrace"), "version"), "millrace v0.98.7")
+	require.Contains(t, read(settings), "profile: production")
+	rpmIn(t, root, "--verify", "millrace") // modes, owners and hashes are those of the package
+
+	const edited = "profile: router\n"
+	require.NoError(t, os.WriteFile(settings, []byte(edited), 0o600))
+	rpmIn(t, root, "--upgrade", nextRPM(t, file))
+	require.Equal(t, edited, read(settings), "the operator's settings stay")
+	require.Contains(t, read(settings+".rpmnew"), "profile: staging", "and the new ones are beside them")
+	require.Contains(t, read(unit), "WatchdogSec=31s")
+	require.FileExists(t, filepath.Join(root, "usr/bin/millrace"), "the end of the old version takes nothing of the new one")
+
+	rpmIn(t, root, "--erase", "millrace")
+	require.NoFileExists(t, unit)
+	require.NoFileExists(t, filepath.Join(root, "usr/bin/millrace"))
+	require.NoFileExists(t, settings)
+	require.Equal(t, edited, read(settings+".rpmsave"), "edited settings are kept")
 }
 
 // The settings of the package lack nothing but the addresses and the secrets of the operator.

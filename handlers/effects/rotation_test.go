@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 // guarded is an API that knows no keys and counts what it does for callers with its token.
 type guarded struct {
+	header  string // that has the token
 	mu      sync.Mutex
 	token   string
 	refused int
@@ -27,7 +29,7 @@ type guarded struct {
 func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if r.Header.Get("Authorization") != "Bearer "+g.token {
+	if strings.TrimPrefix(r.Header.Get(g.header), "Bearer ") != g.token {
 		g.refused++
 		w.WriteHeader(http.StatusUnauthorized)
 		return
@@ -49,74 +51,86 @@ func (g *guarded) revoke(token string) {
 	g.token, g.refused = token, 0
 }
 
-// The far side refuses the token at once, and the file has the new one when nothing is called any more. Calls begin
+// The far side refuses the token, or the key in another header, at once, and the file has the new one when nothing is called any more. Calls begin
 // again with it, long before the breaker would let one through. What was refused meanwhile is called for once all
 // the same, although nothing may be sent again after an unclear answer.
 func TestTheTokenOfAFarSideIsRotatedUnderLoad(t *testing.T) {
 	t.Parallel()
-	sqldbtest.Each(t, func(t *testing.T, dsn string) {
-		file := filepath.Join(t.TempDir(), "token")
-		write := func(token string) { require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600)) }
-		write("token0")
-		g := &guarded{token: "token0", done: map[string]int{}}
-		server := httptest.NewServer(g)
-		t.Cleanup(server.Close)
-		w := newWorld(t, dsn)
-		w.start(t, ledger+fmt.Sprintf(`
+	for header, at := range map[string][2]string{
+		"Authorization": {"", `, token: "file:%s"`},
+		"X-Api-Key":     {`, headers: {x-api-key: "file:%s"}`, ""},
+	} {
+		t.Run(header, func(t *testing.T) {
+			t.Parallel()
+			sqldbtest.Each(t, func(t *testing.T, dsn string) { rotateTheToken(t, dsn, header, at) })
+		})
+	}
+}
+
+// rotateTheToken has a far side that wants its token in a header. at are the settings of it, of the request and of the API.
+func rotateTheToken(t *testing.T, dsn, header string, at [2]string) {
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(token string) { require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600)) }
+	write("token0")
+	g := &guarded{header: header, token: "token0", done: map[string]int{}}
+	server := httptest.NewServer(g)
+	t.Cleanup(server.Close)
+	named := func(setting string) string { return strings.ReplaceAll(setting, "%s", file) }
+	w := newWorld(t, dsn)
+	w.start(t, ledger+fmt.Sprintf(`
   effects:
     kinds:
       mail:
         repeat: never
         key: id
         group: to
-        request: {path: "/mails/{id}"}
+        request: {path: "/mails/{id}"%s}
         answers: {statuses: {2xx: done, 4xx: failed}}
-        api: {url: "API", token: "file:%s", breaker: {min_calls: 3, failure_ratio: 0.001, open_delay: 10m}}
+        api: {url: "API"%s, breaker: {min_calls: 3, failure_ratio: 0.001, open_delay: 10m}}
         effects: {topic: mails, poll_interval: 10ms, max_retries: 1}
-`, file), dsn, &far{Server: server})
+`, named(at[0]), named(at[1])), dsn, &far{Server: server})
 
-		mail := func(n int) string { return fmt.Sprintf(`{"id":%d,"to":"customer-%d"}`, n, n%5) }
-		n := 0
-		load := func() {
-			if done, _ := g.counts(); n-done > 100 { // enough waits
-				return
-			}
-			var batch []string
-			for range 20 {
-				batch = append(batch, mail(n))
-				n++
-			}
-			w.send(t, "mails", batch...)
+	mail := func(n int) string { return fmt.Sprintf(`{"id":%d,"to":"customer-%d"}`, n, n%5) }
+	n := 0
+	load := func() {
+		if done, _ := g.counts(); n-done > 100 { // enough waits
+			return
 		}
-		reaches := func(what string, ok func(done, refused int) bool) {
-			t.Helper()
-			require.Eventually(t, func() bool {
-				load()
-				w.Turn(time.Second) // what was put off is due
-				return ok(g.counts())
-			}, patience, 5*time.Millisecond, what)
+		var batch []string
+		for range 20 {
+			batch = append(batch, mail(n))
+			n++
 		}
-		more := func() {
-			t.Helper()
-			before, _ := g.counts()
-			reaches("mails are sent", func(done, _ int) bool { return done > before+100 })
-		}
-		for rotation := range 3 {
-			more()
-			token := fmt.Sprint("token", rotation+1)
-			g.revoke(token)
-			reaches("nothing is called any more", func(_, refused int) bool { return refused >= 3 })
-			write(token)
-			more()
-		}
-		for i := range n {
-			require.Equal(t, rules.Success, w.settled(t, "mail", mail(i)).State, i)
-		}
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		require.Len(t, g.done, n)
-		for path, times := range g.done {
-			require.Equal(t, 1, times, path)
-		}
-	})
+		w.send(t, "mails", batch...)
+	}
+	reaches := func(what string, ok func(done, refused int) bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			load()
+			w.Turn(time.Second) // what was put off is due
+			return ok(g.counts())
+		}, patience, 5*time.Millisecond, what)
+	}
+	more := func() {
+		t.Helper()
+		before, _ := g.counts()
+		reaches("mails are sent", func(done, _ int) bool { return done > before+100 })
+	}
+	for rotation := range 3 {
+		more()
+		token := fmt.Sprint("token", rotation+1)
+		g.revoke(token)
+		reaches("nothing is called any more", func(_, refused int) bool { return refused >= 3 })
+		write(token)
+		more()
+	}
+	for i := range n {
+		require.Equal(t, rules.Success, w.settled(t, "mail", mail(i)).State, i)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	require.Len(t, g.done, n)
+	for path, times := range g.done {
+		require.Equal(t, 1, times, path)
+	}
 }

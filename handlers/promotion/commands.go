@@ -35,7 +35,7 @@ func (p *Plugin) campaigns() campaign.Env {
 
 // Operations implements operate.Operated.
 func (p *Plugin) Operations() operate.Operations {
-	return operate.Operations{Actions: p.campaigns().Actions()}
+	return operate.Operations{Actions: append(p.campaigns().Actions(), p.probeAction())}
 }
 
 func (p *Plugin) commandSettings() campaign.Settings {

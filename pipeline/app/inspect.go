@@ -38,9 +38,7 @@ func (h *Host) validateCommand() *cobra.Command {
 			}
 			unset, err := secrets.split(err)
 			if err == nil {
-				if _, err = h.register(l); err != nil && len(unset) > 0 {
-					_, err = secrets.split(errors.Unwrap(err)) // a plugin reads one of these files for its routes
-				}
+				_, err = h.registerWithout(l, secrets, unset)
 			}
 			v.Valid, v.Unset, v.Errors = err == nil, unset, append(v.Errors, configs.Flatten(err)...)
 			switch {
@@ -61,15 +59,15 @@ func (h *Host) validateCommand() *cobra.Command {
 			return err
 		},
 	}))
-	secrets.flag(cmd, "secrets and files that are not here")
+	secrets.flag(cmd)
 	return cmd
 }
 
 // allowUnset is the flag --allow-unset-secrets of commands that open nothing.
 type allowUnset struct{ on *bool }
 
-func (a *allowUnset) flag(cmd *cobra.Command, what string) {
-	a.on = cmd.Flags().Bool("allow-unset-secrets", false, "list "+what+", such as in CI, instead of refusing them")
+func (a *allowUnset) flag(cmd *cobra.Command) {
+	a.on = cmd.Flags().Bool("allow-unset-secrets", false, "list secrets and files that are not here, such as in CI, instead of refusing them")
 }
 
 // split takes the secrets that are not set and the files that do not exist out of err, if the flag is given.

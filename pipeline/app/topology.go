@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/configs"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/migration"
@@ -107,7 +109,7 @@ func (h *Host) topologyCommand() *cobra.Command {
 	}))
 	cmd.Flags().StringVar(&format, "format", "table", "table, mermaid or json")
 	cmd.Flags().BoolVar(&wide, "wide", false, "one line per route or endpoint, wider than 100 columns")
-	secrets.flag(cmd, "secrets that are not set")
+	secrets.flag(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"table", "mermaid", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -118,23 +120,37 @@ func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Regist
 	if l != nil {
 		err = both(err, h.validate(l))
 	}
-	if unset, err := secrets.split(err); err != nil {
+	unset, err := secrets.split(err)
+	if err != nil {
 		return nil, err
-	} else if len(unset) > 0 {
+	}
+	reg, err := h.registerWithout(l, secrets, unset)
+	if err == nil {
 		h.warnUnset(unset)
 	}
-	return h.register(l)
+	return reg, err
 }
 
+// registerWithout registers the plugins. If files are not here, a plugin may read one of them for its routes, and what it
+// would register after that is then missing.
+func (h *Host) registerWithout(l *Loaded, secrets allowUnset, unset []*configs.Error) (*pipeline.Registry, error) {
+	reg, err := h.register(l)
+	if err != nil && len(unset) > 0 {
+		_, err = secrets.split(errors.Unwrap(err))
+	}
+	return reg, err
+}
+
+// register returns what the plugins have registered, also with an error.
 func (h *Host) register(l *Loaded) (*pipeline.Registry, error) {
 	reg, err := pipeline.NewRegistry(h.env(l, nil, migration.MatchSchemas), h.withOwn(l.Plugins)...)
 	if err == nil {
 		err = reg.CheckMiddlewares()
 	}
 	if err != nil {
-		return nil, &ExitError{ExitUsage, err}
+		err = &ExitError{ExitUsage, err}
 	}
-	return reg, nil
+	return reg, err
 }
 
 // ofBinary is the plugin that adds the middlewares of the binary.

@@ -92,10 +92,20 @@ func (l lock) Register(r *pipeline.Registry) error {
 // Keys and certificates are files of the pod or of the unit, and not of the machine that checks the settings.
 func TestFilesMayBeMissingOffline(t *testing.T) {
 	t.Parallel()
-	check := func(settings string, flags ...string) result {
-		return run(t.Context(), options(lock{new(lockConfig)}, append([]string{"validate", "--config", settingsFile(t, settings)}, flags...)...))
+	for command, shows := range map[string]string{"validate": "The settings are valid", "topology": "GET /door"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			filesMayBeMissing(t, command, shows)
+		})
 	}
-	const settings = "plugins:\n  lock: {key: /absent/key.pem, tls: {enabled: true, ca_file: /absent/ca.pem}}\n"
+}
+
+func filesMayBeMissing(t *testing.T, command, shows string) {
+	t.Helper()
+	check := func(settings string, flags ...string) result {
+		return run(t.Context(), options(lock{new(lockConfig)}, append([]string{command, "--config", settingsFile(t, settings)}, flags...)...))
+	}
+	const settings = "plugins:\n  lock: {key: /absent/key.pem, doors: 1, tls: {enabled: true, ca_file: /absent/ca.pem}}\n"
 	const key, authority = "plugins.lock.key: open /absent/key.pem: ", "plugins.lock.tls.ca_file: open /absent/ca.pem: "
 	strict := check(settings)
 	require.Equal(t, app.ExitUsage, strict.code)
@@ -106,7 +116,7 @@ func TestFilesMayBeMissingOffline(t *testing.T) {
 	require.Zero(t, r.code, r.stderr)
 	require.Contains(t, r.stderr, "not here: "+key)
 	require.Contains(t, r.stderr, "not here: "+authority)
-	require.Contains(t, r.stdout, "The settings are valid")
+	require.Contains(t, r.stdout, shows)
 
 	there := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(there, []byte("no certificate"), 0o600))

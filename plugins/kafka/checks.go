@@ -54,8 +54,8 @@ func (p *Plugin) Examinations() []operate.Examination {
 				}}
 			}
 			return []operate.Examine{
-				read("brokers", readBrokers), read("topics", p.readTopics), read("retention", p.readRetention), read("groups", p.readGroups),
-				read("clock", p.readClock),
+				read("brokers", readBrokers), read("topics", p.readTopics), read("retention", p.readRetention), read("delays", p.readDelays),
+				read("groups", p.readGroups), read("clock", p.readClock),
 			}, nil, nil
 		},
 	}}
@@ -130,7 +130,14 @@ func topicChecks(topics []*topicStatus, maxMessageBytes int) (checks []operate.C
 	var absent int
 	var single []string
 	for _, t := range topics {
+		var delays []string // which delayChecks has
+		for _, d := range t.tooLong() {
+			delays = append(delays, t.textOf(d)+"; "+remedyOfDelay)
+		}
 		for _, problem := range t.Problems {
+			if slices.Contains(delays, problem) {
+				continue
+			}
 			checks = append(checks, operate.Check{
 				Level: operate.Fail, Text: t.String() + ": " + problem,
 				Remedy: "change the topic, or the settings; the command topics create creates missing ones", Runbook: "plugins/kafka/README.md#topics",
@@ -226,6 +233,42 @@ func retentionChecks(list []agedBacklog, now time.Time) (checks []operate.Check)
 		checks = []operate.Check{{Level: operate.OK, Text: fmt.Sprintf("no backlog of %d topics with a limit is near it", len(list))}}
 	}
 	return checks
+}
+
+// readDelays compares the longest delay of each route with the time for which its retry topic keeps a record, as the
+// start does, which ends with such a delay.
+func (p *Plugin) readDelays(_ context.Context, live *connection) ([]operate.Check, error) {
+	topics, err := live.status(neededTopics(p.routes))
+	if err != nil {
+		return nil, err
+	}
+	return delayChecks(topics), nil
+}
+
+func delayChecks(topics []*topicStatus) (checks []operate.Check) {
+	known, longest := 0, time.Duration(0)
+	for _, t := range topics {
+		if len(t.delays) == 0 || t.Settings[configCleanupPolicy] == "" { // what is not known is not checked
+			continue
+		}
+		known++
+		for _, d := range t.delays {
+			longest = max(longest, d.longest)
+		}
+		for _, d := range t.tooLong() {
+			checks = append(checks, operate.Check{
+				Level: operate.Fail, Text: t.Name + ": " + t.textOf(d) + ", and no process starts with it",
+				Remedy: remedyOfDelay, Runbook: "plugins/kafka/README.md#records-that-are-due-later",
+			})
+		}
+	}
+	switch {
+	case len(checks) > 0:
+		return checks
+	case known == 0:
+		return []operate.Check{{Level: operate.OK, Text: "no retry topic is known"}}
+	}
+	return []operate.Check{{Level: operate.OK, Text: fmt.Sprintf("%d of %d retry topics keep records for longer than each delay, of which the longest is %s", known, known, longest)}}
 }
 
 func (p *Plugin) readGroups(_ context.Context, live *connection) ([]operate.Check, error) {

@@ -43,7 +43,7 @@ func TestChecksOfTopicsAndGroups(t *testing.T) {
 
 		checks, d := diagnose(t, brokers, prefix, as)
 		require.Empty(t, d.Away)
-		require.Len(t, checks, 5)
+		require.Len(t, checks, 6)
 		require.Contains(t, checks["kafka clock"][0].Text, "no topic of a route has message.timestamp.type LogAppendTime")
 		require.Equal(t, operate.OK, checks["kafka brokers"][0].Level, checks)
 		require.Equal(t, []operate.Check{{Name: "kafka topics", Level: operate.OK, Text: "0 are in order, and 4 are created on first use"}}, checks["kafka topics"])
@@ -114,6 +114,41 @@ func TestChecksOfRetention(t *testing.T) {
 		expect(operate.OK, "no backlog of 1 topics with a limit is near it")
 		limit("216000000") // 60 h
 		expect(operate.Warn, "the oldest record of "+orders+" that group "+prefix+" has not handled is 40h.* old, and the topic keeps records for 60h")
+	})
+}
+
+// A retry topic that keeps records for less than a delay has a line of its own, and the start ends with it.
+func TestChecksOfDelays(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		admin := start(t, brokers)
+		prefix := "kafka-test-" + watermill.NewShortUUID() + "-"
+		retry := prefix + "retry"
+		t.Cleanup(func() { deleteTopics(t, admin, retry) })
+		expect := func(level operate.Level, text string) (all map[string][]operate.Check) {
+			t.Helper()
+			require.Eventually(t, func() bool { // a broker may learn of the limit later than another one
+				all, _ = diagnose(t, brokers, prefix, func(*Config) {})
+				return len(all["kafka delays"]) > 0 && all["kafka delays"][0].Level == level && strings.Contains(all["kafka delays"][0].Text, text)
+			}, 2*time.Minute, 10*time.Millisecond, "%v", all)
+			return all
+		}
+		expect(operate.OK, "no retry topic is known")
+		require.NoError(t, admin.ensureTopics(t.Context(), retry))
+		expect(operate.OK, "1 of 1 retry topics keep records for longer than each delay, of which the longest is 30s")
+
+		live, err := admin.connected()
+		require.NoError(t, err)
+		cluster, err := sarama.NewClusterAdminFromClient(live.client)
+		require.NoError(t, err)
+		short := "10000"
+		require.NoError(t, cluster.AlterConfig(sarama.TopicResource, retry, map[string]*string{configRetention: &short}, false))
+		all := expect(operate.Fail, retry+": retention.ms is 10000 (10s), and the retry delay of route shop.orders is up to 30s: retention may remove a record before it is due, and no process starts with it")
+		require.Len(t, all["kafka delays"], 2, "both routes retry there")
+		require.Equal(t, "raise retention.ms of the topic, or shorten the delay of the route", all["kafka delays"][0].Remedy)
+		for _, c := range all["kafka topics"] {
+			require.NotContains(t, c.Text, "retry delay", "it is said once")
+		}
 	})
 }
 

@@ -30,16 +30,27 @@ const maxDuration = time.Duration(1<<63 - 1)
 // checkRetention reports each route that may delay a retry for longer than the retry topic t keeps
 // its record: the record would be gone before it is due.
 func (t *topicStatus) checkRetention() {
-	kept := t.retention()
-	if kept == 0 {
-		return
+	for _, delay := range t.tooLong() {
+		t.problem("%s; %s", t.textOf(delay), remedyOfDelay)
 	}
+}
+
+const remedyOfDelay = "raise " + configRetention + " of the topic, or shorten the delay of the route"
+
+// tooLong returns the delays that are longer than the topic keeps a record.
+func (t *topicStatus) tooLong() (delays []retryDelay) {
+	kept := t.retention()
 	for _, delay := range t.delays {
-		if delay.longest > kept {
-			t.problem("%s is %s (%s), and the retry delay of route %s is up to %s: retention may remove a record before it is due; "+
-				"raise %s of the topic, or shorten the delay of the route", configRetention, t.Settings[configRetention], kept, delay.route, delay.longest, configRetention)
+		if kept > 0 && delay.longest > kept {
+			delays = append(delays, delay)
 		}
 	}
+	return delays
+}
+
+func (t *topicStatus) textOf(d retryDelay) string {
+	return fmt.Sprintf("%s is %s (%s), and the retry delay of route %s is up to %s: retention may remove a record before it is due",
+		configRetention, t.Settings[configRetention], t.retention(), d.route, d.longest)
 }
 
 // retryDelay is the longest delay that the settings of a route give to a retry record.

@@ -3,133 +3,75 @@ package once
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/operate"
-	"github.com/millrace-io/millrace/plugins/once/ledger"
 )
 
-// probeAction finds out whether the far side of a kind does what the Repeat of the kind says.
-func (p *Plugin) probeAction() operate.Action {
-	about := p.about("once probe", "Find out whether a far side keeps its promise", []operate.Field{
-		{Name: "kind", Help: "the `kind` of effect", Required: true},
-		{Name: "record", Help: "a `record` of the kind, as in its topic, about something of your own", Required: true},
-	}, `once probe --kind mail --record '{"id":"p1"}' --dry-run`, `once probe --kind mail --record '{"id":"p1"}' --why new`)
-	about.Long = `Find out whether the far side of a kind keeps its promise, with a record of your own.
-
-A kind states what its far side does with a second request (Repeat), and a wrong statement loses or doubles effects. With ByKey the request of the record is sent twice, with the same key and the same bytes, and both answers must name the same receipt. With ByKey and ByLookup the lookup must then find it.
-
-The effect really happens, once if all is well and perhaps twice if it is not, so use a record whose effect you can undo. It gets no row in the ledger, and a record whose effect is in the ledger is refused.`
-	about.Register = p.registerProbe
-	return operate.Action{
-		About:   about,
-		Danger:  operate.Irreversible,
-		Role:    operate.Admin,
-		Audited: true,
-		Preview: p.withLedger(func(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
-			b, err := p.newProbe(ctx, l, in)
-			if err != nil {
-				return operate.Answer{}, err
-			}
-			return b.preview(), nil
-		}),
-		Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
-			return p.withLedger(func(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
-				b, err := p.newProbe(ctx, l, in)
-				if err != nil {
-					return operate.Answer{}, err
-				}
-				if err := l.RecordProbe(ctx, b.record.Key, byOf(use)); err != nil {
-					return operate.Answer{}, b.refused(err)
-				}
-				return b.run(ctx, use), nil
-			})(ctx, r, in)
-		},
-	}
+// Probe is one request of an operator's own, which shows whether a far side does what is said of it. The action
+// that makes it has the field ProbeConsent.
+type Probe struct {
+	Effect string // what is done, for people
+	Key    string // the idempotency key
+	// Repeat is what the far side is said to do. With ByKey the request is sent twice, otherwise once.
+	Repeat  Repeat
+	To      string // where the request goes; empty: not shown
+	Request []byte
+	// Contract names what obliges the far side, such as a specification. Empty: the kind may say another Repeat.
+	Contract string
+	Class    func(Class) string // names the class of an answer; nil: Class.String
+	Timeout  time.Duration      // of a call
+	// Record is called before the first request. With an error nothing is sent.
+	Record func(context.Context, operate.Use) error
+	// Send sends the request. number counts the calls from 1, and began is when the first one began.
+	Send func(ctx context.Context, number int, began time.Time) Answer
+	// Lookup looks the effect up. Nil: there is no lookup.
+	Lookup func(ctx context.Context, number int, began time.Time) Answer
 }
 
-// registerProbe opens the ledger for a command, and starts the services of the plugins that have kinds, such as their clients.
-func (p *Plugin) registerProbe(r *pipeline.Registry) error {
-	if err := p.registerCommand(r); err != nil {
-		return err
-	}
-	var owners []string
-	for _, e := range r.Endpoints() {
-		if e.Use == pipeline.UseFollows && e.Kind == kindLedger {
-			owners = append(owners, e.Plugin)
-		}
-	}
-	for _, s := range slices.Clone(r.Services()) {
-		if slices.Contains(owners, s.Plugin) {
-			r.Service(s.Name+".probe", s.Service)
-		}
-	}
-	return nil
+const probeYes = "yes"
+
+// ProbeConsent returns the field without which Probe.Do sends nothing.
+func ProbeConsent() operate.Field {
+	return operate.Field{Name: probeYes, Type: operate.Switch, Help: "send it; without this the request is only shown"}
 }
 
-// probe is one record that is sent to the far side of its kind.
-type probe struct {
-	worker *worker
-	record ledger.Record
-	repeat Repeat
-	lookup bool // the kind has one
-	key    string
-}
-
-func (p *Plugin) newProbe(ctx context.Context, l *ledger.Ledger, in operate.Input) (*probe, error) {
-	w := p.kindOf(in.Text("kind"))
-	if w == nil {
-		return nil, p.unknownKind(in.Text("kind"), "this program does not have")
-	}
-	policy := w.effects.ledgerKind(p.instance()).Policy
-	b := &probe{worker: w, repeat: policy.Repeat, lookup: policy.MaxLookups > 0}
-	if b.repeat != ByKey && b.repeat != ByLookup {
-		return nil, &operate.InputError{Field: "kind", Problem: fmt.Sprintf("the kind %s says that its far side has neither keys nor a lookup (%s), so there is nothing to find out", w.name, b.repeat)}
-	}
-	var err error
-	if b.record, err = w.effects.read([]byte(in.Text("record"))); err != nil {
-		return nil, &operate.InputError{Field: "record", Problem: err.Error()}
-	}
-	b.key, _ = w.effects.describe(b.record.Key, b.record.Payload)
-	switch _, err := l.Explain(ctx, b.record.Key); {
-	case err == nil:
-		return nil, b.refused(ErrConflict)
-	case !errors.Is(err, ledger.ErrNotFound):
-		return nil, err
-	}
-	return b, nil
-}
-
-func (b *probe) refused(err error) error {
-	if errors.Is(err, ErrConflict) {
-		return app.Bad("%s is in the ledger or was probed before, so its effect must not be repeated: give a record with a new key of your own", textOf(b.record.Key))
-	}
-	return err
-}
-
-func (b *probe) preview() operate.Answer {
+// Preview says what Do would send.
+func (b *Probe) Preview() operate.Answer {
 	times := "twice, with the same key"
-	if b.repeat != ByKey {
+	if b.Repeat != ByKey {
 		times = "once"
 	}
-	lines := []string{fmt.Sprintf("The request of %s would be sent %s, and the effect would happen.", textOf(b.record.Key), times)}
-	if b.lookup {
+	lines := []string{fmt.Sprintf("The request of %s would be sent %s, and the effect would happen.", b.Effect, times)}
+	if b.Lookup != nil {
 		lines = append(lines, "It would be looked up then.")
 	}
-	return operate.Answer{Value: probed{Effect: textOf(b.record.Key), Key: b.key, Repeat: b.repeat.String(), Answers: []probeAnswer{}}, Lines: lines, Tables: []operate.Table{
-		{Rows: [][]string{{"idempotency key", b.key}, {"request", string(b.record.Request)}}},
-	}}
+	var rows [][]string
+	if b.To != "" {
+		rows = append(rows, []string{"to", b.To})
+	}
+	rows = append(rows, []string{"idempotency key", b.Key}, []string{"request", string(b.Request)})
+	return operate.Answer{Value: b.result(), Lines: lines, Tables: []operate.Table{{Rows: rows}}}
+}
+
+// Do sends the request and judges the answers. Without the consent it sends nothing, and answers as Preview.
+func (b *Probe) Do(ctx context.Context, in operate.Input, use operate.Use) (operate.Answer, error) {
+	if !in.Switch(probeYes) {
+		return b.Preview(), &operate.InputError{Field: probeYes, Problem: "nothing was sent: --yes sends it"}
+	}
+	if err := b.Record(ctx, use); err != nil {
+		return operate.Answer{}, err
+	}
+	return b.run(ctx, use), nil
 }
 
 // probed is the answer for programs.
 type probed struct {
 	Effect  string          `json:"effect"`
 	Key     string          `json:"idempotency_key"`
+	To      string          `json:"to,omitempty"`
+	Request string          `json:"request"`
 	Repeat  string          `json:"repeat"`
 	Answers []probeAnswer   `json:"answers"`
 	Checks  []operate.Check `json:"checks,omitempty"`
@@ -143,53 +85,55 @@ type probeAnswer struct {
 	Text    string `json:"text,omitempty"`
 }
 
-func (b *probe) run(ctx context.Context, use operate.Use) operate.Answer {
-	result := probed{Effect: textOf(b.record.Key), Key: b.key, Repeat: b.repeat.String()}
+func (b *Probe) result() probed {
+	return probed{Effect: b.Effect, Key: b.Key, To: b.To, Request: string(b.Request), Repeat: b.Repeat.String(), Answers: []probeAnswer{}}
+}
+
+func (b *Probe) run(ctx context.Context, use operate.Use) operate.Answer {
+	result := b.result()
 	table := operate.Table{Columns: []string{"CALL", "ANSWER", "RECEIPT", "STATUS", "TEXT"}}
 	var began time.Time
-	ask := func(call string, lookup bool) Answer {
+	ask := func(call string, f func(context.Context, int, time.Time) Answer) Answer {
 		use.Tell(call + " …")
 		if began.IsZero() {
 			began = time.Now()
 		}
-		number := len(result.Answers) + 1
-		a := b.ask(ctx, ledger.Claimed{Key: b.record.Key, Payload: b.record.Payload, Request: b.record.Request, Headers: b.record.Headers, Number: number, Lookup: lookup, LastSent: began})
-		result.Answers = append(result.Answers, probeAnswer{call, a.Class.String(), a.Receipt, a.Status, textOfAnswer(a)})
-		table.Rows = append(table.Rows, []string{call, a.Class.String(), a.Receipt, fmt.Sprint(a.Status), textOfAnswer(a)})
+		a := b.ask(ctx, f, len(result.Answers)+1, began)
+		result.Answers = append(result.Answers, probeAnswer{call, b.class(a), a.Receipt, a.Status, textOfAnswer(a)})
+		table.Rows = append(table.Rows, []string{call, b.class(a), a.Receipt, fmt.Sprint(a.Status), textOfAnswer(a)})
 		return a
 	}
-	first := ask("send 1", false)
-	result.Checks = append(result.Checks, judgeFirst(first))
+	first := ask("send 1", b.Send)
+	result.Checks = append(result.Checks, b.judgeFirst(first))
 	if first.Class == Done {
-		if b.repeat == ByKey {
-			result.Checks = append(result.Checks, judgeSecond(first, ask("send 2", false)))
+		if b.Repeat == ByKey {
+			result.Checks = append(result.Checks, b.judgeSecond(first, ask("send 2", b.Send)))
 		}
-		if b.lookup {
-			result.Checks = append(result.Checks, judgeLookup(first, ask("lookup", true)))
+		if b.Lookup != nil {
+			result.Checks = append(result.Checks, b.judgeLookup(first, ask("lookup", b.Lookup)))
 		}
 	}
 	return operate.Answer{Value: result, Tables: []operate.Table{table}, Checks: result.Checks}
 }
 
 // ask makes one call. A panic is an answer, as in the worker.
-func (b *probe) ask(ctx context.Context, c ledger.Claimed) (a Answer) {
-	ctx, cancel := context.WithTimeout(ctx, b.worker.config.CallTimeout)
+func (b *Probe) ask(ctx context.Context, f func(context.Context, int, time.Time) Answer, number int, began time.Time) (a Answer) {
+	ctx, cancel := context.WithTimeout(ctx, b.Timeout)
 	defer cancel()
 	defer func() {
 		if r := recover(); r != nil {
 			a = Answer{Text: fmt.Sprintf("the call panicked: %v", r)}
 		}
 	}()
-	a, _ = b.worker.effects.call(ctx, c)
-	return a
+	return f(ctx, number, began)
 }
 
-func judgeFirst(a Answer) operate.Check {
+func (b *Probe) judgeFirst(a Answer) operate.Check {
 	c := operate.Check{Name: "first request", Level: operate.OK, Text: "was done, receipt " + cmp.Or(a.Receipt, "unknown")}
 	if a.Class == Done {
 		return c
 	}
-	c.Level, c.Text = operate.Fail, "was not answered as done but as "+saidOf(a)+", so nothing more was sent"
+	c.Level, c.Text = operate.Fail, "was not answered as done but as "+b.saidOf(a)+", so nothing more was sent"
 	if a.Class == Unclear || a.Class == Unrecognized {
 		c.Text += ", and it is perhaps done"
 	}
@@ -198,41 +142,41 @@ func judgeFirst(a Answer) operate.Check {
 }
 
 // judgeSecond compares the answers to two equal requests.
-func judgeSecond(first, second Answer) operate.Check {
+func (b *Probe) judgeSecond(first, second Answer) operate.Check {
 	c := operate.Check{Name: "second request", Level: operate.OK, Text: "was answered with the same receipt, so the far side knows the key"}
 	switch {
 	case second.Class != Done:
 		c.Level = operate.Fail
-		c.Text = "was answered as " + saidOf(second) + ", though the first one was done: an effect whose first answer is lost would " + followsFrom(second.Class)
-		c.Remedy = "read this answer as done, or look effects up (ByLookup)"
+		c.Text = "was answered as " + b.saidOf(second) + ", though the first one was done: an effect whose first answer is lost would " + followsFrom(second.Class)
+		c.Remedy = b.remedy("read this answer as done, or look effects up (ByLookup)")
 	case first.Receipt == "" || second.Receipt == "":
 		c.Level, c.Text = operate.Warn, "was answered as done without a receipt, which does not show whether it was done twice"
-		c.Remedy = "look at the far side, and read the receipt of its answers"
+		c.Remedy = "look at the far side, and " + b.remedy("read the receipt of its answers")
 	case first.Receipt != second.Receipt:
 		c.Level, c.Text = operate.Fail, "has another receipt, "+second.Receipt+": the far side did it twice"
-		c.Remedy = "undo one of the two, and let the kind say ByLookup or Never"
+		c.Remedy = "undo one of the two, and " + b.remedy("let the kind say ByLookup or Never")
 	}
 	return c
 }
 
-func judgeLookup(first, found Answer) operate.Check {
+func (b *Probe) judgeLookup(first, found Answer) operate.Check {
 	c := operate.Check{Name: "lookup", Level: operate.OK, Text: "finds the effect"}
 	switch {
 	case found.Class == NotDone:
 		c.Level, c.Text = operate.Fail, "finds nothing, though the request was done"
-		c.Remedy = "correct the lookup; if the far side shows an effect late, under_way must be longer than that"
+		c.Remedy = b.remedy("correct the lookup; if the far side shows an effect late, under_way must be longer than that")
 	case found.Class != Done:
-		c.Level, c.Text = operate.Fail, "was answered as "+saidOf(found)
-		c.Remedy = "correct the lookup or how its answers are read"
+		c.Level, c.Text = operate.Fail, "was answered as "+b.saidOf(found)
+		c.Remedy = b.remedy("correct the lookup or how its answers are read")
 	case first.Receipt != "" && found.Receipt != "" && first.Receipt != found.Receipt:
 		c.Level, c.Text = operate.Fail, fmt.Sprintf("finds the receipt %s, and the request was answered with %s", found.Receipt, first.Receipt)
-		c.Remedy = "correct the lookup, because it finds another effect"
+		c.Remedy = b.remedy("correct the lookup, because it finds another effect")
 	}
 	return c
 }
 
-func saidOf(a Answer) string {
-	text := a.Class.String()
+func (b *Probe) saidOf(a Answer) string {
+	text := b.class(a)
 	if said := textOfAnswer(a); said != "" {
 		text += " (" + said + ")"
 	}
@@ -245,4 +189,19 @@ func followsFrom(c Class) string {
 		return "end as failed"
 	}
 	return "be sent again until its attempts are used up"
+}
+
+func (b *Probe) class(a Answer) string {
+	if b.Class != nil {
+		return b.Class(a.Class)
+	}
+	return a.Class.String()
+}
+
+// remedy returns what to do about a far side that does not do what is said of it. A kind may say something else.
+func (b *Probe) remedy(ofKind string) string {
+	if b.Contract == "" {
+		return ofKind
+	}
+	return "send nothing else there until it does what " + b.Contract + " says"
 }

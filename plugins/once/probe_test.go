@@ -42,7 +42,7 @@ func TestAProbeJudgesTheFarSide(t *testing.T) {
 			p := newInvoices(w.Once, c.repeat, nil)
 			p.far.Next(c.steps...)
 			w.Start(p)
-			a := operator{t, w}.must("once probe", operate.Input{"kind": {"invoice"}, "record": {invoice{Customer: "probe", Number: "1"}.payload()}})
+			a := operator{t, w}.must("once probe", operate.Input{"kind": {"invoice"}, "record": {invoice{Customer: "probe", Number: "1"}.payload()}, "yes": {"true"}})
 			var levels []operate.Level
 			var text string
 			for _, check := range a.Checks {
@@ -65,7 +65,7 @@ func TestAProbeIsOfTheOperatorsOwn(t *testing.T) {
 		_, err := p.effects.Enqueue(t.Context(), one)
 		require.NoError(t, err)
 		oncetest.Settled(t, p.effects, one.key())
-		_, err = o.ask("once probe", operate.Input{"kind": {"invoice"}, "record": {one.payload()}})
+		_, err = o.ask("once probe", operate.Input{"kind": {"invoice"}, "record": {one.payload()}, "yes": {"true"}})
 		require.ErrorContains(t, err, "invoice:acme:17 is in the ledger or was probed before, so its effect must not be repeated")
 		_, err = o.preview("once probe", operate.Input{"kind": {"invoice"}, "record": {one.payload()}})
 		require.ErrorContains(t, err, "is in the ledger", "a preview that promises more would mislead")
@@ -82,10 +82,22 @@ func TestAProbeIsOfTheOperatorsOwn(t *testing.T) {
 		}
 
 		own := invoice{Customer: "probe", Number: "1", Cents: 100}
-		a := o.must("once probe", operate.Input{"kind": {"invoice"}, "record": {own.payload()}})
+		in := operate.Input{"kind": {"invoice"}, "record": {own.payload()}}
+		a, err := o.ask("once probe", in)
+		var wrong *operate.InputError
+		require.ErrorAs(t, err, &wrong)
+		require.Equal(t, "yes", wrong.Field)
+		shown, err := o.preview("once probe", in)
+		require.NoError(t, err)
+		require.Equal(t, shown, a, "what would be sent")
+		require.Contains(t, a.Tables[0].Rows, []string{"idempotency key", own.idempotency()})
+		require.Zero(t, p.far.Executed(own.idempotency()), "without --yes nothing is sent, and nothing is recorded")
+
+		in["yes"] = []string{"true"}
+		a = o.must("once probe", in)
 		require.False(t, a.Failed(), a.Checks)
 		require.Equal(t, 1, p.far.Executed(own.idempotency()))
-		_, err = o.ask("once probe", operate.Input{"kind": {"invoice"}, "record": {own.payload()}})
+		_, err = o.ask("once probe", in)
 		require.ErrorContains(t, err, "was probed before")
 		value, err := json.Marshal(a.Value)
 		require.NoError(t, err)

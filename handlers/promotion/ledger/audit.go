@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
@@ -14,7 +16,8 @@ type Audit struct {
 	At  time.Time `json:"at"`
 	Who string    `json:"who"`
 	Why string    `json:"why"`
-	// Action is replay, announce, send, resolve, reveal, rebuild, pause, resume or cancel.
+	// Action is replay, announce, send, resolve, reveal, probe, rebuild, pause,
+	// resume or cancel.
 	Action string `json:"action"`
 	Detail string `json:"detail"`
 	// DBUser is the role of the database session (session_user), written by the server. Empty:
@@ -52,6 +55,39 @@ func (l *Ledger) RecordReveal(ctx context.Context, k payouts.Key, who, why strin
 		}
 		return writeAudit(ctx, q, now, k, Audit{Who: who, Why: why, Action: "reveal", Detail: "the record, the request and all answers"})
 	})
+}
+
+// RecordProbe records that an operator sends a charge of a payout to the Money API, to find out what it does. A promotion
+// that the ledger knows returns ErrRefused, because that charge would be missing in its books, and so does a payout that
+// was probed before.
+func (l *Ledger) RecordProbe(ctx context.Context, k payouts.Key, by Steering) error {
+	if by.Who, by.Why = clean(by.Who), clean(by.Why); by.Who == "" || by.Why == "" {
+		return rules.Invalid("payout %s: a probe needs who and why", k)
+	}
+	promotion := k.OfPromotion()
+	return l.tried(by.Try, l.update(ctx, "audit", &promotion, func(q querier, now time.Time) error {
+		_, known, err := promotionState(ctx, q, promotion)
+		if err != nil {
+			return err
+		}
+		if err := q.query(ctx, func(scanner) error { known = true; return nil },
+			`SELECT 1 FROM promotion_streams WHERE type = $1 AND promotion_id = $2`, string(k.Type), k.Promotion); err != nil {
+			return err
+		}
+		if known {
+			return fmt.Errorf("%w: the ledger knows the promotion %s, and a charge without a payout would be missing in its books", ErrRefused, promotion)
+		}
+		before, err := readAudit(ctx, q, k)
+		switch {
+		case err != nil:
+			return err
+		case slices.ContainsFunc(before, func(a Audit) bool { return a.Action == "probe" }):
+			return fmt.Errorf("%w: %s was probed before", ErrRefused, k)
+		case by.Try:
+			return errRollback
+		}
+		return writeAudit(ctx, q, now, k, Audit{Who: by.Who, Why: by.Why, Action: "probe", Detail: "sent to the Money API"})
+	}))
 }
 
 // Audit returns the actions on a promotion, oldest first. Explain has those on a payout.

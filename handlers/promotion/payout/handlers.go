@@ -1,12 +1,15 @@
 package payout
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/internal/redis/poll"
@@ -34,12 +37,12 @@ func (p *Processor) route(name string) string {
 func (p *Processor) PayFrom(route string) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		rec, err := p.record(msg, route)
-		if err != nil {
-			return nil, err
-		}
 		ctx, entry := msg.Context(), pipeline.DeliveryFrom(msg.Context()).Kind == poll.Kind
-		if err := p.checkStream(pipeline.DeliveryFrom(ctx).Origin, rec.Key); err != nil {
-			return nil, err
+		if err == nil {
+			err = p.checkStream(pipeline.DeliveryFrom(ctx).Origin, rec.Key)
+		}
+		if err != nil {
+			return nil, p.payUndecodable(msg, rec, err)
 		}
 		err = p.Pay(ctx, rec)
 		// The feeder enqueues the payout again. With a retry record in addition, the payout would
@@ -49,6 +52,34 @@ func (p *Processor) PayFrom(route string) message.HandlerFunc {
 		}
 		return nil, err
 	}
+}
+
+// payUndecodable ends an entry whose record can't be decoded, or is that of another promotion. As a dead letter it would come
+// again without end, because the feeder enqueues each payout that is not settled. If it is the record of the payout that its
+// UUID names, it therefore counts as a call that was not sent: after max_released of them the payout is FAILED, with one dead
+// letter, and until then another version can decode it. What was perhaps charged is looked up, which needs the key alone. For
+// any other message the cause is returned.
+func (p *Processor) payUndecodable(msg *message.Message, rec payouts.Record, cause error) error {
+	ctx := msg.Context()
+	o := pipeline.DeliveryFrom(ctx).Origin
+	key, err := payoutKey(msg.UUID)
+	if err != nil || o.Kind != poll.Kind || string(key.Type) != p.Type.Name || p.checkStream(o, key) != nil {
+		return cause
+	}
+	x, err := p.Ledger().Explain(ctx, key)
+	switch {
+	case errors.Is(err, ledger.ErrNotFound):
+		return cause
+	case err != nil:
+		return fmt.Errorf("promotion: explain %s: %w", key, err)
+	case !bytes.Equal(x.Payload, msg.Payload):
+		return cause
+	}
+	rec.Key, rec.SummaryID, rec.Request = key, x.SummaryID, x.Request
+	if err := p.pay(ctx, rec, cause); err != nil { // the feeder enqueues it again
+		p.debug(ctx, "undecodable", key, slog.String("again", err.Error()))
+	}
+	return nil
 }
 
 // checkStream refuses an entry in the stream of another promotion.

@@ -15,6 +15,8 @@ import (
 // notes the answer.
 func (p *Processor) counts(key payouts.Key, a attempt) bool {
 	switch {
+	case a.undecodable:
+		return true // no other version of this program may ever come that can decode it
 	case aboutThePayout(a.answer):
 		p.answered.Note(key, time.Now())
 		return false

@@ -37,7 +37,12 @@ var (
 // Pay begins a payout in the ledger, calls the Money API and settles the payout by the answer. The
 // error is pipeline.RetryAfter when the payout is to be tried again later.
 func (p *Processor) Pay(ctx context.Context, rec payouts.Record) error {
-	a, err := p.attempt(ctx, rec)
+	return p.pay(ctx, rec, nil)
+}
+
+// pay is Pay. With undecodable, which says why the record can't be decoded, nothing is sent.
+func (p *Processor) pay(ctx context.Context, rec payouts.Record, undecodable error) error {
+	a, err := p.attempt(ctx, rec, undecodable)
 	if err != nil {
 		return err
 	}
@@ -58,12 +63,13 @@ type attempt struct {
 	begin       ledger.BeginResult
 	answer      money.Answer // only when the begin returned Send or Lookup
 	interrupted bool         // there was no call
+	undecodable bool         // there was none because of the record
 }
 
 // attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds one
 // start of the stream, and one of p.Begins, until the end of the call. So nearly every call is made
 // within its lease.
-func (p *Processor) attempt(ctx context.Context, rec payouts.Record) (a attempt, err error) {
+func (p *Processor) attempt(ctx context.Context, rec payouts.Record, undecodable error) (a attempt, err error) {
 	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
 	release, err := acquire(waiting, slots.From(ctx).Starts, p.Begins())
 	cancel()
@@ -84,6 +90,10 @@ func (p *Processor) attempt(ctx context.Context, rec payouts.Record) (a attempt,
 		return a, nil
 	}
 	failpoint.Hit(failpoint.AfterSending)
+	if undecodable != nil && a.begin.Next == rules.Send {
+		a.undecodable, a.answer = true, money.Answer{Class: money.NotSent, Text: undecodable.Error()}
+		return a, nil
+	}
 	end, err := p.slot(ctx, a)
 	if err != nil {
 		a.interrupted, a.answer = true, money.Answer{Class: money.NotSent, Text: "no call slot: " + err.Error()}
@@ -147,15 +157,19 @@ const (
 // settle stores the answer of an attempt.
 func (p *Processor) settle(ctx context.Context, rec payouts.Record, a attempt) error {
 	outcome := outcomeOf(a.answer, a.begin.Next == rules.Lookup)
-	if a.interrupted {
+	class := a.answer.Class.String()
+	switch {
+	case a.interrupted:
 		outcome = rules.Interrupted
+	case a.undecodable:
+		class = pipeline.ClassUndecodable
 	}
 	settled, err := p.store(ctx, payouts.CallResult{
 		Key: rec.Key, CallResult: rules.CallResult{
 			Epoch: a.begin.Epoch, Route: rec.Route,
 			Outcome: outcome, Counted: p.counts(rec.Key, a),
 			Receipt: a.answer.TransactionKey, RetryAfter: a.answer.RetryAfter,
-			Class: a.answer.Class.String(), Answer: a.answer.Text, Status: a.answer.Status,
+			Class: class, Answer: a.answer.Text, Status: a.answer.Status,
 			// The route of the retry topic has no slots of the stream.
 			Feed: pipeline.DeliveryFrom(ctx).Kind == poll.Kind,
 		},

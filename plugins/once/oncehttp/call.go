@@ -93,7 +93,7 @@ func (n *connection) call(ctx context.Context, operation string, o *operationMet
 	start := time.Now()
 	ctx, span := n.startSpan(ctx, operation, template)
 	used := n.tokens.get(ctx)
-	req.secret = used.token
+	req.secret, req.headers = used.token, used.further
 	a, v, sent := n.exchange(ctx, template, &req, used)
 	n.evaluate(ctx, &a, permit, req.key, v, used)
 	endSpan(span, &a)
@@ -154,9 +154,6 @@ func (n *connection) exchange(caller context.Context, template *http.Request, re
 func (n *connection) build(ctx context.Context, template *http.Request, r *request, cred *credential) *http.Request {
 	req := template.WithContext(ctx)
 	h := maps.Clone(cred.header)
-	for name, value := range n.mapping.Headers {
-		h[http.CanonicalHeaderKey(name)] = []string{value.Reveal()}
-	}
 	if !r.lookup {
 		h["Content-Type"] = []string{"application/json"}
 		h[n.mapping.Header] = []string{r.key}
@@ -222,12 +219,15 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, p permit, key
 	switch {
 	case v == misconfigured:
 		n.metrics.misconfigured.WithLabelValues(strconv.Itoa(a.Status)).Inc()
-		if (many || refused) && n.misconfigured.CompareAndSwap(false, true) {
-			n.log.Error("the api refuses our credential, permission or address", "status", a.Status, "answer", a.Text)
+		if many || refused {
+			n.misconfigured.Store(true)
+			n.told.refuses(n.log, a.Status, a.Text)
 		}
-	case v == healthy && n.misconfigured.CompareAndSwap(true, false):
-		n.refused.Store(nil)
-		n.log.Info("the api accepts our calls again")
+	case v == healthy:
+		if n.misconfigured.CompareAndSwap(true, false) {
+			n.refused.Store(nil)
+		}
+		n.told.accepts(n.log)
 	}
 	a.General = refused || errors.Is(a.Err, httpclient.ErrNotSent) || n.breaker.current() != stateClosed || n.throttle.within(n.cfg.Breaker.Window)
 }

@@ -27,6 +27,8 @@ type request struct {
 	body   []byte // not of a lookup
 	replay bool   // the transport may send it a second time by itself
 	secret string // must not be shown, also when the far side repeats it; may be empty
+	// headers are those of the credential, which must not be shown either.
+	headers map[string]string
 }
 
 // classify turns a reply into an Answer and its meaning for the far side's health. It is a pure function
@@ -47,11 +49,11 @@ func classify(m *Mapping, req *request, r *reply, now time.Time, cfg *Config) (o
 			code, message = e[0], e[1]
 		}
 	}
-	a := once.Answer{Status: r.status, Text: clean(m.redact(errorText(r, code, message), req.secret), maxTextLen)}
+	a := once.Answer{Status: r.status, Text: clean(req.redact(errorText(r, code, message)), maxTextLen)}
 	if !m.isCode(code) {
 		code = ""
 	}
-	a.Code = clean(m.redact(code, req.secret), maxCodeLen)
+	a.Code = clean(req.redact(code), maxCodeLen)
 	wait, given := retryAfter(r.header, now, cfg.MaxRetryAfter)
 	if !given && r.status == http.StatusTooManyRequests {
 		wait, given = clamp(cfg.DefaultRetryAfter, cfg.MaxRetryAfter), true
@@ -121,7 +123,7 @@ func classifyDone(m *Mapping, req *request, r *reply) (once.Answer, verdict) {
 		a.Class, a.Receipt = once.Done, receipt
 		return a, healthy
 	}
-	a.Text = clean(m.redact(fmt.Sprintf("%d, but %s", r.status, a.Err), req.secret), maxTextLen)
+	a.Text = clean(req.redact(fmt.Sprintf("%d, but %s", r.status, a.Err)), maxTextLen)
 	return a, failing
 }
 
@@ -186,14 +188,13 @@ func errorText(r *reply, code, message string) string {
 // leastHidden is the length of the shortest header that is taken for a credential.
 const leastHidden = 8
 
-// redact removes the secret, and the values of Mapping.Headers, from a text in which the far side may have
-// repeated them.
-func (m *Mapping) redact(text, secret string) string {
-	if secret != "" {
-		text = strings.ReplaceAll(text, secret, "[redacted]")
+// redact removes the secret, and the values of headers, from a text in which the far side may have repeated them.
+func (r *request) redact(text string) string {
+	if r.secret != "" {
+		text = strings.ReplaceAll(text, r.secret, "[redacted]")
 	}
-	for _, header := range m.Headers {
-		if value := header.Reveal(); len(value) >= leastHidden {
+	for _, value := range r.headers {
+		if len(value) >= leastHidden {
 			text = strings.ReplaceAll(text, value, "[redacted]")
 		}
 	}

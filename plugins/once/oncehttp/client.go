@@ -47,6 +47,7 @@ type connection struct {
 	metrics  *metrics
 
 	misconfigured atomic.Bool
+	told          told
 	refused       atomic.Pointer[credential] // by the last 401, while there is no other one
 	ended         operate.Calls
 
@@ -102,7 +103,7 @@ func (c *Client) Open(log *slog.Logger) error {
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
 		close:   end,
 		slots:   slots.New(cfg.Concurrency),
-		tokens:  newTokens(c.mapping.Name, cfg.Token, log),
+		tokens:  newTokens(c.mapping.Name, cfg.Token, c.mapping.Headers, log),
 		metrics: c.metrics,
 		ended:   operate.Calls{Name: "API " + c.mapping.Name, Place: pipeline.ServerOf(cfg.URL), Then: "calls go on"},
 		targets: targets{base: base},

@@ -22,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/oncehttp"
 )
@@ -220,14 +221,24 @@ func TestMisconfiguredAnswersOpenTheBreakerAtTheThirdKey(t *testing.T) {
 
 func TestTokenIsReadAgainAfter401(t *testing.T) {
 	t.Parallel()
+	for header, scheme := range map[string]string{"Authorization": "Bearer ", "X-Api-Key": ""} {
+		t.Run(header, func(t *testing.T) {
+			t.Parallel()
+			isReadAgainAfter401(t, header, scheme)
+		})
+	}
+}
+
+func isReadAgainAfter401(t *testing.T, header, scheme string) {
+	t.Helper()
 	var want atomic.Value
-	want.Store("Bearer old-token")
+	want.Store(scheme + "old-token")
 	var requests atomic.Int32
 	file := filepath.Join(t.TempDir(), "token")
 	rotate := func() { assert.NoError(t, os.WriteFile(file, []byte("new-token\n"), 0o600)) }
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
-		if got := r.Header.Get("Authorization"); got != want.Load() {
+		if got := r.Header.Get(header); got != want.Load() {
 			rotate() // while the call is on its way, so that it has the old token
 			http.Error(w, got+" is not valid", http.StatusUnauthorized)
 			return
@@ -236,19 +247,25 @@ func TestTokenIsReadAgainAfter401(t *testing.T) {
 	}))
 	defer s.Close()
 	require.NoError(t, os.WriteFile(file, []byte("old-token\n"), 0o600))
-	client := newClient(t, s.URL, func(cfg *oncehttp.Config) { require.NoError(t, cfg.Token.UnmarshalText([]byte("file:"+file))) })
+	var secret setting.Secret
+	require.NoError(t, secret.UnmarshalText([]byte("file:"+file)))
+	mapping, change := billing(), func(cfg *oncehttp.Config) { cfg.Token = secret }
+	if scheme == "" {
+		mapping.Headers, change = map[string]setting.Secret{strings.ToLower(header): secret}, nil
+	}
+	client := newClientOf(t, s.URL, mapping, change)
 	require.Equal(t, once.Done, post(t.Context(), client, "invoice:acme:2").Class)
 
-	want.Store("Bearer new-token")
+	want.Store(scheme + "new-token")
 	a := post(t.Context(), client, "invoice:acme:2")
 	require.Equal(t, once.Unrecognized, a.Class, "this attempt was refused; the client does not retry")
-	require.Equal(t, "401 Unauthorized: Bearer [redacted] is not valid ", a.Text)
+	require.Equal(t, "401 Unauthorized: "+scheme+"[redacted] is not valid ", a.Text)
 	require.EqualValues(t, 2, requests.Load())
 	require.True(t, client.Ready(), "there is a new token: no call needs to wait")
 	require.Zero(t, metric(t, client, misconfiguredNow))
 	require.Equal(t, once.Done, post(t.Context(), client, "invoice:acme:2").Class)
 
-	want.Store("Bearer nobody has it")
+	want.Store(scheme + "nobody has it")
 	require.Equal(t, once.Unrecognized, post(t.Context(), client, "invoice:acme:2").Class)
 	require.Equal(t, 1.0, metric(t, client, misconfiguredNow), "the file has nothing new")
 }

@@ -28,13 +28,18 @@ func billing() oncehttp.Mapping {
 // newClient returns a client of the API at url. Its limits are long, because a machine may be busy.
 func newClient(t testing.TB, url string, change func(*oncehttp.Config)) *oncehttp.Client {
 	t.Helper()
+	return newClientOf(t, url, billing(), change)
+}
+
+func newClientOf(t testing.TB, url string, m oncehttp.Mapping, change func(*oncehttp.Config)) *oncehttp.Client {
+	t.Helper()
 	cfg := oncehttp.DefaultConfig()
 	cfg.URL = url
 	cfg.CallTimeout, cfg.ConnectTimeout = time.Minute, time.Minute
 	if change != nil {
 		change(&cfg)
 	}
-	c := oncehttp.New(&cfg, billing())
+	c := oncehttp.New(&cfg, m)
 	require.NoError(t, c.Open(nil))
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once"
@@ -23,7 +22,7 @@ type Mapping struct {
 	Header string
 	// Method is that of a request. Empty: POST. PUT and PATCH are the others.
 	Method string
-	// Headers are further headers of every call. Their values are hidden like a token.
+	// Headers are further headers of every call. Their values are hidden like a token, and read again like one.
 	Headers map[string]setting.Secret
 	// MaxKey is the length of the longest idempotency key in bytes, by which a longer one is Rejected. 0: 255.
 	MaxKey int
@@ -91,7 +90,7 @@ func (m *Mapping) Validate() error {
 		for _, taken := range []string{"Content-Length", "Content-Type", "Host", "Traceparent", "Transfer-Encoding", m.completed().Header} {
 			p.Check(!strings.EqualFold(name, taken), "Headers", "must not have %s, which has another value", taken)
 		}
-		p.Check(!strings.ContainsFunc(m.Headers[name].Reveal(), unicode.IsControl), "Headers", "%s must have one line", name)
+		p.Check(checkHeader(m.Headers[name].Reveal()) == nil, "Headers", "%s must have one line", name)
 	}
 	p.Check(m.MaxKey >= 0, "MaxKey", "must be >= 0, got %d", m.MaxKey)
 	p.Check(m.MaxReceipt >= 0 && m.MaxReceipt <= once.MaxReceipt, "MaxReceipt", "must be 0 to %d, got %d", once.MaxReceipt, m.MaxReceipt)

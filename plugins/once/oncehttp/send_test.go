@@ -216,7 +216,7 @@ func TestBuildKeepsTheTemplate(t *testing.T) {
 	require.NoError(t, err)
 	require.Same(t, template, again)
 	require.Equal(t, "http://127.0.0.1:1/base/v1/invoices", template.URL.String())
-	cred := newCredential("tok")
+	cred := newCredential("tok", nil)
 	req := n.build(t.Context(), template, &request{key: "invoice:1:2", body: []byte("{}")}, cred)
 	require.Equal(t, http.Header{
 		"Accept": {"application/json"}, "Content-Type": {"application/json"},
@@ -257,7 +257,7 @@ func TestTokensAreRenewedOnce(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("old\n"), 0o600))
 	var secret setting.Secret
 	require.NoError(t, secret.UnmarshalText([]byte("file:"+file)))
-	tokens := newTokens("billing", secret, nil)
+	tokens := newTokens("billing", secret, nil, nil)
 	old := tokens.get(t.Context())
 	require.False(t, tokens.renew(t.Context(), old), "the file has nothing new")
 	require.NoError(t, os.WriteFile(file, []byte("new\n"), 0o600))
