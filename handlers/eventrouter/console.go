@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace-io/millrace/handlers/eventrouter/cli"
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/cli"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"

@@ -8,12 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-io/millrace/handlers/eventrouter/cli"
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
-	"github.com/millrace-io/millrace/handlers/eventrouter/gateway"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/cli"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/gateway"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/pages"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/router"
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
-	"github.com/millrace-io/millrace/handlers/eventrouter/pages"
-	"github.com/millrace-io/millrace/handlers/eventrouter/router"
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
