@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/topevents"
 )
 
 // metrics count what this process did for users.

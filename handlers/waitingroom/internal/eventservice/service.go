@@ -63,7 +63,7 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	if o.Tracer != nil {
-		client.tracer = o.Tracer.Tracer("github.com/millrace-io/millrace/handlers/waitingroom/eventservice")
+		client.tracer = o.Tracer.Tracer("github.com/millrace-io/millrace/handlers/waitingroom/internal/eventservice")
 	}
 	s := &Service{Options: o, client: client, sampled: logs.NewThrottle(warnEvery)}
 	s.fetches.SetLimit(maxFetches)

@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
+	"github.com/millrace-io/millrace/handlers/waitingroom/demo/sim"
 )
 
 // The Event Service continues the trace of a call, which has a span whether its caller has one or not.

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/topevents"
 )
 
 func TestTheLargestEventsHaveLabelsOfTheirOwn(t *testing.T) {
