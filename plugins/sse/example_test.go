@@ -17,6 +17,9 @@ import (
 // an EventSource.
 func Example() {
 	events := sse.New() // in a service: from the list of plugins
+	if c, ok := events.Settings().(*sse.Config); ok { // in a service: plugins.sse
+		c.Heartbeat = 5 * time.Second
+	}
 	hub := events.Hub("clock")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if sse.LastEventID(r) == "2" {
