@@ -95,7 +95,7 @@ func (d *domain) claim(ctx context.Context, s Stream, from, start string, minIdl
 		},
 	})
 	if err != nil {
-		if r, ok := s.Reader.(Rereader); ok && !poll.IsReply(err) {
+		if r, ok := s.Reader.(rereader); ok && !poll.IsReply(err) {
 			r.Reread() // claimed, perhaps, and the reply lost
 		}
 		return n, "", fmt.Errorf("claim: %w", err)
@@ -122,7 +122,7 @@ func (d *domain) removeReader(ctx context.Context, s Stream, consumer string, n 
 // stuckHere reports whether an entry has been in flight here for so long that its reader no longer
 // renews it. Other instances claim it.
 func stuckHere(s Stream, p goredis.XPendingExt) bool {
-	h, ok := s.Reader.(Holder)
+	h, ok := s.Reader.(holder)
 	return ok && p.Consumer == s.Consumer && h.Holds(p.ID)
 }
 
