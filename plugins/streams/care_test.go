@@ -323,7 +323,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		a.open(t, pipeline.Flow{}, func(*message.Message) error { started <- struct{}{}; <-release; return nil })
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free) // before the instance is closed, which waits for its handler
-		none, err := b.Statuses(t.Context(), "99")
+		none, _, err := b.Look(t.Context(), "99")
 		require.NoError(t, err)
 		require.Empty(t, none)
 		enqueue(t, a.Manager, "1", 0, 1)
@@ -331,7 +331,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		b.open(t, pipeline.Flow{}, nil)
 		var got []InstanceStatus
 		redistest.Eventually(t, "both tell", func() bool {
-			got, err = b.Statuses(t.Context(), "1")
+			got, _, err = b.Look(t.Context(), "1")
 			return err == nil && len(got) == 2 && got[0].InFlight == 1
 		})
 		require.Equal(t, "host-a-1", got[0].Instance)
@@ -344,7 +344,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		require.True(t, got[1].LastMessage.IsZero())
 		free()
 		a.close()
-		got, err = b.Statuses(t.Context(), "1")
+		got, _, err = b.Look(t.Context(), "1")
 		require.NoError(t, err)
 		require.Len(t, got, 1, "who has stopped takes its status along")
 
@@ -352,7 +352,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		meta := MetaKey(a.opts.Kind.Stream("1"))
 		old := time.Now().Add(-time.Minute).UnixMilli()
 		require.NoError(t, s.client.HSet(t.Context(), meta, "i:killed-3", fmt.Sprintf(`%d {"slots":1}`, old), "i:odd-4", "?", "other", "x").Err())
-		got, err = b.Statuses(t.Context(), "1")
+		got, _, err = b.Look(t.Context(), "1")
 		require.NoError(t, err)
 		require.Len(t, got, 1)
 	})

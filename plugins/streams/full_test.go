@@ -77,7 +77,7 @@ func TestAFullServerIsFreed(t *testing.T) {
 		got := visitOnce(t, in, "1")
 		require.EqualValues(t, 20, got.trimmed)
 		require.Zero(t, got.length)
-		statuses, err := in.Statuses(ctx, "1")
+		statuses, _, err := in.Look(ctx, "1")
 		require.NoError(t, err)
 		require.Len(t, statuses, 1)
 		redistest.Eventually(t, "it is deleted", func() bool { return in.Decommission(ctx, "1") })
