@@ -29,7 +29,7 @@ import (
 
 // Plugin is the plugin "eventrouter". Build it with New.
 type Plugin struct {
-	config Config
+	config config
 	redis  *redis.Plugin
 	dead   *deadletter.Plugin
 	tokens *token.Plugin
@@ -41,7 +41,7 @@ type Plugin struct {
 
 // New returns the plugin with default settings. It opens nothing.
 func New(shared *redis.Plugin, dead *deadletter.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
-	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, tokens: tokens, hubs: hubs, web: server}
+	return &Plugin{config: defaultConfig(), redis: shared, dead: dead, tokens: tokens, hubs: hubs, web: server}
 }
 
 // Name implements pipeline.Plugin.
