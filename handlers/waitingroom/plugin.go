@@ -28,7 +28,7 @@ import (
 
 // Plugin is the plugin "waitingroom". Build it with New.
 type Plugin struct {
-	config Config
+	config config
 	redis  *redis.Plugin
 	dead   *deadletter.Plugin
 	tokens *token.Plugin
@@ -40,7 +40,7 @@ type Plugin struct {
 
 // New returns the plugin with default settings. It opens nothing.
 func New(shared *redis.Plugin, dead *deadletter.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
-	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, tokens: tokens, hubs: hubs, web: server, page: pages.Waiting()}
+	return &Plugin{config: defaultConfig(), redis: shared, dead: dead, tokens: tokens, hubs: hubs, web: server, page: pages.Waiting()}
 }
 
 // Name implements pipeline.Plugin.
