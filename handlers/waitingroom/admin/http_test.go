@@ -115,7 +115,7 @@ func TestTheLifeOfARoom(t *testing.T) {
 		require.Equal(t, "ann (api) for eve", one.By)
 		require.Equal(t, "ticket 4711", one.Why)
 	}
-	require.Equal(t, []string{"open", "hold", "resume", "set", "message", "kick", "drain", "close"}, verbs)
+	require.Equal(t, []string{"open", "hold", "resume", "set", "set", "message", "kick", "drain", "close"}, verbs)
 	page := post[Records](r, 200, "42/audit", `{"after":"`+list[5].ID+`","limit":1}`).Records
 	require.Equal(t, list[6:7], page)
 }
