@@ -174,28 +174,35 @@ func TestAStreamOffTheActiveSetIsReactivated(t *testing.T) {
 	})
 }
 
+// failingCleanUps opens an instance with the stream 1, whose clean-ups fail until it is repaired.
+func failingCleanUps(t *testing.T, s server) (in *instance, active *activeSet, repair func()) {
+	t.Helper()
+	active = newActiveSet("1")
+	in = newInstance(t, s, "a", active, quick())
+	h := &hook{}
+	in.client.AddHook(h)
+	in.open(t, pipeline.Flow{}, nil)
+	hash := in.scripts.delete.Hash()
+	h.set(func(cmd redis.Cmder) error {
+		if strings.HasPrefix(strings.ToLower(cmd.Name()), "eval") && strings.Contains(fmt.Sprint(cmd.Args()[1]), hash) {
+			return errInjected
+		}
+		return nil
+	}, nil)
+	return in, active, func() { h.set(nil, nil) }
+}
+
 // A clean-up that fails is warned about, counted and tried again, and never fails the stop.
 func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet("1")
-		in := newInstance(t, s, "a", active, quick())
-		h := &hook{}
-		in.client.AddHook(h)
-		in.open(t, pipeline.Flow{}, nil)
-		hash := in.scripts.delete.Hash()
-		h.set(func(cmd redis.Cmder) error {
-			if strings.HasPrefix(strings.ToLower(cmd.Name()), "eval") && strings.Contains(fmt.Sprint(cmd.Args()[1]), hash) {
-				return errInjected
-			}
-			return nil
-		}, nil)
+		in, active, repair := failingCleanUps(t, s)
 		redistest.Eventually(t, "stopped all the same", func() bool { return in.log.Count("stream stopped") == 1 })
 		require.False(t, in.isRunning("1"))
 		stream := in.opts.Kind.Stream("1")
 		require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val())
 		redistest.Eventually(t, "tried again", func() bool { return in.log.Count("clean-up failed again") >= 2 })
 		require.GreaterOrEqual(t, in.log.Count("level=WARN"), 3)
-		h.set(nil, nil)
+		repair()
 		redistest.Eventually(t, "cleaned up", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
 		require.False(t, active.has("1"))
 	})
@@ -204,23 +211,12 @@ func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 // The same, and an entry comes meanwhile: the retry sees it and puts the stream back.
 func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet("1")
-		in := newInstance(t, s, "a", active, quick())
-		h := &hook{}
-		in.client.AddHook(h)
-		in.open(t, pipeline.Flow{}, nil)
-		hash := in.scripts.delete.Hash()
-		h.set(func(cmd redis.Cmder) error {
-			if strings.HasPrefix(strings.ToLower(cmd.Name()), "eval") && strings.Contains(fmt.Sprint(cmd.Args()[1]), hash) {
-				return errInjected
-			}
-			return nil
-		}, nil)
+		in, _, repair := failingCleanUps(t, s)
 		redistest.Eventually(t, "stopped", func() bool { return in.log.Count("stream stopped") == 1 })
 		n, err := in.add(t.Context(), "1", entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "the stream exists and has no reader")
-		h.set(nil, nil)
+		repair()
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 	})
 }
