@@ -83,8 +83,8 @@ func (p *Plugin) showJob(ctx context.Context, q console.Query) (console.Block, e
 		return console.Text("Give a job as DOMAIN/JOB_ID, as in scan/42."), nil
 	}
 	s, events, err := p.jobs().Status(ctx, job)
-	if said, ok := errors.AsType[*app.ExitError](err); ok {
-		return console.Text(said.Error()), nil
+	if refused, ok := errors.AsType[*app.ExitError](err); ok {
+		return console.Text(refused.Error()), nil
 	} else if err != nil {
 		return nil, err
 	}

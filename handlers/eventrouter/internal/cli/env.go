@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
-// Env is what the commands need of the plugin. The settings are valid while services run.
-type Env struct {
+// Deps is what the commands need of the plugin. The settings are valid while services run.
+type Deps struct {
 	// Settings returns the settings of the plugin.
 	Settings func() Settings
 	// Register adds servers with clients of their own, which Jobs then has: a command does not use the name of a
@@ -59,12 +59,12 @@ func (s Settings) domain(name string) (redis.DomainConfig, error) {
 
 // commands has what each command needs.
 type commands struct {
-	Env
+	Deps
 	h *app.Host
 }
 
 // Command returns the command with its subcommands.
-func Command(h *app.Host, env Env) *cobra.Command {
+func Command(h *app.Host, env Deps) *cobra.Command {
 	c := commands{env, h}
 	group := &cobra.Command{
 		Use:     "jobs",
@@ -79,7 +79,7 @@ func Command(h *app.Host, env Env) *cobra.Command {
 }
 
 // Operations returns the reports and actions of the group of commands.
-func Operations(env Env) operate.Operations {
+func Operations(env Deps) operate.Operations {
 	return operate.Operations{Reports: []operate.Report{env.status(), env.shards()}, Actions: []operate.Action{env.reset()}}
 }
 

@@ -40,7 +40,7 @@ type Reset struct {
 // auditStream has the resets of a domain, on the server of its shards.
 func auditStream(d redis.DomainConfig) string { return d.Prefix + ":audit" }
 
-func (e Env) reset() operate.Action {
+func (e Deps) reset() operate.Action {
 	return operate.Action{
 		About: operate.About{
 			Name: "jobs reset", Short: "Delete the log of a job, so that it can run again",

@@ -21,12 +21,12 @@ import (
 )
 
 // jobs is a plugin with the commands alone.
-type jobs struct{ Env }
+type jobs struct{ Deps }
 
 func (jobs) Name() string                            { return "eventrouter" }
-func (j jobs) Commands(h *app.Host) []*cobra.Command { return []*cobra.Command{Command(h, j.Env)} }
+func (j jobs) Commands(h *app.Host) []*cobra.Command { return []*cobra.Command{Command(h, j.Deps)} }
 func (jobs) Register(*pipeline.Registry) error       { return nil }
-func (j jobs) Operations() operate.Operations        { return Operations(j.Env) }
+func (j jobs) Operations() operate.Operations        { return Operations(j.Deps) }
 func (j jobs) settings(d redis.DomainConfig) Settings {
 	return Settings{Domains: []redis.DomainConfig{d}, Logs: joblog.DefaultConfig(), Stages: event.DefaultStages()}
 }
@@ -77,7 +77,7 @@ func (r rig) command(args ...string) (code int, stdout, stderr string) {
 	p := jobs{}
 	p.Settings = func() Settings { return p.settings(r.domain) }
 	server := redis.New().Server(&r.own)
-	p.Env.Register = func(reg *pipeline.Registry) error {
+	p.Deps.Register = func(reg *pipeline.Registry) error {
 		reg.Service("redis", server)
 		return nil
 	}

@@ -35,7 +35,7 @@ type shards struct {
 	Shards []Shard `json:"shards"`
 }
 
-func (e Env) shards() operate.Report {
+func (e Deps) shards() operate.Report {
 	return operate.Report{
 		About: operate.About{
 			Name: "jobs shards", Short: "Show owner, lease, length and pending entries of each shard",
@@ -91,7 +91,7 @@ func (o Jobs) Shards(ctx context.Context, names ...string) ([]Shard, error) {
 				if s.Problem = measured.Problem(); s.Problem != "" {
 					s.Problem += " (last id " + measured.LastID + ")"
 				}
-				if err := s.read(calls[3*i+1], calls[3*i+2]); err != nil {
+				if err := s.takeReplies(calls[3*i+1], calls[3*i+2]); err != nil {
 					return list, err
 				}
 			}
@@ -101,7 +101,7 @@ func (o Jobs) Shards(ctx context.Context, names ...string) ([]Shard, error) {
 	return list, nil
 }
 
-func (s *Shard) read(pending, lease *redis.Call) error {
+func (s *Shard) takeReplies(pending, lease *redis.Call) error {
 	summary, err := pending.List()
 	switch {
 	case err != nil && !poll.IsNoGroup(err): // no group, no pending entry

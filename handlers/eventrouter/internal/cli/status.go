@@ -27,7 +27,7 @@ type Status struct {
 	Reset *Reset `json:"reset,omitempty"`
 }
 
-func (e Env) status() operate.Report {
+func (e Deps) status() operate.Report {
 	return operate.Report{
 		About: operate.About{
 			Name: "jobs status", Short: "Show the state and the log of a job",

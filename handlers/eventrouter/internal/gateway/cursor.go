@@ -168,8 +168,8 @@ func (c cursor) lacks(n int64) bool {
 	return open.from <= n && n <= open.to && n > 0 || c.gaps.have(n)
 }
 
-// take returns the cursor of the client after it has received a numbered item.
-func (c cursor) take(it item) cursor {
+// after returns the cursor of the client after it has received a numbered item.
+func (c cursor) after(it item) cursor {
 	next := cursorAt(it)
 	next.at, next.gaps = max(c.at, it.seq), c.missing()
 	return next

@@ -261,7 +261,7 @@ func TestWhatCameAfterAPageWasReadIsNotMissing(t *testing.T) {
 	}
 	stale := page{begun: read, top: 1, items: []item{{seq: 1}}}
 	require.Empty(t, s.page(stale, read.Add(5*time.Second)))
-	steps, _ := s.read(1, s.decided(1), stale, read.Add(5*time.Second))
+	steps, _ := s.readPage(1, s.decided(1), stale, read.Add(5*time.Second))
 	require.Empty(t, steps)
 	fresh := page{begun: read.Add(5 * time.Second), top: 4, items: []item{{seq: 2}, {seq: 3}, {seq: 4}}}
 	var got []int64

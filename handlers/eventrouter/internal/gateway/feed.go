@@ -37,12 +37,12 @@ type job struct {
 	size    int        // of out, in bytes
 	waiting bool       // for a watcher without room
 
-	reading bool        // a read of the log is queued or under way
-	again   string      // the reason for another read after it and after out; "": none
-	retry   *time.Timer // reads the log later; nil: none was planned
-	tried   int64       // the position when retry was planned
-	failed  int         // reads that failed since the last one that did not
-	empty   int         // reads that closed no hole since the last one that did
+	reading       bool        // a read of the log is queued or under way
+	pendingReason string      // the reason for another read after it and after out; "": none
+	retry         *time.Timer // reads the log later; nil: none was planned
+	tried         int64       // the position when retry was planned
+	failed        int         // reads that failed since the last one that did not
+	empty         int         // reads that closed no hole since the last one that did
 }
 
 // reread is the time between two reads that look for a missing number, or that fail.
@@ -211,12 +211,12 @@ func (j *job) catchUp(reason string) {
 	switch {
 	case len(j.watchers) == 0: // a new watcher reads the log itself
 	case j.reading || len(j.out) > 0:
-		j.again = reason
+		j.pendingReason = reason
 	default:
-		j.reading, j.again = true, ""
+		j.reading, j.pendingReason = true, ""
 		after := j.sequence.next()
 		begin, lives := time.Now(), j.sequence.lives
-		j.domain.g.reader.read(jobKey{j.domain.name, j.id}, after, reason, func(p page, err error) { j.caughtUp(p, err, reason, begin, lives) })
+		j.domain.g.reader.queueRead(jobKey{j.domain.name, j.id}, after, reason, func(p page, err error) { j.caughtUp(p, err, reason, begin, lives) })
 	}
 }
 
@@ -265,8 +265,8 @@ func (j *job) caughtUp(p page, err error, reason string, begin time.Time, lives 
 		j.empty = 0
 	}
 	switch {
-	case j.again != "":
-		j.catchUp(j.again)
+	case j.pendingReason != "":
+		j.catchUp(j.pendingReason)
 	case !j.sequence.needsLog():
 	case p.more && j.sequence.sentUpTo > before || j.sequence.searching:
 		j.catchUp(reason)
@@ -347,8 +347,8 @@ func (j *job) rounds(waited time.Duration) {
 		j.size -= size
 	}
 	j.out, j.size = nil, 0
-	if j.again != "" && !j.reading {
-		j.catchUp(j.again)
+	if j.pendingReason != "" && !j.reading {
+		j.catchUp(j.pendingReason)
 	}
 }
 

@@ -161,7 +161,7 @@ func TestAFeedBehindTheLogGivesNoNumberAgain(t *testing.T) {
 		s := newSequence(time.Second)
 		state := number(500)
 		read := page{top: 500, state: &state, items: []item{number(1), number(2)}, more: true}
-		_, next := s.read(0, 0, read, now)
+		_, next := s.readPage(0, 0, read, now)
 		require.EqualValues(t, 2, next)
 		require.True(t, s.attach(cursor, read))
 		for n := int64(3); n <= 500; n++ {

@@ -19,7 +19,7 @@ func attached(t *testing.T, now time.Time) *sequence {
 	t.Helper()
 	s := newSequence(time.Second)
 	read := page{top: 1, items: []item{{seq: 1}}}
-	_, next := s.read(0, 0, read, now)
+	_, next := s.readPage(0, 0, read, now)
 	require.EqualValues(t, 1, next)
 	require.True(t, s.attach(next, read))
 	return s
@@ -54,7 +54,7 @@ func TestDecidedNumbersAreNotWaitedFor(t *testing.T) {
 	s := attached(t, now)
 	out, _ := s.feed(item{seq: 2}, now)
 	require.Len(t, out, 1)
-	steps, next := s.read(1, s.decided(1), page{top: 1}, now)
+	steps, next := s.readPage(1, s.decided(1), page{top: 1}, now)
 	require.Equal(t, []outgoing{{kind: missing, from: 2, to: 2}}, steps)
 	require.True(t, s.attach(next, page{top: 1}))
 }

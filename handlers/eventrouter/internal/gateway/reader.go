@@ -51,8 +51,8 @@ func newReader(g *Gateway) *reader {
 	}
 }
 
-// read calls done with the page after a number. It does not wait.
-func (r *reader) read(of jobKey, after int64, reason string, done func(page, error)) {
+// queueRead calls done with the page after a number. It does not wait.
+func (r *reader) queueRead(of jobKey, after int64, reason string, done func(page, error)) {
 	q := joblog.Query{Domain: of.domain, JobID: of.id, After: after, Limit: pageEvents}
 	r.mu.Lock()
 	if len(r.waiting[q]) == 0 {
@@ -84,7 +84,7 @@ func (r *reader) pages(ctx context.Context, positions ...position) ([]page, erro
 	defer cancel()
 	pages, results := make([]page, len(positions)), make(chan error, len(positions))
 	for i, p := range positions {
-		r.read(p.of, p.after, readConnect, func(p page, err error) {
+		r.queueRead(p.of, p.after, readConnect, func(p page, err error) {
 			pages[i] = p
 			results <- err
 		})
@@ -134,7 +134,7 @@ func (r *reader) run(ctx context.Context) {
 // runNode reads from one node until nothing waits for it.
 func (r *reader) runNode(ctx context.Context, node string) {
 	for {
-		queries, done := r.take(node)
+		queries, done := r.takeReads(node)
 		if len(queries) == 0 || ctx.Err() != nil {
 			return
 		}
@@ -149,8 +149,8 @@ func (r *reader) runNode(ctx context.Context, node string) {
 	}
 }
 
-// take removes the reads of the next pipeline. The last call removes the node.
-func (r *reader) take(node string) (queries []joblog.Query, done [][]func(page, error)) {
+// takeReads removes the reads of the next pipeline. The last call removes the node.
+func (r *reader) takeReads(node string) (queries []joblog.Query, done [][]func(page, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := r.nodes[node]

@@ -254,7 +254,7 @@ func (s *sequence) page(p page, now time.Time) []outgoing {
 		return out
 	}
 	s.asks = false
-	out, at := s.read(s.sentUpTo, 0, p, now)
+	out, at := s.readPage(s.sentUpTo, 0, p, now)
 	return s.note(out, at)
 }
 
@@ -267,10 +267,10 @@ func (s *sequence) decided(cursor int64) int64 {
 	return 0
 }
 
-// read returns what a reader at cursor receives from a page of the log, and its next cursor. A
+// readPage returns what a reader at cursor receives from a page of the log, and its next cursor. A
 // number that the log lacks is reported as missing in three cases. It was removed from the log, it
 // was missing for gap_wait when the read of the page began, or it is not above decided.
-func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []outgoing, next int64) {
+func (s *sequence) readPage(cursor, decided int64, p page, now time.Time) (out []outgoing, next int64) {
 	if !s.failed.IsZero() {
 		s.missingSince.extend(s.failed, now)
 		s.failed = time.Time{}
@@ -380,7 +380,7 @@ func take(c cursor, one outgoing) (_ outgoing, next cursor, send bool) {
 	case numbered:
 		// A terminal item always arrives, also when the cursor is higher than its number.
 		if send = c.at < one.item.seq || one.ends && !c.hasEnd(one.item.seq); send {
-			next = c.take(one.item)
+			next = c.after(one.item)
 		}
 		return one, next, send
 	case missing:

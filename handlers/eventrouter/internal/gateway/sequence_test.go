@@ -155,7 +155,7 @@ func (w *world) backlog(v *viewer, limit int) {
 	if w.rng.IntN(3) == 0 {
 		w.tail(len(w.feed))
 	}
-	out, _ := w.seq.read(v.cursor, decided, p, w.now)
+	out, _ := w.seq.readPage(v.cursor, decided, p, w.now)
 	v.receive(out)
 	if !v.ended && !p.more && w.seq.attach(v.cursor, p) {
 		v.attached = true

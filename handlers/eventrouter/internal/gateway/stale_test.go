@@ -38,7 +38,7 @@ func TestAnOldEndAboveAllNewNumbers(t *testing.T) {
 					d.mu.Lock()
 					defer d.mu.Unlock()
 					j := d.jobs["job"]
-					return !j.reading && j.again == "" && j.retry == nil
+					return !j.reading && j.pendingReason == "" && j.retry == nil
 				})
 				r.add(r.event("job", 3, "step"))
 				r.add(r.event("job", 4, "done"))
@@ -74,7 +74,7 @@ func TestOnlyTheLogDecidesAboutOlderEntries(t *testing.T) {
 		t.Helper()
 		s := newSequence(time.Second)
 		p := logOf(0, now, second(1), second(2))
-		_, next := s.read(0, 0, p, now)
+		_, next := s.readPage(0, 0, p, now)
 		require.EqualValues(t, 2, next)
 		require.True(t, s.attach(next, p))
 		delete(s.sent, 1) // as for a client that came with a cursor

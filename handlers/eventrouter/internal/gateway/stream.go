@@ -331,7 +331,7 @@ func (w *watcher) backlog(ctx context.Context) error {
 			return err
 		}
 		if n := len(steps); n > 0 && steps[n-1].ends {
-			w.end(steps[n-1])
+			w.endJob(steps[n-1])
 		}
 		if !w.page.more || len(steps) == 0 {
 			return nil
@@ -358,7 +358,7 @@ func (w *watcher) steps() []outgoing {
 		w.decided = 0
 		w.job.search()
 	}
-	steps, _ := w.job.sequence.read(w.cursor.at, w.decided, w.page, time.Now())
+	steps, _ := w.job.sequence.readPage(w.cursor.at, w.decided, w.page, time.Now())
 	return steps
 }
 
@@ -371,8 +371,8 @@ func (w *watcher) event(one outgoing) sse.Event {
 	return one.event(w.key, id)
 }
 
-// end notes that the job has ended. The stream is closed after the last one.
-func (w *watcher) end(one outgoing) {
+// endJob notes that the job has ended. The stream is closed after the last one.
+func (w *watcher) endJob(one outgoing) {
 	if w.ended {
 		return
 	}
@@ -381,7 +381,7 @@ func (w *watcher) end(one outgoing) {
 	w.stream.reason = one.item.end
 }
 
-// reopen is the reverse of end, for a job that was reset while the stream is open for others.
+// reopen is the reverse of endJob, for a job that was reset while the stream is open for others.
 func (w *watcher) reopen() {
 	if w.ended {
 		w.ended = false
@@ -492,7 +492,7 @@ func (w *watcher) send(one outgoing, shared *encoded) {
 		s.client.Send(w.event(out))
 	}
 	if one.ends {
-		w.end(one)
+		w.endJob(one)
 		if s.open == 0 {
 			s.client.Close(s.reason)
 		}
