@@ -434,7 +434,7 @@ func (b *Broker) attach(event, id string, p room.Place, request int64, client *s
 		u.connect(now, b.opts.SeenInterval)
 	}
 	u.entered(p, request, now)
-	c := &conn{user: u, local: l, client: client, view: view{least: &u.least}, id: signed}
+	c := &conn{user: u, local: l, client: client, view: view{lowest: &u.lowest}, id: signed}
 	u.conns[c] = struct{}{}
 	b.push(l, u, now)
 	return c

@@ -204,10 +204,10 @@ func (b *Broker) position(event, user string, t *room.Table, p room.Place) posit
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if u := l.users[user]; u != nil {
-			return u.least.position(t, p)
+			return u.lowest.position(t, p)
 		}
 	}
-	return new(least).position(t, p)
+	return new(lowest).position(t, p)
 }
 
 // quit ends the place of a user, unless a shop has verified the lease.
@@ -222,12 +222,12 @@ func (b *Broker) quit(w http.ResponseWriter, r *http.Request, event string, u we
 	if p.How == "lease" {
 		b.metrics.labels.Ended(event, string(room.Abandoned), 1)
 	}
-	b.end(event, u.ID, room.Place{Reason: "left", Now: p.Now})
+	b.endStreams(event, u.ID, room.Place{Reason: "left", Now: p.Now})
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// end closes the streams of a user.
-func (b *Broker) end(event, id string, p room.Place) {
+// endStreams closes the streams of a user.
+func (b *Broker) endStreams(event, id string, p room.Place) {
 	l := b.local(event)
 	if l == nil {
 		return

@@ -46,7 +46,7 @@ type user struct {
 	claimAt   time.Time // not before
 	reported  bool      // the server has the end of the last connection
 	promotion entry     // the token of the last lease
-	least     least     // the least position that was shown
+	lowest    lowest    // the least position that was shown
 }
 
 // conn is one connection.
@@ -87,8 +87,8 @@ func newBatch(request int64, users []*user, now time.Time) batch {
 	return r
 }
 
-// take stores the answer to a request.
-func (u *user) take(p room.Place, request int64, now time.Time) {
+// takePlace stores the answer to a request.
+func (u *user) takePlace(p room.Place, request int64, now time.Time) {
 	if p.State == u.place.State && p.JTI == u.place.JTI && p.Until == u.place.Until && !u.place.Unreplicated {
 		p.Unreplicated = false // it was claimed
 	}
@@ -104,7 +104,7 @@ func (u *user) accept(p room.Place, index, request int64, now time.Time) bool {
 	if u.request != 0 && (index != u.place.Index || request < u.request) {
 		return false
 	}
-	u.take(p, request, now)
+	u.takePlace(p, request, now)
 	return true
 }
 
@@ -116,7 +116,7 @@ func (u *user) entered(p room.Place, request int64, now time.Time) {
 		if request < u.request {
 			u.signAt = now
 		}
-		u.take(p, max(request, u.request), now)
+		u.takePlace(p, max(request, u.request), now)
 		return
 	}
 	u.accept(p, p.Index, request, now)
@@ -129,7 +129,7 @@ func (u *user) left(p room.Place, request int64, now time.Time) bool {
 		u.signAt = now
 		return false
 	}
-	u.take(p, request, now)
+	u.takePlace(p, request, now)
 	return true
 }
 

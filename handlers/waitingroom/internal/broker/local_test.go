@@ -48,7 +48,7 @@ func TestALeaseThatReplicasMayNotHaveIsClaimed(t *testing.T) {
 	lease := room.Place{State: room.Admitted, Index: 1, JTI: "a", Until: 9}
 	unsure := lease
 	unsure.Unreplicated = true
-	v := view{least: &u.least}
+	v := view{lowest: &u.lowest}
 	shown := func() (names []string) {
 		for _, s := range v.update(u.place, nil, start) {
 			names = append(names, s.name)
@@ -280,15 +280,15 @@ func TestRefusedUsersAreLimited(t *testing.T) {
 	var f refusals
 	for range 2 {
 		for i := range maxRefused + 5 {
-			f.add("event", strconv.Itoa(i))
-			f.add("other", "0")
+			f.keepUser("event", strconv.Itoa(i))
+			f.keepUser("other", "0")
 		}
 	}
-	got := f.take()
+	got := f.takeUsers()
 	require.Len(t, got["event"], maxRefused-1)
 	require.Len(t, got["other"], 1)
-	f.add("event", "again")
-	require.Nil(t, f.take(), "the last ones are in progress")
+	f.keepUser("event", "again")
+	require.Nil(t, f.takeUsers(), "the last ones are in progress")
 	f.done()
-	require.Len(t, f.take()["event"], 1)
+	require.Len(t, f.takeUsers()["event"], 1)
 }

@@ -27,8 +27,8 @@ type refusals struct {
 	signing bool
 }
 
-// add keeps a user, unless there are too many.
-func (f *refusals) add(event, user string) {
+// keepUser keeps a user, unless there are too many.
+func (f *refusals) keepUser(event, user string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.events[event][user] || f.users == maxRefused {
@@ -44,8 +44,8 @@ func (f *refusals) add(event, user string) {
 	f.users++
 }
 
-// take removes all users. It returns none while the last ones are in progress.
-func (f *refusals) take() (events map[string]map[string]bool) {
+// takeUsers removes all users. It returns none while the last ones are in progress.
+func (f *refusals) takeUsers() (events map[string]map[string]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.signing || f.users == 0 {
@@ -65,13 +65,13 @@ func (f *refusals) done() {
 func (b *Broker) refused(r *http.Request) {
 	event := r.PathValue("event")
 	if u, known := web.UserOf(r.Context()); known && room.ValidEvent(event) && room.ValidUser(u.ID) {
-		b.refusals.add(event, u.ID)
+		b.refusals.keepUser(event, u.ID)
 	}
 }
 
 // signRefused sends the signs of life of refused users. A sign without an index creates no place.
 func (b *Broker) signRefused(ctx context.Context) {
-	events := b.refusals.take()
+	events := b.refusals.takeUsers()
 	if events == nil {
 		return
 	}

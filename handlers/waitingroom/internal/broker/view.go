@@ -54,12 +54,12 @@ func (p position) ahead() int64 {
 	return *p.Ahead
 }
 
-// least is the least number of users ahead that was shown to a user at an index.
-type least struct{ index, ahead int64 }
+// lowest is the least number of users ahead that was shown to a user at an index.
+type lowest struct{ index, ahead int64 }
 
 // position returns the position of a place. It does not rise. A place that is newer than the table
 // has the number of users ahead that the room counted.
-func (l *least) position(t *room.Table, place room.Place) position {
+func (l *lowest) position(t *room.Table, place room.Place) position {
 	p := position{Waiting: t.Waiting, AsOf: t.AsOf, RoomState: t.State, Halted: t.Halted()}
 	if t.OpensAt > 0 {
 		p.OpensAt = &t.OpensAt
@@ -76,7 +76,7 @@ func (l *least) position(t *room.Table, place room.Place) position {
 	if l.index == index {
 		ahead = min(ahead, l.ahead)
 	}
-	*l = least{index, ahead}
+	*l = lowest{index, ahead}
 	rank := ahead + 1
 	p.Position, p.Ahead, p.Waiting, p.WaitSeconds = &rank, &ahead, max(t.Waiting, rank), t.WaitSeconds(ahead)
 	return p
@@ -85,7 +85,7 @@ func (l *least) position(t *room.Table, place room.Place) position {
 // view is what one connection has received. It has no clock and no connection. At first it has only
 // the least position of its user.
 type view struct {
-	least    *least
+	lowest   *lowest
 	index    int64 // of the last connected event; 0: none
 	ahead    int64 // of the last position; negative: none
 	asOf     int64
@@ -130,7 +130,7 @@ func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []outgo
 	}
 	served := p.Index <= t.Served && p.Now < t.AsOf // perhaps the user no longer waits
 	if p.State == room.Waiting && !served && v.isDue(t, now) {
-		shown := v.least.position(t, p)
+		shown := v.lowest.position(t, p)
 		v.ahead, v.asOf, v.state, v.sent = shown.ahead(), shown.AsOf, shown.RoomState, now
 		renew := now.Sub(v.signed) >= renewID
 		if renew {

@@ -45,7 +45,7 @@ func names(steps []outgoing) (list []string) {
 
 func TestAConnectionFromItsStartToItsEnd(t *testing.T) {
 	t.Parallel()
-	v := view{least: &least{}}
+	v := view{lowest: &lowest{}}
 	steps := v.update(waiting(3), nil, start)
 	require.Equal(t, []outgoing{{name: eventConnected, id: true}}, steps, "without a table")
 	steps = v.update(waiting(3), queue(5, 1), start)
@@ -65,7 +65,7 @@ func TestAConnectionFromItsStartToItsEnd(t *testing.T) {
 // newer than the table.
 func TestAUserThatMayBePromotedGetsNoPosition(t *testing.T) {
 	t.Parallel()
-	v := view{least: &least{}}
+	v := view{lowest: &lowest{}}
 	table, p := queue(5, 10), waiting(3)
 	table.Served = 3
 	require.Equal(t, []string{eventConnected}, names(v.update(p, table, start)))
@@ -75,7 +75,7 @@ func TestAUserThatMayBePromotedGetsNoPosition(t *testing.T) {
 
 func TestAMessageIsSentOnceAndAgainWhenItChanges(t *testing.T) {
 	t.Parallel()
-	v := view{least: &least{}}
+	v := view{lowest: &lowest{}}
 	table := queue(0, 1)
 	table.Message = "soon"
 	lease := room.Place{State: room.Admitted, Index: 1, JTI: "a", Until: 1}
@@ -88,7 +88,7 @@ func TestAMessageIsSentOnceAndAgainWhenItChanges(t *testing.T) {
 // While there is no new tick the position comes again with its old time.
 func TestAPositionThatIsOldComesAgain(t *testing.T) {
 	t.Parallel()
-	v := view{least: &least{}}
+	v := view{lowest: &lowest{}}
 	v.update(waiting(1), queue(1, 1), start)
 	require.Empty(t, v.update(waiting(1), queue(1, 1), start.Add(staleInterval-1)))
 	steps := v.update(waiting(1), queue(1, 1), start.Add(staleInterval))
@@ -100,7 +100,7 @@ func TestAPositionThatIsOldComesAgain(t *testing.T) {
 func TestPositionsAreLessFrequentFarBack(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ index, want int64 }{{1, 60}, {100, 60}, {101, 30}, {1000, 30}, {1001, 12}, {10_001, 4}} {
-		v := view{least: &least{}}
+		v := view{lowest: &lowest{}}
 		var sent int64
 		for second := range int64(60) {
 			sent += int64(len(v.update(waiting(tt.index), queue(20_000, second+1), start.Add(time.Duration(second)*time.Second))))
@@ -111,7 +111,7 @@ func TestPositionsAreLessFrequentFarBack(t *testing.T) {
 
 func TestAChangeOfTheRoomIsShownAtOnce(t *testing.T) {
 	t.Parallel()
-	v := view{least: &least{}}
+	v := view{lowest: &lowest{}}
 	v.update(waiting(5000), queue(9000, 1), start)
 	paused := queue(9000, 2)
 	paused.State = "paused"
@@ -122,7 +122,7 @@ func TestAChangeOfTheRoomIsShownAtOnce(t *testing.T) {
 func TestAChangeOfTheSeatsComesWithThePosition(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ ahead, most int64 }{{50, 60}, {500, 30}, {5000, 12}, {50_000, 4}} {
-		v, now := view{least: &least{}}, start
+		v, now := view{lowest: &lowest{}}, start
 		var sent int64
 		shown := func(sold, leases int64) []room.Halt {
 			table := queue(100_000, v.asOf+1)
@@ -151,7 +151,7 @@ func TestAChangeOfTheSeatsComesWithThePosition(t *testing.T) {
 func TestTheIDIsRenewed(t *testing.T) {
 	t.Parallel()
 	require.Less(t, 2*renewID, idTime)
-	v := view{least: &least{}}
+	v := view{lowest: &lowest{}}
 	var signed []int
 	for minute := range 60 {
 		for _, s := range v.update(waiting(1), queue(1, int64(minute+1)), start.Add(time.Duration(minute)*time.Minute)) {
@@ -172,7 +172,7 @@ func TestTheIDIsRenewed(t *testing.T) {
 // again.
 func TestAnotherPlaceOfTheUser(t *testing.T) {
 	t.Parallel()
-	v := view{least: &least{}}
+	v := view{lowest: &lowest{}}
 	v.update(waiting(1), queue(9, 1), start)
 	steps := v.update(waiting(8), queue(9, 2), start)
 	require.Equal(t, []string{eventConnected, eventPosition}, names(steps))
@@ -184,7 +184,7 @@ func TestAnotherPlaceOfTheUser(t *testing.T) {
 func TestEveryConnectionIsConsistent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		v := view{least: &least{}}
+		v := view{lowest: &lowest{}}
 		now, asOf := start, int64(0)
 		first, ended := true, false
 		var index, ahead int64
@@ -242,19 +242,19 @@ func TestEveryConnectionIsConsistent(t *testing.T) {
 // Positions of a user do not rise in another tab, or over a reconnect. Interpolated ones differ.
 func TestPositionsOfAUserDoNotRise(t *testing.T) {
 	t.Parallel()
-	shown := &least{}
+	shown := &lowest{}
 	ahead := func(v *view, index, waits, asOf int64) int64 {
 		steps := v.update(waiting(index), queue(waits, asOf), start)
 		return *steps[len(steps)-1].position.Ahead
 	}
-	first, second := view{least: shown}, view{least: shown}
+	first, second := view{lowest: shown}, view{lowest: shown}
 	table := queue(400, 1)
 	table.Ranks = [][2]int64{{1, 0}, {500, 50}}
 	steps := first.update(waiting(300), table, start)
 	low := *steps[len(steps)-1].position.Ahead
 	require.Less(t, low, int64(100))
 	require.Equal(t, low, ahead(&second, 300, 400, 2))
-	b := Broker{events: map[string]*eventUsers{"e": {users: map[string]*user{"u": {least: *shown}}}}}
+	b := Broker{events: map[string]*eventUsers{"e": {users: map[string]*user{"u": {lowest: *shown}}}}}
 	require.Equal(t, low, *b.position("e", "u", queue(400, 2), waiting(300)).Ahead, "a poll")
 	require.EqualValues(t, 299, *b.position("e", "v", queue(400, 2), waiting(300)).Ahead)
 	require.EqualValues(t, 350, ahead(&second, 351, 400, 3), "another place")
@@ -266,7 +266,7 @@ func TestAPlaceThatIsNewerThanTheTable(t *testing.T) {
 	for i := range int64(3) {
 		entered := waiting(100 + i)
 		entered.Ahead = 5 + i
-		v := view{least: &least{}}
+		v := view{lowest: &lowest{}}
 		steps := v.update(entered, queue(5, 1), start)
 		require.Equal(t, 6+i, *steps[len(steps)-1].position.Position)
 		require.Equal(t, 6+i, steps[len(steps)-1].position.Waiting)
@@ -286,7 +286,7 @@ func TestTheTimeOfTheNextPoll(t *testing.T) {
 // After another place the page has hidden the message: it comes again.
 func TestAMessageComesAgainAtAnotherPlace(t *testing.T) {
 	t.Parallel()
-	v := view{least: &least{}}
+	v := view{lowest: &lowest{}}
 	table := queue(0, 1)
 	table.Message = "soon"
 	lease := room.Place{State: room.Ready, Index: 1}
@@ -304,7 +304,7 @@ func TestNoPositionComesAfterAPromotion(t *testing.T) {
 	hub := sse.New().Hub("room")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hub.Serve(w, r, func(_ context.Context, client *sse.Client) error {
-			u.conns[&conn{user: u, local: l, client: client, view: view{least: &u.least}, id: signedID{1, "id"}}] = struct{}{}
+			u.conns[&conn{user: u, local: l, client: client, view: view{lowest: &u.lowest}, id: signedID{1, "id"}}] = struct{}{}
 			b.push(l, u, start)
 			u.place = room.Place{State: room.Admitted, Index: 1, JTI: "a", Until: 9}
 			u.promotion = entry{Token: "t", JTI: "a", Until: 9}
@@ -329,7 +329,7 @@ func TestNoPositionComesAfterAPromotion(t *testing.T) {
 // Before a draw there is no position, and after it none at the former index.
 func TestNoPositionBeforeADraw(t *testing.T) {
 	t.Parallel()
-	v := view{least: &least{}}
+	v := view{lowest: &lowest{}}
 	table := queue(5, 1)
 	table.State, table.Commitment = room.PreQueue, "abc"
 	shown := v.update(waiting(3), table, start)[1].position
@@ -337,7 +337,7 @@ func TestNoPositionBeforeADraw(t *testing.T) {
 	for asOf, state := range map[int64]string{2: room.Drawing, 3: "open"} {
 		table := *table
 		table.AsOf, table.State, table.Cut = asOf, state, 4
-		shown := (&least{}).position(&table, waiting(3))
+		shown := (&lowest{}).position(&table, waiting(3))
 		require.Nil(t, shown.Position)
 		require.Nil(t, shown.Ahead)
 		require.Nil(t, shown.WaitSeconds)

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/token"
 )
 
-// Env is what the commands need of the plugin.
-type Env struct {
+// Deps is what the commands need of the plugin.
+type Deps struct {
 	// Rooms returns the rooms of the settings, with a client of their own.
 	Rooms func() (*room.Rooms, *redis.Server)
 	// Redis returns the server of the rooms.
@@ -29,12 +29,12 @@ type Env struct {
 
 // commands has what each command needs.
 type commands struct {
-	Env
+	Deps
 	h *app.Host
 }
 
 // Command returns the command with its subcommands.
-func Command(h *app.Host, env Env) *cobra.Command {
+func Command(h *app.Host, env Deps) *cobra.Command {
 	c := commands{env, h}
 	group := &cobra.Command{
 		Use:     "room",

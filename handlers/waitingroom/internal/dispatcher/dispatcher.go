@@ -182,7 +182,7 @@ func (d *Dispatcher) round(ctx context.Context) {
 
 // parts divides events into those of one call. The empty ones of a node share calls.
 func (d *Dispatcher) parts(ctx context.Context, names []string) (parts [][]string) {
-	most := d.opts.Rooms.TicksMost()
+	limit := d.opts.Rooms.TicksMost()
 	empty := map[string][]string{}
 	for _, name := range names {
 		d.mu.Lock()
@@ -196,7 +196,7 @@ func (d *Dispatcher) parts(ctx context.Context, names []string) (parts [][]strin
 		empty[node] = append(empty[node], name)
 	}
 	for _, names := range empty {
-		parts = slices.AppendSeq(parts, slices.Chunk(names, most))
+		parts = slices.AppendSeq(parts, slices.Chunk(names, limit))
 	}
 	return parts
 }

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	most   = 50
-	others = "other"
-	keep   = 10 * time.Minute // time for which an event without users keeps its series
+	maxLabels = 50
+	others    = "other"
+	keep      = 10 * time.Minute // time for which an event without users keeps its series
 )
 
 // Labels chooses the events that have series of their own, for all parts of a process. The label
@@ -81,7 +81,7 @@ func (l *Labels) Name(event string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, chosen := l.events[event]; !chosen {
-		if len(l.events) >= most {
+		if len(l.events) >= maxLabels {
 			return others
 		}
 		l.begin(event)
@@ -107,14 +107,14 @@ func (l *Labels) Choose(part string, sizes map[string]int64) {
 		return cmp.Or(cmp.Compare(all[b], all[a]), strings.Compare(a, b))
 	})
 	now, chosen := time.Now(), map[string]time.Time{}
-	for _, event := range names[:min(len(names), most)] {
+	for _, event := range names[:min(len(names), maxLabels)] {
 		chosen[event] = now
 	}
 	for event, last := range l.events {
 		if _, found := chosen[event]; found {
 			continue
 		}
-		if len(chosen) < most && now.Sub(last) < keep {
+		if len(chosen) < maxLabels && now.Sub(last) < keep {
 			chosen[event] = last
 			continue
 		}
@@ -127,7 +127,7 @@ func (l *Labels) Choose(part string, sizes map[string]int64) {
 			l.begin(event)
 		}
 	}
-	if len(names) > most {
+	if len(names) > maxLabels {
 		l.begin(others)
 	}
 	l.events = chosen
