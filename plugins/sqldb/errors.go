@@ -106,10 +106,10 @@ const tries = 10
 
 // whileContended repeats fn while Contended, a few times with growing pauses.
 func whileContended(ctx context.Context, fn func() error) error {
-	return again(ctx, Contended, fn)
+	return repeatWhile(ctx, Contended, fn)
 }
 
-func again(ctx context.Context, repeat func(error) bool, fn func() error) error {
+func repeatWhile(ctx context.Context, repeat func(error) bool, fn func() error) error {
 	for n := 1; ; n++ {
 		err := fn()
 		if n == tries || !repeat(err) {

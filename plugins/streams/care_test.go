@@ -213,7 +213,7 @@ func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in, _, repair := failingCleanUps(t, s)
 		redistest.Eventually(t, "stopped", func() bool { return in.log.Count("stream stopped") == 1 })
-		n, err := in.add(t.Context(), "1", entries(0, 1))
+		n, err := in.addEntries(t.Context(), "1", entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "the stream exists and has no reader")
 		repair()

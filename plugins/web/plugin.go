@@ -200,8 +200,8 @@ func (p *Plugin) serveKeys(text []byte) http.HandlerFunc {
 	}
 }
 
-// start builds what the server serves.
-func (p *Plugin) start(ctx context.Context) error {
+// build makes what the server serves.
+func (p *Plugin) build(ctx context.Context) error {
 	text, err := p.tokens.KeySet()
 	if err != nil {
 		return err
