@@ -16,7 +16,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/demo"
-	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
+	"github.com/millrace-io/millrace/handlers/waitingroom/demo/sim"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 	"github.com/millrace-io/millrace/pipeline/setting"

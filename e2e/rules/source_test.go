@@ -194,7 +194,7 @@ func plain(line string) string {
 func TestPluginReadmes(t *testing.T) {
 	t.Parallel()
 	top := root(t)
-	for _, pattern := range []string{"plugins/*", "handlers/*", "handlers/*/*"} {
+	for _, pattern := range []string{"plugins/*", "handlers/*", "handlers/*/*", "handlers/*/internal/*"} {
 		folders, err := filepath.Glob(filepath.Join(top, pattern))
 		require.NoError(t, err)
 		require.NotEmpty(t, folders)

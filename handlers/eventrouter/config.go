@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
-	"github.com/millrace-io/millrace/handlers/eventrouter/gateway"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/gateway"
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -20,8 +20,8 @@ const (
 	roleGateway = "gateway" // sends the events to watchers
 )
 
-// Config is the section plugins.eventrouter.
-type Config struct {
+// config is the section plugins.eventrouter.
+type config struct {
 	// Roles are those of this process: router, gateway, or both.
 	Roles []string `yaml:"roles"`
 	// Domains are prefixes of plugins.redis.domains. Each has its settings there.
@@ -39,9 +39,9 @@ type Config struct {
 	Redis *redis.ClientConfig `yaml:"redis"`
 }
 
-// DefaultConfig returns the settings of the README.
-func DefaultConfig() Config {
-	return Config{
+// defaultConfig returns the settings of the README.
+func defaultConfig() config {
+	return config{
 		Roles: []string{roleRouter, roleGateway}, Domains: []string{"scan:events", "chat:events"},
 		Stages: event.DefaultStages(), Logs: joblog.DefaultConfig(), Gateway: gateway.DefaultConfig(),
 		MaxDeliveries: defaultMaxDeliveries,
@@ -49,18 +49,18 @@ func DefaultConfig() Config {
 }
 
 // EnabledByDefault returns false: most processes have no jobs to watch.
-func (*Config) EnabledByDefault() bool { return false }
+func (*config) EnabledByDefault() bool { return false }
 
 // defaultMaxDeliveries is reached within seconds, before the entry has to wait for min_idle.
 const defaultMaxDeliveries = 5
 
-func (c *Config) has(role string) bool { return slices.Contains(c.Roles, role) }
+func (c *config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
 // maxStageBytes is the limit of a stage in an event.
 const maxStageBytes = 128
 
 // Validate reports all errors at once.
-func (c *Config) Validate() error {
+func (c *config) Validate() error {
 	var p setting.Problems
 	p.Roles(c.Roles, roleRouter, roleGateway)
 	p.Check(len(c.Domains) > 0, "domains", "must have at least one prefix of plugins.redis.domains")

@@ -26,23 +26,23 @@ func newPlugin() (*Plugin, *redis.Config) {
 
 func TestMistakesInSettings(t *testing.T) {
 	t.Parallel()
-	for want, change := range map[string]func(*Config){
-		"":                                    func(*Config) {},
-		"roles: must have":                    func(c *Config) { c.Roles = nil },
-		"roles[0]: must be router or gateway": func(c *Config) { c.Roles = []string{"worker"} },
-		`roles[1]: "router" is in the list`:   func(c *Config) { c.Roles = []string{"router", "router"} },
-		"domains: must have":                  func(c *Config) { c.Domains = nil },
-		"domains[1]: domain scan is that of \"scan:events\" already": func(c *Config) { c.Domains = []string{"scan:events", "scan:other"} },
-		"domains[0]: must begin with the name":                       func(c *Config) { c.Domains = []string{"a/b:events"} },
-		"terminal_stages: must have":                                 func(c *Config) { c.Terminal = nil },
-		`terminal_stages[0]: "token" must not be in`:                 func(c *Config) { c.Terminal = []string{"token"} },
-		"transient_stages[0]: must be a stage":                       func(c *Config) { c.Transient = []string{""} },
-		"max_deliveries: must be >= 0":                               func(c *Config) { c.MaxDeliveries = -1 },
-		"log_max: must be":                                           func(c *Config) { c.Logs.LogMax = 0 },
-		"gap_wait: must be >= 0":                                     func(c *Config) { c.Gateway.GapWait = -time.Second },
-		"redis.addrs: must name":                                     func(c *Config) { c.Redis = &redis.ClientConfig{DialTimeout: 1, ReadTimeout: 1, WriteTimeout: 1} },
+	for want, change := range map[string]func(*config){
+		"":                                    func(*config) {},
+		"roles: must have":                    func(c *config) { c.Roles = nil },
+		"roles[0]: must be router or gateway": func(c *config) { c.Roles = []string{"worker"} },
+		`roles[1]: "router" is in the list`:   func(c *config) { c.Roles = []string{"router", "router"} },
+		"domains: must have":                  func(c *config) { c.Domains = nil },
+		"domains[1]: domain scan is that of \"scan:events\" already": func(c *config) { c.Domains = []string{"scan:events", "scan:other"} },
+		"domains[0]: must begin with the name":                       func(c *config) { c.Domains = []string{"a/b:events"} },
+		"terminal_stages: must have":                                 func(c *config) { c.Terminal = nil },
+		`terminal_stages[0]: "token" must not be in`:                 func(c *config) { c.Terminal = []string{"token"} },
+		"transient_stages[0]: must be a stage":                       func(c *config) { c.Transient = []string{""} },
+		"max_deliveries: must be >= 0":                               func(c *config) { c.MaxDeliveries = -1 },
+		"log_max: must be":                                           func(c *config) { c.Logs.LogMax = 0 },
+		"gap_wait: must be >= 0":                                     func(c *config) { c.Gateway.GapWait = -time.Second },
+		"redis.addrs: must name":                                     func(c *config) { c.Redis = &redis.ClientConfig{DialTimeout: 1, ReadTimeout: 1, WriteTimeout: 1} },
 	} {
-		c := DefaultConfig()
+		c := defaultConfig()
 		change(&c)
 		if err := c.Validate(); want == "" {
 			require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestMistakesInSettings(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 	}
-	c := DefaultConfig()
+	c := defaultConfig()
 	require.False(t, c.EnabledByDefault())
 }
 

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace-io/millrace/handlers/eventrouter/cli"
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/cli"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -83,8 +83,8 @@ func (p *Plugin) showJob(ctx context.Context, q console.Query) (console.Block, e
 		return console.Text("Give a job as DOMAIN/JOB_ID, as in scan/42."), nil
 	}
 	s, events, err := p.jobs().Status(ctx, job)
-	if said, ok := errors.AsType[*app.ExitError](err); ok {
-		return console.Text(said.Error()), nil
+	if refused, ok := errors.AsType[*app.ExitError](err); ok {
+		return console.Text(refused.Error()), nil
 	} else if err != nil {
 		return nil, err
 	}

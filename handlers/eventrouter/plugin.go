@@ -8,12 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-io/millrace/handlers/eventrouter/cli"
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
-	"github.com/millrace-io/millrace/handlers/eventrouter/gateway"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/cli"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/gateway"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/pages"
+	"github.com/millrace-io/millrace/handlers/eventrouter/internal/router"
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
-	"github.com/millrace-io/millrace/handlers/eventrouter/pages"
-	"github.com/millrace-io/millrace/handlers/eventrouter/router"
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -29,19 +29,19 @@ import (
 
 // Plugin is the plugin "eventrouter". Build it with New.
 type Plugin struct {
-	config Config
-	redis  *redis.Plugin
-	dead   *deadletter.Plugin
-	tokens *token.Plugin
-	web    *web.Plugin
-	hubs   *sse.Plugin
+	config      config
+	redis       *redis.Plugin
+	deadLetters *deadletter.Plugin
+	tokens      *token.Plugin
+	web         *web.Plugin
+	sse         *sse.Plugin
 	// Servers of the logs and of the shards: those of this process, or in a command its own.
 	logs, shards *redis.Server
 }
 
 // New returns the plugin with default settings. It opens nothing.
-func New(shared *redis.Plugin, dead *deadletter.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
-	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, tokens: tokens, hubs: hubs, web: server}
+func New(shared *redis.Plugin, deadLetters *deadletter.Plugin, tokens *token.Plugin, streams *sse.Plugin, server *web.Plugin) *Plugin {
+	return &Plugin{config: defaultConfig(), redis: shared, deadLetters: deadLetters, tokens: tokens, sse: streams, web: server}
 }
 
 // Name implements pipeline.Plugin.
@@ -54,10 +54,10 @@ func (p *Plugin) Settings() any { return &p.config }
 func (p *Plugin) Needs() []string {
 	needs := []string{p.redis.Name()}
 	if p.config.has(roleRouter) {
-		needs = append(needs, p.dead.Name(), reclaim.Name)
+		needs = append(needs, p.deadLetters.Name(), reclaim.Name)
 	}
 	if p.config.has(roleGateway) {
-		needs = append(needs, p.tokens.Name(), p.hubs.Name(), p.web.Name())
+		needs = append(needs, p.tokens.Name(), p.sse.Name(), p.web.Name())
 	}
 	return needs
 }
@@ -129,7 +129,7 @@ func (p *Plugin) registerRouter(r *pipeline.Registry, log *joblog.Log) {
 		r.Route(pipeline.Route{
 			Name: "eventrouter." + domainName(prefix), From: p.redis.Domain(prefix).Source(),
 			HandleBatch: events.Handle, Flow: pipeline.Flow{Gate: events.Gate}, Batch: pipeline.Batch{PerSource: true},
-			Policy: pipeline.Policy{DeadLetter: p.dead.StreamSink(prefix + ":dead")},
+			Policy: pipeline.Policy{DeadLetter: p.deadLetters.StreamSink(prefix + ":dead")},
 		})
 	}
 }
@@ -141,13 +141,13 @@ func (p *Plugin) registerGateway(r *pipeline.Registry, server *redis.Server, log
 	}
 	g := gateway.New(gateway.Options{
 		Config: p.config.Gateway, Stages: p.config.Stages, Shards: shards, Server: server, Log: log,
-		Hub: p.hubs.Hub("jobs"), Tokens: p.tokens, Web: p.web, Logger: r.Env().Logger,
+		Hub: p.sse.Hub("jobs"), Tokens: p.tokens, Web: p.web, Logger: r.Env().Logger,
 	})
 	g.Register(r)
 	r.Service("eventrouter.gateway", g)
 	page := pages.Watch()
 	p.web.Handle("GET /jobs/{domain}/{job}/watch", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		job := pages.Job{Domain: r.PathValue("domain"), JobID: r.PathValue("job"), Silence: p.hubs.Silence()}
+		job := pages.Job{Domain: r.PathValue("domain"), JobID: r.PathValue("job"), Silence: p.sse.Silence()}
 		if _, ok := shards[job.Domain]; !ok || !event.ValidJobID(job.JobID) {
 			web.Refuse(w, r, web.Refusal{Status: http.StatusNotFound, Word: "unknown", Message: "there is no such job"})
 			return
@@ -158,14 +158,14 @@ func (p *Plugin) registerGateway(r *pipeline.Registry, server *redis.Server, log
 
 // Commands implements app.Commander.
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
-	return []*cobra.Command{cli.Command(h, p.env())}
+	return []*cobra.Command{cli.Command(h, p.commandDeps())}
 }
 
 // Operations implements operate.Operated.
-func (p *Plugin) Operations() operate.Operations { return cli.Operations(p.env()) }
+func (p *Plugin) Operations() operate.Operations { return cli.Operations(p.commandDeps()) }
 
-func (p *Plugin) env() cli.Env {
-	return cli.Env{Settings: p.settings, Register: p.registerCommand, Jobs: p.jobs, Sign: p.sign, Redis: p.server, Addr: p.web.Addr, WebURL: p.webURL}
+func (p *Plugin) commandDeps() cli.Deps {
+	return cli.Deps{Settings: p.settings, Register: p.registerCommand, Jobs: p.jobs, Sign: p.sign, Redis: p.server, Addr: p.web.Addr, WebURL: p.webURL}
 }
 
 // jobs are those on the servers of this process.

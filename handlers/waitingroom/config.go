@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
-	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
-	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/broker"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/dispatcher"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/eventservice"
 	"github.com/millrace-io/millrace/handlers/waitingroom/pages"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -26,7 +26,7 @@ const (
 	roleDispatcher = "dispatcher" // promotes users, and routes their notifications
 )
 
-// Values of Config.Absent and Config.UnknownEvents.
+// Values of config.Absent and config.UnknownEvents.
 const (
 	absentKeep    = "keep"
 	absentRelease = "release"
@@ -35,8 +35,8 @@ const (
 	unknownRefuse  = "refuse"
 )
 
-// Config is the section plugins.waitingroom.
-type Config struct {
+// config is the section plugins.waitingroom.
+type config struct {
 	// Roles are those of this process: broker, dispatcher, or both.
 	Roles []string `yaml:"roles"`
 
@@ -93,9 +93,9 @@ type Config struct {
 	Redis *redis.ClientConfig `yaml:"redis"`
 }
 
-// DefaultConfig returns the settings of the README.
-func DefaultConfig() Config {
-	return Config{
+// defaultConfig returns the settings of the README.
+func defaultConfig() config {
+	return config{
 		Roles: []string{roleBroker, roleDispatcher}, Broker: broker.DefaultConfig(), Dispatcher: dispatcher.DefaultConfig(),
 		PromoteBatch: 200, TokenTTL: 5 * time.Minute, MaxTurn: 15 * time.Minute, ReadyTTL: 2 * time.Minute, Grace: 2 * time.Minute, SeenInterval: 30 * time.Second,
 		Absent: absentKeep, UnknownEvents: unknownConfirm, MaxEvents: 1000, EventService: eventservice.DefaultConfig(),
@@ -104,12 +104,12 @@ func DefaultConfig() Config {
 }
 
 // EnabledByDefault returns false: most processes have no waiting room.
-func (*Config) EnabledByDefault() bool { return false }
+func (*config) EnabledByDefault() bool { return false }
 
-func (c *Config) has(role string) bool { return slices.Contains(c.Roles, role) }
+func (c *config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
 // rooms returns the options of the rooms.
-func (c *Config) rooms() room.Options {
+func (c *config) rooms() room.Options {
 	return room.Options{
 		PromoteInterval: c.Dispatcher.PromoteInterval, PromoteBatch: c.PromoteBatch, TokenTTL: c.TokenTTL, MaxTurn: c.MaxTurn, ReadyTTL: c.ReadyTTL,
 		Grace: c.Grace, SeenInterval: c.SeenInterval, ClearAfter: c.ClearAfter, Release: c.Absent == absentRelease, CloseSoldOut: c.CloseSoldOut, MaxEvents: c.MaxEvents,
@@ -124,7 +124,7 @@ const (
 )
 
 // Validate reports all errors at once.
-func (c *Config) Validate() error {
+func (c *config) Validate() error {
 	var p setting.Problems
 	p.Roles(c.Roles, roleBroker, roleDispatcher)
 	p.Check(c.PromoteBatch > 0 && c.PromoteBatch <= maxPromoteBatch, "promote_batch", "must be from 1 to %d, got %d", maxPromoteBatch, c.PromoteBatch)

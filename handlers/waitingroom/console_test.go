@@ -47,7 +47,7 @@ type operated struct {
 	base     string
 }
 
-func startOperated(t *testing.T, promoteInterval time.Duration, change ...func(*Config, *pipeline.Env)) *operated {
+func startOperated(t *testing.T, promoteInterval time.Duration, change ...func(*config, *pipeline.Env)) *operated {
 	t.Helper()
 	o := &operated{t: t, instance: "test-" + watermill.NewULID()}
 	shared, tokens, hubs := redis.New(), token.New(), sse.New()

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/dispatcher"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"

@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/admin"
-	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
-	"github.com/millrace-io/millrace/handlers/waitingroom/cli"
-	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
-	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/broker"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/cli"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/dispatcher"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/shop"
+	"github.com/millrace-io/millrace/handlers/waitingroom/internal/topevents"
 	"github.com/millrace-io/millrace/handlers/waitingroom/pages"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/handlers/waitingroom/shop"
-	"github.com/millrace-io/millrace/handlers/waitingroom/topevents"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter"
@@ -28,19 +28,19 @@ import (
 
 // Plugin is the plugin "waitingroom". Build it with New.
 type Plugin struct {
-	config Config
-	redis  *redis.Plugin
-	dead   *deadletter.Plugin
-	tokens *token.Plugin
-	hubs   *sse.Plugin
-	web    *web.Plugin
-	page   *template.Template
-	looks  *pages.Looks // of a broker
+	config      config
+	redis       *redis.Plugin
+	deadLetters *deadletter.Plugin
+	tokens      *token.Plugin
+	sse         *sse.Plugin
+	web         *web.Plugin
+	page        *template.Template
+	looks       *pages.Looks // of a broker
 }
 
 // New returns the plugin with default settings. It opens nothing.
-func New(shared *redis.Plugin, dead *deadletter.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
-	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, tokens: tokens, hubs: hubs, web: server, page: pages.Waiting()}
+func New(shared *redis.Plugin, deadLetters *deadletter.Plugin, tokens *token.Plugin, streams *sse.Plugin, server *web.Plugin) *Plugin {
+	return &Plugin{config: defaultConfig(), redis: shared, deadLetters: deadLetters, tokens: tokens, sse: streams, web: server, page: pages.Waiting()}
 }
 
 // Name implements pipeline.Plugin.
@@ -51,9 +51,9 @@ func (p *Plugin) Settings() any { return &p.config }
 
 // Needs implements pipeline.Dependent.
 func (p *Plugin) Needs() []string {
-	needs := []string{p.redis.Name(), p.dead.Name(), reclaim.Name}
+	needs := []string{p.redis.Name(), p.deadLetters.Name(), reclaim.Name}
 	if p.config.has(roleBroker) {
-		needs = append(needs, p.tokens.Name(), p.hubs.Name(), p.web.Name())
+		needs = append(needs, p.tokens.Name(), p.sse.Name(), p.web.Name())
 	}
 	return needs
 }
@@ -86,7 +86,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.endpoints(r)
 	series := topevents.New()
 	r.Collect(append(events.Collectors(), series.Collectors()...)...)
-	dead := p.dead.StreamSink(deadStream)
+	dead := p.deadLetters.StreamSink(deadStream)
 	if p.config.has(roleDispatcher) {
 		d := dispatcher.New(dispatcher.Options{Config: p.config.Dispatcher, Rooms: rooms, Redis: p.redis, Server: server, DeadLetter: dead, Labels: series})
 		d.Register(r)
@@ -95,7 +95,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	if p.config.has(roleBroker) {
 		b := broker.New(broker.Options{
 			Config: p.config.Broker, SeenInterval: p.config.SeenInterval, Rooms: rooms, Events: events, Redis: p.redis, Server: server,
-			Hub: p.hubs.Hub("room"), Tokens: p.tokens, Web: p.web, DeadLetter: dead, Labels: series,
+			Hub: p.sse.Hub("room"), Tokens: p.tokens, Web: p.web, DeadLetter: dead, Labels: series,
 		})
 		b.Register(r)
 		r.Offer(reclaim.Shards(b.Family()))
@@ -143,7 +143,7 @@ func (p *Plugin) servePage(w http.ResponseWriter, r *http.Request) {
 	user, _ := web.UserOf(r.Context())
 	data := pages.Room{
 		Event: event, EntryURL: p.config.EntryURL, Grace: p.config.Grace, Releases: p.config.Absent == absentRelease,
-		User: user.ID, Silence: p.hubs.Silence(),
+		User: user.ID, Silence: p.sse.Silence(),
 	}
 	images := p.looks.Dress(&data, r.Header.Get("Accept-Language"))
 	w.Header().Add("Vary", "Accept-Language")
@@ -165,7 +165,7 @@ func (p *Plugin) serveLogo(w http.ResponseWriter, r *http.Request) {
 
 // Commands implements app.Commander.
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
-	return []*cobra.Command{cli.Command(h, cli.Env{Rooms: p.rooms, Redis: p.server, Addr: p.web.Addr, Keys: p.keys})}
+	return []*cobra.Command{cli.Command(h, cli.Deps{Rooms: p.rooms, Redis: p.server, Addr: p.web.Addr, Keys: p.keys})}
 }
 
 // server returns the settings of the server of the rooms.

@@ -18,7 +18,7 @@ func TestTheRightsForTheCommandsOfTheScripts(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
-	p := &Plugin{config: Config{Replicas: 1}}
+	p := &Plugin{config: config{Replicas: 1}}
 	readme := read("README.md")
 	for _, name := range p.commands() {
 		require.Contains(t, readme, "+"+name, "the README has the commands that are checked")

@@ -24,7 +24,7 @@ func TestTheEventServiceContinuesATrace(t *testing.T) {
 	}))
 	t.Cleanup(events.Close)
 	spans := tracetest.NewSpanRecorder()
-	o := startOperated(t, time.Second, func(c *Config, env *pipeline.Env) {
+	o := startOperated(t, time.Second, func(c *config, env *pipeline.Env) {
 		c.EventService.URL = events.URL
 		env.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 	})

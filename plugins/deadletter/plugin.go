@@ -118,18 +118,18 @@ func (p *Plugin) Schemas(env pipeline.Env) []migration.Schema {
 
 // Commands implements app.Commander.
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
-	return []*cobra.Command{cli.Command(h, p.cliEnv())}
+	return []*cobra.Command{cli.Command(h, p.commandDeps())}
 }
 
 // Operations implements operate.Operated. The same reports and actions work in the process of a command
 // and in one that runs routes.
 func (p *Plugin) Operations() operate.Operations {
-	env := p.cliEnv()
+	env := p.commandDeps()
 	return operate.Operations{Reports: []operate.Report{env.List()}, Actions: env.Actions()}
 }
 
-func (p *Plugin) cliEnv() cli.Env {
-	return cli.Env{
+func (p *Plugin) commandDeps() cli.Deps {
+	return cli.Deps{
 		Register: p.registerStore,
 		Open:     p.openForUse,
 		Replayer: func(reg *pipeline.Registry) cli.Replayer { return newReplays(p, reg) },

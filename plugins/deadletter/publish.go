@@ -80,14 +80,14 @@ func (p *Plugin) publishTopic(ctx context.Context, to pipeline.Sink, batch []out
 		}
 		err = to.Publish(ctx, msgs...)
 		partial, inPart := errors.AsType[*pipeline.PartialError](err)
-		var left []int
+		var unpublished []int
 		for n, i := range indexes {
 			if err != nil && (!inPart || partial.Failed[n] != nil) {
-				left = append(left, i)
+				unpublished = append(unpublished, i)
 			}
 		}
-		p.metrics.published.WithLabelValues(topic).Add(float64(len(indexes) - len(left)))
-		indexes = left
+		p.metrics.published.WithLabelValues(topic).Add(float64(len(indexes) - len(unpublished)))
+		indexes = unpublished
 	}
 	inARow := 0
 	for _, i := range indexes {

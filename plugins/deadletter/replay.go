@@ -81,14 +81,14 @@ func newReplays(p *Plugin, reg *pipeline.Registry) *replays {
 // content of the store, so they are a runtime of their own, which starts after the store. In a process
 // that runs routes they are started already.
 func (r *replays) Start(ctx context.Context, targets []store.Target) error {
-	return r.start(ctx, r.startWithin, targets)
+	return r.startRoutes(ctx, r.startWithin, targets)
 }
 
 // StartPreviews starts the ledgers that previews of these targets need. When they are unavailable,
 // the previews say so.
 func (r *replays) StartPreviews(ctx context.Context, targets []store.Target) error {
 	ledgers := slices.DeleteFunc(slices.Clone(targets), func(t store.Target) bool { return !t.Ledger })
-	err := r.start(ctx, previewStart, ledgers)
+	err := r.startRoutes(ctx, previewStart, ledgers)
 	if err != nil && ctx.Err() == nil {
 		r.fail(err)
 		r.failed = maxPreviewFailures
@@ -97,7 +97,7 @@ func (r *replays) StartPreviews(ctx context.Context, targets []store.Target) err
 	return err
 }
 
-func (r *replays) start(ctx context.Context, within time.Duration, targets []store.Target) error {
+func (r *replays) startRoutes(ctx context.Context, within time.Duration, targets []store.Target) error {
 	if r.plugin.serving.Load() {
 		return nil
 	}

@@ -18,11 +18,10 @@ import (
 	"github.com/millrace-io/millrace/internal/deadletter/cli"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/deadletter"
-	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -60,106 +59,90 @@ func (j jobs) Register(r *pipeline.Registry) error {
 
 // Without Kafka and without a store, dead letters are in a Redis stream. The commands work on it.
 func TestDeadLettersInAStream(t *testing.T) {
-	for _, name := range []string{"miniredis", "redis", "valkey"} {
-		t.Run(name, func(t *testing.T) {
-			var addr string
-			if name == "miniredis" {
-				tier.Embedded(t)
-				home, err := embedded.Start(t.Context(), embedded.Config{}, nil)
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, home.Stop(context.Background())) })
-				addr = home.RedisAddr()
-			} else {
-				addr = tier.Real(t, name)
-			}
-			stream := fmt.Sprintf("deadletter-test:%d", time.Now().UnixNano())
-			client := goredis.NewClient(&goredis.Options{Addr: addr})
-			t.Cleanup(func() {
-				require.NoError(t, client.Del(context.Background(), stream, stream+"-dead").Err())
-				require.NoError(t, client.Close())
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		client := s.Client(t)
+		stream := redistest.Prefix(t, client)
+		took := make(chan string, 10)
+		// main runs a command of the binary until ctx ends or the command does.
+		main := func(ctx context.Context, topic string, fixed bool, args ...string) (code int, out, said string) {
+			k, r := kafka.New(), redis.New()
+			d := deadletter.New(k, r).StoreIn(sqldb.Databases{})
+			var stdout, stderr bytes.Buffer
+			code = app.Main(ctx, app.Options{
+				Name: "millrace", Plugins: []pipeline.Plugin{r, k, d, jobs{stream, topic, r, d, took, fixed}}, Args: args,
+				Environ: []string{"MILLRACE__PLUGINS__KAFKA__ENABLED=false", "MILLRACE__PLUGINS__REDIS__ADDRS=" + s.Addr, "MILLRACE__PLUGINS__REDIS__POLL_INTERVAL=10ms", "MILLRACE__INSTANCE_ID=" + stream},
+				Stdout:  &stdout, Stderr: &stderr,
 			})
-			took := make(chan string, 10)
-			// main runs a command of the binary until ctx ends or the command does.
-			main := func(ctx context.Context, topic string, fixed bool, args ...string) (code int, out, said string) {
-				k, r := kafka.New(), redis.New()
-				d := deadletter.New(k, r).StoreIn(sqldb.Databases{})
-				var stdout, stderr bytes.Buffer
-				code = app.Main(ctx, app.Options{
-					Name: "millrace", Plugins: []pipeline.Plugin{r, k, d, jobs{stream, topic, r, d, took, fixed}}, Args: args,
-					Environ: []string{"MILLRACE__PLUGINS__KAFKA__ENABLED=false", "MILLRACE__PLUGINS__REDIS__ADDRS=" + addr, "MILLRACE__PLUGINS__REDIS__POLL_INTERVAL=10ms", "MILLRACE__INSTANCE_ID=" + stream},
-					Stdout:  &stdout, Stderr: &stderr,
-				})
-				return code, stdout.String(), stderr.String()
-			}
-			// during runs the service while do does its work.
-			during := func(fixed bool, do func()) {
-				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan struct{})
-				go func() {
-					defer close(ended)
-					main(ctx, "", fixed, "run")
-				}()
-				do()
-				cancel()
-				<-ended
-			}
-			command := func(args ...string) (r cli.Report) {
-				code, out, said := main(t.Context(), "", false, append(args, "--json")...)
-				require.Zero(t, code, "%s%s", out, said)
-				require.NoError(t, json.Unmarshal([]byte(out), &r))
-				return r
-			}
-			count := func(stream string, n int64) func() bool {
-				return func() bool { return client.XLen(t.Context(), stream).Val() == n }
-			}
+			return code, stdout.String(), stderr.String()
+		}
+		// during runs the service while do does its work.
+		during := func(fixed bool, do func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				main(ctx, "", fixed, "run")
+			}()
+			do()
+			cancel()
+			<-ended
+		}
+		command := func(args ...string) (r cli.Report) {
+			code, out, said := main(t.Context(), "", false, append(args, "--json")...)
+			require.Zero(t, code, "%s%s", out, said)
+			require.NoError(t, json.Unmarshal([]byte(out), &r))
+			return r
+		}
+		count := func(stream string, n int64) func() bool {
+			return func() bool { return client.XLen(t.Context(), stream).Val() == n }
+		}
 
-			code, _, said := main(t.Context(), "jobs-dead", false, "run")
-			require.Equal(t, app.ExitUsage, code, said)
-			require.Contains(t, said, "the dead-letter topic jobs-dead needs plugin kafka")
+		code, _, said := main(t.Context(), "jobs-dead", false, "run")
+		require.Equal(t, app.ExitUsage, code, said)
+		require.Contains(t, said, "the dead-letter topic jobs-dead needs plugin kafka")
 
-			during(false, func() {
-				for i := range 4 {
-					require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", fmt.Sprintf("job %d", i)}}).Err())
-				}
-				require.Eventually(t, count(stream+"-dead", 4), 2*time.Minute, 10*time.Millisecond)
-				// The commands work while the service runs, under the same name.
-				require.Len(t, command("deadletter", "list", "--class", "rejected").DeadLetters, 4)
-			})
-			require.Equal(t, 4, command("deadletter", "replay", "--all", "--dry-run").Replayed)
-			require.True(t, count(stream+"-dead", 4)())
-			first := command("deadletter", "list", "--limit", "1").DeadLetters[0].ID
-			require.Equal(t, 1, command("deadletter", "discard", first, "--why", "x").Discarded)
-			require.True(t, count(stream+"-dead", 3)())
-			require.Equal(t, 3, command("deadletter", "replay", "--class", "rejected", "--why", "x").Replayed)
-			require.True(t, count(stream+"-dead", 0)())
-			require.Empty(t, command("deadletter", "list").DeadLetters)
-			during(true, func() {
-				got := map[string]bool{}
-				for range 3 {
-					select {
-					case payload := <-took:
-						got[payload] = true
-					case <-time.After(2 * time.Minute):
-						require.FailNow(t, "a replayed entry was not handled")
-					}
-				}
-				require.Len(t, got, 3)
-			})
-
-			// Of a giant the stream keeps the beginning, which is no message that can be replayed.
-			giant := strings.Repeat("x", 6<<20)
-			during(false, func() {
-				require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", giant}}).Err())
-				require.Eventually(t, count(stream+"-dead", 1), 2*time.Minute, 10*time.Millisecond)
-			})
-			kept, err := client.XRange(t.Context(), stream+"-dead", "-", "+").Result()
-			require.NoError(t, err)
-			require.Equal(t, giant[:8<<10], kept[0].Values["message"])
-			require.Contains(t, kept[0].Values["headers"], fmt.Sprintf(`"millrace-dead-payload-sha256":"%x"`, sha256.Sum256([]byte(giant))))
-			code, out, said := main(t.Context(), "", false, "deadletter", "replay", "--all", "--why", "x", "--json")
-			require.Equal(t, 1, code, "%s%s", out, said)
-			require.Contains(t, out, "only the first 8192 of 6291456 bytes of its payload were kept")
-			require.True(t, count(stream+"-dead", 1)())
+		during(false, func() {
+			for i := range 4 {
+				require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", fmt.Sprintf("job %d", i)}}).Err())
+			}
+			require.Eventually(t, count(stream+"-dead", 4), 2*time.Minute, 10*time.Millisecond)
+			// The commands work while the service runs, under the same name.
+			require.Len(t, command("deadletter", "list", "--class", "rejected").DeadLetters, 4)
 		})
-	}
+		require.Equal(t, 4, command("deadletter", "replay", "--all", "--dry-run").Replayed)
+		require.True(t, count(stream+"-dead", 4)())
+		first := command("deadletter", "list", "--limit", "1").DeadLetters[0].ID
+		require.Equal(t, 1, command("deadletter", "discard", first, "--why", "x").Discarded)
+		require.True(t, count(stream+"-dead", 3)())
+		require.Equal(t, 3, command("deadletter", "replay", "--class", "rejected", "--why", "x").Replayed)
+		require.True(t, count(stream+"-dead", 0)())
+		require.Empty(t, command("deadletter", "list").DeadLetters)
+		during(true, func() {
+			got := map[string]bool{}
+			for range 3 {
+				select {
+				case payload := <-took:
+					got[payload] = true
+				case <-time.After(2 * time.Minute):
+					require.FailNow(t, "a replayed entry was not handled")
+				}
+			}
+			require.Len(t, got, 3)
+		})
+
+		// Of a giant the stream keeps the beginning, which is no message that can be replayed.
+		giant := strings.Repeat("x", 6<<20)
+		during(false, func() {
+			require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", giant}}).Err())
+			require.Eventually(t, count(stream+"-dead", 1), 2*time.Minute, 10*time.Millisecond)
+		})
+		kept, err := client.XRange(t.Context(), stream+"-dead", "-", "+").Result()
+		require.NoError(t, err)
+		require.Equal(t, giant[:8<<10], kept[0].Values["message"])
+		require.Contains(t, kept[0].Values["headers"], fmt.Sprintf(`"millrace-dead-payload-sha256":"%x"`, sha256.Sum256([]byte(giant))))
+		code, out, said := main(t.Context(), "", false, "deadletter", "replay", "--all", "--why", "x", "--json")
+		require.Equal(t, 1, code, "%s%s", out, said)
+		require.Contains(t, out, "only the first 8192 of 6291456 bytes of its payload were kept")
+		require.True(t, count(stream+"-dead", 1)())
+	})
 }

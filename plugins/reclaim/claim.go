@@ -22,8 +22,8 @@ const (
 
 // serve claims from one stream, as its only reclaimer: what departed instances have returned, what
 // belongs to the dead, then what is idle. It returns how many entries were claimed, and whether
-// some were left for want of room.
-func (d *domain) serve(ctx context.Context, l *check) (n int, left bool, err error) {
+// the stream is unfinished, for want of capacity.
+func (d *domain) serve(ctx context.Context, l *check) (n int, unfinished bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
 	leased, err := d.r.scripts.lease.Run(ctx, d.target.Client(), []string{l.Name, l.Meta}, d.r.opts.Instance, leaseTime.Milliseconds()).Int()
@@ -43,34 +43,34 @@ func (d *domain) serve(ctx context.Context, l *check) (n int, left bool, err err
 	}()
 	for _, consumer := range l.departed {
 		got, next, err := d.claim(ctx, l.Stream, consumer, "", d.minIdle, claimDead)
-		n, left = n+got, left || next != ""
+		n, unfinished = n+got, unfinished || next != ""
 		if err != nil {
-			return n, left, err
+			return n, unfinished, err
 		}
 	}
 	for _, consumer := range l.dead {
 		got, next, err := d.claim(ctx, l.Stream, consumer, "", d.r.opts.Config.PresenceTimeout, claimDead)
 		n += got
 		if err != nil {
-			return n, left, err
+			return n, unfinished, err
 		}
 		removed, err := d.removeReader(ctx, l.Stream, consumer, got)
-		left = left || next != "" && !removed
+		unfinished = unfinished || next != "" && !removed
 		if err != nil {
-			return n, left, err
+			return n, unfinished, err
 		}
 	}
 	if l.idle {
 		got, next, err := d.claim(ctx, l.Stream, "", d.next[l.Name], d.minIdle, claimIdle)
-		n, left = n+got, left || next != "" && l.Reader.Free() == 0 // the next round goes on
+		n, unfinished = n+got, unfinished || next != "" && l.Reader.Free() == 0 // the next round goes on
 		if err != nil {
-			return n, left, err
+			return n, unfinished, err
 		}
 		if delete(d.next, l.Name); next != "" {
 			d.next[l.Name] = next
 		}
 	}
-	return n, left, nil
+	return n, unfinished, nil
 }
 
 // claim claims what has been idle for minIdle, at most Count entries, deleted ones included. From
@@ -95,7 +95,7 @@ func (d *domain) claim(ctx context.Context, s Stream, from, start string, minIdl
 		},
 	})
 	if err != nil {
-		if r, ok := s.Reader.(Rereader); ok && !poll.IsReply(err) {
+		if r, ok := s.Reader.(rereader); ok && !poll.IsReply(err) {
 			r.Reread() // claimed, perhaps, and the reply lost
 		}
 		return n, "", fmt.Errorf("claim: %w", err)
@@ -122,7 +122,7 @@ func (d *domain) removeReader(ctx context.Context, s Stream, consumer string, n 
 // stuckHere reports whether an entry has been in flight here for so long that its reader no longer
 // renews it. Other instances claim it.
 func stuckHere(s Stream, p goredis.XPendingExt) bool {
-	h, ok := s.Reader.(Holder)
+	h, ok := s.Reader.(holder)
 	return ok && p.Consumer == s.Consumer && h.Holds(p.ID)
 }
 

@@ -90,13 +90,13 @@ type domain struct {
 	sampler *logs.Throttle
 	minIdle time.Duration
 
-	gone    map[string]time.Time // instance → since when its presence has been missed
-	shards  map[string]struct{}  // whose series exist
-	failing map[string]struct{}  // streams that failed, or gave no answer, in this round
-	slow    map[string]struct{}  // streams that took long in this round
-	left    map[string]bool      // streams with more entries than their reader had capacity for
-	next    map[string]string    // stream → where the next claim of idle entries begins
-	last    survey
+	gone       map[string]time.Time // instance → since when its presence has been missed
+	shards     map[string]struct{}  // whose series exist
+	failing    map[string]struct{}  // streams that failed, or gave no answer, in this round
+	slow       map[string]struct{}  // streams that took long in this round
+	unfinished map[string]bool      // streams with more entries than their reader had capacity for
+	next       map[string]string    // stream → where the next claim of idle entries begins
+	last       survey
 }
 
 // survey is what the last round over all streams found.
@@ -109,14 +109,14 @@ type survey struct {
 func newDomain(r *Reclaimer, t Target) *domain {
 	return &domain{
 		r: r, target: t,
-		log:     r.log.With(slog.String(logs.Domain, t.Domain())),
-		sampler: logs.NewThrottle(notice),
-		gone:    map[string]time.Time{},
-		shards:  map[string]struct{}{},
-		failing: map[string]struct{}{},
-		slow:    map[string]struct{}{},
-		left:    map[string]bool{},
-		next:    map[string]string{},
+		log:        r.log.With(slog.String(logs.Domain, t.Domain())),
+		sampler:    logs.NewThrottle(notice),
+		gone:       map[string]time.Time{},
+		shards:     map[string]struct{}{},
+		failing:    map[string]struct{}{},
+		slow:       map[string]struct{}{},
+		unfinished: map[string]bool{},
+		next:       map[string]string{},
 	}
 }
 
@@ -170,11 +170,11 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 		for _, s := range streams {
 			names[s.Name] = true
 		}
-		maps.DeleteFunc(d.left, func(name string, _ bool) bool { return !names[name] })
+		maps.DeleteFunc(d.unfinished, func(name string, _ bool) bool { return !names[name] })
 		maps.DeleteFunc(d.next, func(name, _ string) bool { return !names[name] })
 	}
 	if len(streams) == 0 {
-		return len(d.left) > 0
+		return len(d.unfinished) > 0
 	}
 	for _, s := range streams {
 		if _, known := d.shards[s.Shard]; !known {
@@ -202,7 +202,7 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 		}
 	}
 	d.reclaimed(ctx, total, len(streams))
-	return len(d.left) > 0 && ctx.Err() == nil
+	return len(d.unfinished) > 0 && ctx.Err() == nil
 }
 
 // continueRound checks the streams that a round has left because their reader had no capacity for all
@@ -210,7 +210,7 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 func (d *domain) continueRound(ctx context.Context) (more bool) {
 	var streams []Stream
 	for _, s := range d.target.Streams() {
-		if _, failed := d.failing[s.Name]; d.left[s.Name] && !failed && s.Reader.Free() > 0 {
+		if _, failed := d.failing[s.Name]; d.unfinished[s.Name] && !failed && s.Reader.Free() > 0 {
 			streams = append(streams, s)
 		}
 	}
@@ -219,7 +219,7 @@ func (d *domain) continueRound(ctx context.Context) (more bool) {
 		d.findDead(ctx, checks, map[string]bool{})
 		d.reclaimed(ctx, d.serveAll(ctx, checks), len(streams))
 	}
-	return len(d.left) > 0 && ctx.Err() == nil
+	return len(d.unfinished) > 0 && ctx.Err() == nil
 }
 
 func (d *domain) reclaimed(ctx context.Context, entries, streams int) {
@@ -252,21 +252,21 @@ func (d *domain) serveAll(ctx context.Context, checks []*check) (total int) {
 		}
 		if !l.idle && len(l.departed)+len(l.dead) == 0 {
 			if l.answered {
-				delete(d.left, l.Name)
+				delete(d.unfinished, l.Name)
 			}
 			continue
 		}
 		begin := time.Now()
-		n, left, err := d.serve(ctx, l)
+		n, unfinished, err := d.serve(ctx, l)
 		if time.Since(begin) > slowStream {
 			d.slow[l.Name] = struct{}{}
 		}
 		total += n
 		switch {
-		case left:
-			d.left[l.Name] = true
+		case unfinished:
+			d.unfinished[l.Name] = true
 		case l.answered && err == nil:
-			delete(d.left, l.Name)
+			delete(d.unfinished, l.Name)
 		}
 		if err != nil && ctx.Err() == nil {
 			d.failed(l.Stream, err)

@@ -123,7 +123,7 @@ func TestWhatIsLeftIsNotForgotten(t *testing.T) {
 			return d.round(t.Context(), false) && !slices.Contains(s.consumers(t, st), "gone-3-0")
 		})
 		require.Len(t, r.got(), 1)
-		require.True(t, d.left[st.Name], "the idle ones are still there")
+		require.True(t, d.unfinished[st.Name], "the idle ones are still there")
 
 		r.mu.Lock()
 		r.free = 1

@@ -43,13 +43,13 @@ type Reader interface {
 	Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64, acked func()) error
 }
 
-// Holder is a Reader that says which entries it has in flight. An entry that it has held for so
+// holder is a Reader that says which entries it has in flight. An entry that it has held for so
 // long that it no longer renews it is not claimed for it again. Other instances claim it.
-type Holder interface{ Holds(id string) bool }
+type holder interface{ Holds(id string) bool }
 
-// Rereader is a Reader that can look through its own pending entries, for a claim whose reply was
+// rereader is a Reader that can look through its own pending entries, for a claim whose reply was
 // lost.
-type Rereader interface{ Reread() }
+type rereader interface{ Reread() }
 
 const instancePrefix = "i:"
 

@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrNotReplicated means that a commit is stored on the server, and that the server has cancelled
+// errNotReplicated means that a commit is stored on the server, and that the server has cancelled
 // its wait for the synchronous standby. A failover may lose the transaction, so its outcome is
 // unknown: Unreachable reports it.
-var ErrNotReplicated = errors.New("the server stopped waiting for its synchronous standby, which may not have the transaction")
+var errNotReplicated = errors.New("the server stopped waiting for its synchronous standby, which may not have the transaction")
 
 // Commits watches the connections of one PostgreSQL database for cancelled waits. The zero value is
 // ready, and a nil one watches nothing (SQLite).
@@ -49,9 +49,9 @@ func (c *Commits) Watch(config *pgx.ConnConfig) {
 	}
 }
 
-// Do runs commit, which ends a transaction on one of the connections. It returns ErrNotReplicated
-// if a wait was cancelled meanwhile. That may be the wait of another commit, as a repetition is
-// harmless.
+// Do runs commit, which ends a transaction on one of the connections. It returns an
+// error that Unreachable reports if a wait was cancelled meanwhile. That may be the wait of another
+// commit, as a repetition is harmless.
 func (c *Commits) Do(commit func() error) error {
 	if c == nil {
 		return commit()
@@ -61,7 +61,7 @@ func (c *Commits) Do(commit func() error) error {
 		return err
 	}
 	if c.cancelled.Load() != before {
-		return ErrNotReplicated
+		return errNotReplicated
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (Databases) Await(ctx context.Context, log *slog.Logger, name, setting stri
 
 // WhileContended implements portable.Databases.
 func (Databases) WhileContended(ctx context.Context, fn func() error) error {
-	return WhileContended(ctx, fn)
+	return whileContended(ctx, fn)
 }
 
 // Contended implements portable.Databases.

@@ -13,17 +13,17 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
-// CheckDSN checks the DSN of the setting at path: its scheme, and CheckEncryption. An empty one is
-// accepted.
+// CheckDSN checks the DSN of the setting at path: its scheme, and that a PostgreSQL on another
+// machine has an sslmode. An empty one is accepted.
 func CheckDSN(p *setting.Problems, path string, dsn setting.Secret) {
 	known := dsn.IsZero() || portable.DialectOf(dsn.Reveal()) != ""
 	p.Check(known, path, "must begin with postgres://, postgresql:// or sqlite:")
-	if err := CheckEncryption(dsn.Reveal()); known && err != nil {
+	if err := checkEncryption(dsn.Reveal()); known && err != nil {
 		p.Check(false, path, "%s", err)
 	}
 }
 
-// CheckEncryption refuses a PostgreSQL DSN of another machine without an sslmode. The driver's
+// checkEncryption refuses a PostgreSQL DSN of another machine without an sslmode. The driver's
 // default, sslmode=prefer, silently falls back to plain text and verifies no certificate. The check
 // uses the connections that the driver makes: the URL, the PG… environment variables and a service
 // file all count.
@@ -32,7 +32,7 @@ func CheckDSN(p *setting.Problems, path string, dsn setting.Secret) {
 // service file, which looks like the default. It also accepts sqlite:, an address of this machine,
 // and a DSN that names an unreadable file, which fails when the database is opened. The error does
 // not contain the DSN.
-func CheckEncryption(dsn string) error {
+func checkEncryption(dsn string) error {
 	if portable.DialectOf(dsn) != portable.Postgres {
 		return nil
 	}
@@ -50,7 +50,7 @@ func CheckEncryption(dsn string) error {
 }
 
 // OnThisMachine reports whether the database is a file, or the driver connects only to sockets and
-// loopback addresses. The environment and a service file count as in CheckEncryption. It is false
+// loopback addresses. The environment and a service file count, too. It is false
 // for a DSN that the driver can't read.
 func OnThisMachine(dsn string) bool {
 	if portable.DialectOf(dsn) != portable.Postgres {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -103,7 +104,9 @@ func TestEncryptionAndPlaceOfDSNs(t *testing.T) {
 			}
 			t.Setenv("PGSERVICEFILE", file)
 			require.Equal(t, tc.here, sqldb.OnThisMachine(tc.dsn))
-			err := sqldb.CheckEncryption(tc.dsn)
+			var p setting.Problems
+			sqldb.CheckDSN(&p, "dsn", setting.NewSecret(tc.dsn))
+			err := p.Err()
 			if tc.want == "" {
 				require.NoError(t, err)
 				return

@@ -64,10 +64,10 @@ func refused(err error) bool {
 }
 
 // Unreachable reports whether the database can't be reached, is going down, can't write, or has not
-// confirmed a commit (ErrNotReplicated). The outcome of the statement may be unknown; it may be
+// confirmed that its standby has a commit. The outcome of the statement may be unknown; it may be
 // repeated later.
 func Unreachable(err error) bool {
-	if errors.Is(err, ErrNotReplicated) {
+	if errors.Is(err, errNotReplicated) {
 		return true
 	}
 	if code, ok := postgresCode(err); ok {
@@ -101,15 +101,15 @@ func liteCode(err error) int {
 	return lite.Code() & 0xff
 }
 
-// tries bounds the repetitions of WhileContended, over about 2.5 seconds.
+// tries bounds the repetitions of whileContended, over about 2.5 seconds.
 const tries = 10
 
-// WhileContended repeats fn while Contended, a few times with growing pauses.
-func WhileContended(ctx context.Context, fn func() error) error {
-	return again(ctx, Contended, fn)
+// whileContended repeats fn while Contended, a few times with growing pauses.
+func whileContended(ctx context.Context, fn func() error) error {
+	return repeatWhile(ctx, Contended, fn)
 }
 
-func again(ctx context.Context, repeat func(error) bool, fn func() error) error {
+func repeatWhile(ctx context.Context, repeat func(error) bool, fn func() error) error {
 	for n := 1; ; n++ {
 		err := fn()
 		if n == tries || !repeat(err) {

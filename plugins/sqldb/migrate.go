@@ -22,13 +22,13 @@ type Migrations portable.Migrations
 // Up updates the tables. Several instances of different versions may call it at once. Newer
 // migrations than those in m are left alone.
 func (m Migrations) Up(ctx context.Context, db *sql.DB, d portable.Dialect, log *slog.Logger) error {
-	_, err := m.run(ctx, db, d, log)
+	_, err := m.runMigrations(ctx, db, d, log)
 	return err
 }
 
-// run is Up, and returns what has run, also with an error. If sessions have a lock_timeout, a
+// runMigrations is Up, and returns what has run, also with an error. If sessions have a lock_timeout, a
 // migration whose lock is not free is repeated until ctx ends.
-func (m Migrations) run(ctx context.Context, db *sql.DB, d portable.Dialect, log *slog.Logger) (steps []migration.Step, err error) {
+func (m Migrations) runMigrations(ctx context.Context, db *sql.DB, d portable.Dialect, log *slog.Logger) (steps []migration.Step, err error) {
 	up := func() error {
 		p, err := m.provider(db, d, log)
 		if err != nil {
@@ -58,7 +58,7 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d portable.Dialect, log
 	}
 	// Each migration is one transaction. The second of two processes finds a busy file, or the
 	// tables of the first.
-	err = again(ctx, func(err error) bool { return err != nil }, up)
+	err = repeatWhile(ctx, func(err error) bool { return err != nil }, up)
 	return steps, err
 }
 

@@ -70,7 +70,7 @@ func openSQLite(ctx context.Context, name string) (*sql.DB, error) {
 		return nil, err
 	}
 	// If several processes switch a new file to WAL at once, SQLite refuses some without waiting.
-	if err := WhileContended(ctx, func() error { return db.PingContext(ctx) }); err != nil {
+	if err := whileContended(ctx, func() error { return db.PingContext(ctx) }); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil

@@ -16,7 +16,7 @@ import (
 func TestOnlyTheStateOfTheDatabaseIsARefusal(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{
-		nil, errors.New("no idea"), context.Canceled, sqldb.ErrNotReplicated, &pgconn.PgError{Code: "40001"}, &pgconn.PgError{Code: "55P03"},
+		nil, errors.New("no idea"), context.Canceled, &pgconn.PgError{Code: "40001"}, &pgconn.PgError{Code: "55P03"},
 		&pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "53100"},
 	} {
 		_, refused := sqldb.RefusalOf(err)

@@ -61,7 +61,7 @@ func samePlace(old, value string) error {
 	if before.Database != now.Database || !slices.Equal(placesOf(before), placesOf(now)) {
 		return errors.New("it names another server or database than at the start, which needs a restart")
 	}
-	return CheckEncryption(value)
+	return checkEncryption(value)
 }
 
 type address struct {

@@ -55,7 +55,7 @@ func (s Schema) Migrate(ctx context.Context) (m migration.Migration, err error) 
 	if err != nil || len(m.Steps) == 0 {
 		return m, err
 	}
-	m.Steps, err = s.run(ctx, db.DB, db.dialect, s.logger())
+	m.Steps, err = s.runMigrations(ctx, db.DB, db.dialect, s.logger())
 	if err != nil {
 		m.After = m.Before
 		if n := len(m.Steps); n > 0 {

@@ -27,7 +27,7 @@ func newTracer(c *pgx.ConnConfig) tracer {
 
 type spanKey struct{}
 
-func (t tracer) start(ctx context.Context, operation, table string, more ...attribute.KeyValue) context.Context {
+func (t tracer) startSpan(ctx context.Context, operation, table string, more ...attribute.KeyValue) context.Context {
 	name := operation
 	attrs := append(more, t.server...)
 	attrs = append(attrs, attribute.String("db.operation.name", operation))
@@ -65,7 +65,7 @@ func (t tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 		return ctx
 	}
 	operation, table := summary(data.SQL)
-	return t.start(ctx, operation, table)
+	return t.startSpan(ctx, operation, table)
 }
 
 // TraceQueryEnd implements pgx.QueryTracer.
@@ -78,7 +78,7 @@ func (t tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx
 	}
-	return t.start(ctx, "BATCH", "", attribute.Int("db.operation.batch.size", data.Batch.Len()))
+	return t.startSpan(ctx, "BATCH", "", attribute.Int("db.operation.batch.size", data.Batch.Len()))
 }
 
 // TraceBatchQuery implements pgx.BatchTracer.

@@ -192,9 +192,9 @@ type batch struct {
 	last           bool // the stream ends after it
 }
 
-// take removes what is to be written. With aborted, queued events are not sent: they may lack those
+// takeBatch removes what is to be written. With aborted, queued events are not sent: they may lack those
 // of an unfinished backlog before them.
-func (c *Client) take(aborted bool) (b batch) {
+func (c *Client) takeBatch(aborted bool) (b batch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cut {

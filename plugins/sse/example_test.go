@@ -16,7 +16,10 @@ import (
 // Example serves a stream of two events and reads it. A reconnect is answered with 204, which ends
 // an EventSource.
 func Example() {
-	events := sse.New() // in a service: from the list of plugins
+	events := sse.New()                               // in a service: from the list of plugins
+	if c, ok := events.Settings().(*sse.Config); ok { // in a service: plugins.sse
+		c.Heartbeat = 5 * time.Second
+	}
 	hub := events.Hub("clock")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if sse.LastEventID(r) == "2" {

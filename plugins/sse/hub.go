@@ -69,7 +69,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, begin func(ctx conte
 // run writes what is sent until the stream ends.
 func (c *Client) run(connected context.Context, aborted bool) {
 	for {
-		b := c.take(aborted)
+		b := c.takeBatch(aborted)
 		if len(b.frames) > 0 {
 			if c.flush(b.frames) != nil {
 				return

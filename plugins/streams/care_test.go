@@ -174,28 +174,35 @@ func TestAStreamOffTheActiveSetIsReactivated(t *testing.T) {
 	})
 }
 
+// failingCleanUps opens an instance with the stream 1, whose clean-ups fail until it is repaired.
+func failingCleanUps(t *testing.T, s server) (in *instance, active *activeSet, repair func()) {
+	t.Helper()
+	active = newActiveSet("1")
+	in = newInstance(t, s, "a", active, quick())
+	h := &hook{}
+	in.client.AddHook(h)
+	in.open(t, pipeline.Flow{}, nil)
+	hash := in.scripts.delete.Hash()
+	h.set(func(cmd redis.Cmder) error {
+		if strings.HasPrefix(strings.ToLower(cmd.Name()), "eval") && strings.Contains(fmt.Sprint(cmd.Args()[1]), hash) {
+			return errInjected
+		}
+		return nil
+	}, nil)
+	return in, active, func() { h.set(nil, nil) }
+}
+
 // A clean-up that fails is warned about, counted and tried again, and never fails the stop.
 func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet("1")
-		in := newInstance(t, s, "a", active, quick())
-		h := &hook{}
-		in.client.AddHook(h)
-		in.open(t, pipeline.Flow{}, nil)
-		hash := in.scripts.delete.Hash()
-		h.set(func(cmd redis.Cmder) error {
-			if strings.HasPrefix(strings.ToLower(cmd.Name()), "eval") && strings.Contains(fmt.Sprint(cmd.Args()[1]), hash) {
-				return errInjected
-			}
-			return nil
-		}, nil)
+		in, active, repair := failingCleanUps(t, s)
 		redistest.Eventually(t, "stopped all the same", func() bool { return in.log.Count("stream stopped") == 1 })
 		require.False(t, in.isRunning("1"))
 		stream := in.opts.Kind.Stream("1")
 		require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val())
 		redistest.Eventually(t, "tried again", func() bool { return in.log.Count("clean-up failed again") >= 2 })
 		require.GreaterOrEqual(t, in.log.Count("level=WARN"), 3)
-		h.set(nil, nil)
+		repair()
 		redistest.Eventually(t, "cleaned up", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
 		require.False(t, active.has("1"))
 	})
@@ -204,23 +211,12 @@ func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 // The same, and an entry comes meanwhile: the retry sees it and puts the stream back.
 func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		active := newActiveSet("1")
-		in := newInstance(t, s, "a", active, quick())
-		h := &hook{}
-		in.client.AddHook(h)
-		in.open(t, pipeline.Flow{}, nil)
-		hash := in.scripts.delete.Hash()
-		h.set(func(cmd redis.Cmder) error {
-			if strings.HasPrefix(strings.ToLower(cmd.Name()), "eval") && strings.Contains(fmt.Sprint(cmd.Args()[1]), hash) {
-				return errInjected
-			}
-			return nil
-		}, nil)
+		in, _, repair := failingCleanUps(t, s)
 		redistest.Eventually(t, "stopped", func() bool { return in.log.Count("stream stopped") == 1 })
-		n, err := in.add(t.Context(), "1", entries(0, 1))
+		n, err := in.addEntries(t.Context(), "1", entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "the stream exists and has no reader")
-		h.set(nil, nil)
+		repair()
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 	})
 }
@@ -323,7 +319,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		a.open(t, pipeline.Flow{}, func(*message.Message) error { started <- struct{}{}; <-release; return nil })
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free) // before the instance is closed, which waits for its handler
-		none, err := b.Statuses(t.Context(), "99")
+		none, _, err := b.Look(t.Context(), "99")
 		require.NoError(t, err)
 		require.Empty(t, none)
 		enqueue(t, a.Manager, "1", 0, 1)
@@ -331,7 +327,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		b.open(t, pipeline.Flow{}, nil)
 		var got []InstanceStatus
 		redistest.Eventually(t, "both tell", func() bool {
-			got, err = b.Statuses(t.Context(), "1")
+			got, _, err = b.Look(t.Context(), "1")
 			return err == nil && len(got) == 2 && got[0].InFlight == 1
 		})
 		require.Equal(t, "host-a-1", got[0].Instance)
@@ -344,7 +340,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		require.True(t, got[1].LastMessage.IsZero())
 		free()
 		a.close()
-		got, err = b.Statuses(t.Context(), "1")
+		got, _, err = b.Look(t.Context(), "1")
 		require.NoError(t, err)
 		require.Len(t, got, 1, "who has stopped takes its status along")
 
@@ -352,7 +348,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		meta := MetaKey(a.opts.Kind.Stream("1"))
 		old := time.Now().Add(-time.Minute).UnixMilli()
 		require.NoError(t, s.client.HSet(t.Context(), meta, "i:killed-3", fmt.Sprintf(`%d {"slots":1}`, old), "i:odd-4", "?", "other", "x").Err())
-		got, err = b.Statuses(t.Context(), "1")
+		got, _, err = b.Look(t.Context(), "1")
 		require.NoError(t, err)
 		require.Len(t, got, 1)
 	})

@@ -113,10 +113,10 @@ func (c Config) Validate() error {
 }
 
 // Consumers returns the concurrency of a stream in one instance: that of the first tier that
-// reaches total, clamped to [least, most]. Without such a tier the last one counts. An unknown
+// reaches total, clamped to [lowest, highest]. Without such a tier the last one counts. An unknown
 // total (0) gets least.
-func Consumers(tiers []Tier, total int64, least, most int) int {
-	n := least
+func Consumers(tiers []Tier, total int64, lowest, highest int) int {
+	n := lowest
 	if total > 0 {
 		for _, t := range tiers {
 			n = t.Consumers
@@ -125,5 +125,5 @@ func Consumers(tiers []Tier, total int64, least, most int) int {
 			}
 		}
 	}
-	return min(max(n, least), most)
+	return min(max(n, lowest), highest)
 }

@@ -100,14 +100,14 @@ func (m *Manager) addBatch(ctx context.Context, id string, es []entry.Entry) (ad
 	defer func() {
 		switch {
 		case err == nil && added < len(es):
-			m.full.add(id, fullMemory)
+			m.full.addStream(id, fullMemory)
 		case err != nil && (ctx.Err() != nil || time.Since(began) >= callTimeout):
-			m.full.add(id, slowMemory)
+			m.full.addStream(id, slowMemory)
 		}
 	}()
 	revived := false
 	for range reviveAttempts {
-		n, err := m.add(ctx, id, es)
+		n, err := m.addEntries(ctx, id, es)
 		if err != nil {
 			return 0, err
 		}
@@ -165,8 +165,8 @@ func (m *Manager) wake(id string) {
 	}
 }
 
-// add runs enqueue.lua once; -1 means absent.
-func (m *Manager) add(ctx context.Context, id string, es []entry.Entry) (int, error) {
+// addEntries runs enqueue.lua once; -1 means absent.
+func (m *Manager) addEntries(ctx context.Context, id string, es []entry.Entry) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	args := slices.Grow(m.args(id), 4+len(es)*entryWords)

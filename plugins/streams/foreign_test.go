@@ -39,7 +39,7 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 			}
 		}
 		add := func(from, n int) {
-			added, err := lenient.add(ctx, "1", entries(from, n))
+			added, err := lenient.addEntries(ctx, "1", entries(from, n))
 			require.NoError(t, err)
 			require.Equal(t, n, added)
 		}
@@ -115,7 +115,7 @@ func TestAForeignGroupThatReadsAlong(t *testing.T) {
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "along", "0").Err())
 		mark, read := "", []string(nil)
 		for i := range 5 {
-			_, err := in.add(ctx, "1", entries(i, 1))
+			_, err := in.addEntries(ctx, "1", entries(i, 1))
 			require.NoError(t, err)
 			require.NoError(t, s.client.XAck(ctx, stream, own, readSome(t, s, stream, own, "c-0", 1)...).Err())
 			if read != nil {

@@ -21,7 +21,7 @@ func (f *fullStreams) has(id string) bool {
 	return time.Now().Before(f.until[id])
 }
 
-func (f *fullStreams) add(id string, memory time.Duration) {
+func (f *fullStreams) addStream(id string, memory time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()

@@ -19,13 +19,13 @@ func TestAFullResultIsCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f fullStreams
 		require.False(t, f.has("1"))
-		f.add("1", fullMemory)
+		f.addStream("1", fullMemory)
 		require.True(t, f.has("1"))
 		require.False(t, f.has("2"))
 		time.Sleep(fullMemory)
 		require.False(t, f.has("1"))
 		for id := range int64(3 * maxFull) {
-			f.add(fmt.Sprint(id), time.Millisecond)
+			f.addStream(fmt.Sprint(id), time.Millisecond)
 			time.Sleep(time.Millisecond)
 		}
 		require.LessOrEqual(t, len(f.until), maxFull, "streams of the past are dropped")
@@ -36,14 +36,14 @@ func TestAFullResultIsCached(t *testing.T) {
 func TestTheLongerTimeOfAFullStreamCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f fullStreams
-		f.add("1", slowMemory)
-		f.add("1", fullMemory)
+		f.addStream("1", slowMemory)
+		f.addStream("1", fullMemory)
 		time.Sleep(slowMemory - time.Millisecond)
 		require.True(t, f.has("1"))
 		time.Sleep(time.Millisecond)
 		require.False(t, f.has("1"))
-		f.add("1", fullMemory)
-		f.add("1", slowMemory)
+		f.addStream("1", fullMemory)
+		f.addStream("1", slowMemory)
 		time.Sleep(fullMemory)
 		require.True(t, f.has("1"))
 	})
@@ -53,7 +53,7 @@ func TestTheLongerTimeOfAFullStreamCounts(t *testing.T) {
 func TestAnEnqueueThatWaitedSeesAFullStream(t *testing.T) {
 	in := newInstance(t, miniServer(t), "a", newActiveSet("1"), still())
 	commands := redistest.Watch(in.client)
-	in.full.add("1", time.Hour)
+	in.full.addStream("1", time.Hour)
 	n, err := in.addBatch(t.Context(), "1", entries(0, 1))
 	require.NoError(t, err)
 	require.Zero(t, n)

@@ -88,7 +88,7 @@ type Options struct {
 // and stops readers, adds entries, and deletes streams that have been drained for long enough.
 //
 // It is built offline. The route opens its Source, and Drain ends it. EnqueueBatch,
-// Ensure, Inspect, Statuses and Sweep need only Redis, and work while the Source is not open. All
+// Ensure, Inspect, Look and Sweep need only Redis, and work while the Source is not open. All
 // methods are safe for concurrent use.
 type Manager struct {
 	opts Options // the defaults applied

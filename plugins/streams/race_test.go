@@ -101,7 +101,7 @@ func newCast(t *testing.T, s server, actors int) *cast {
 		out.hooks = append(out.hooks, h)
 		// Scripts are loaded before, so that each call is one step.
 		require.NoError(t, in.Ensure(t.Context(), "1"))
-		_, err := in.add(t.Context(), "1", nil)
+		_, err := in.addEntries(t.Context(), "1", nil)
 		require.NoError(t, err)
 		_, err = in.cleanUp(t.Context(), "1")
 		require.NoError(t, err)

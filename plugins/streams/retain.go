@@ -35,7 +35,7 @@ type Retainer struct {
 // Trim removes what needs no longer be kept, and returns how many entries were removed and how many
 // are left. Old entries are removed in whole nodes of the stream (100 entries by default), so a few
 // may stay longer.
-func (r Retainer) Trim(ctx context.Context, c goredis.UniversalClient) (removed, left int64, err error) {
+func (r Retainer) Trim(ctx context.Context, c goredis.UniversalClient) (removed, remaining int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	reply, err := integers(goredis.NewScript(redis.GroupsLua()+luaRetain).Run(ctx, c, []string{r.Stream, MetaKey(r.Stream)},

@@ -69,24 +69,15 @@ func (m *Manager) Inspect(ctx context.Context, id string) (State, error) {
 	return st, err
 }
 
-// Look returns both Statuses and Inspect, of one moment.
+// Look returns what every instance that reads the stream of id says about it, by name, and what Inspect
+// does, of one moment. An instance is left out when it has not written for five rounds, and no less than
+// 10 s, longer than it announced.
 func (m *Manager) Look(ctx context.Context, id string) ([]InstanceStatus, State, error) {
 	st, at, meta, err := m.inspect(ctx, id)
 	if err != nil {
 		return nil, State{}, err
 	}
 	return m.statuses(id, at, meta), st, nil
-}
-
-// Statuses returns what every instance that reads the stream of id says about it, by name. An
-// instance that has not written for five rounds, and no less than 10 s, longer than it announced is
-// left out.
-func (m *Manager) Statuses(ctx context.Context, id string) ([]InstanceStatus, error) {
-	_, at, meta, err := m.inspect(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	return m.statuses(id, at, meta), nil
 }
 
 func (m *Manager) statuses(id string, at time.Time, meta map[string]string) []InstanceStatus {

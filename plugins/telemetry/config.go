@@ -31,8 +31,8 @@ type Config struct {
 	ServiceName string `yaml:"service_name"`
 }
 
-// DefaultConfig returns the settings of the README.
-func DefaultConfig() Config {
+// defaultConfig returns the settings of the README.
+func defaultConfig() Config {
 	return Config{Listen: "127.0.0.1:9464", CheckInterval: time.Second, CheckTimeout: 3 * time.Second, SampleRatio: 1, ServiceName: "millrace"}
 }
 

@@ -7,3 +7,6 @@ func (p *Plugin) SetReadTimeout(d time.Duration) { p.server.readTimeout = d }
 
 // SetPatience sets the time that clients have during a stop for what they are late with.
 func (p *Plugin) SetPatience(d time.Duration) { p.server.requests.Patience = d }
+
+// DefaultConfig returns the settings of the README.
+var DefaultConfig = defaultConfig

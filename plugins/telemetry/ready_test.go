@@ -74,7 +74,7 @@ func TestACheckThatHangs(t *testing.T) {
 			},
 			"good": func(context.Context) error { others++; return nil },
 		})
-		interval := DefaultConfig().CheckInterval
+		interval := defaultConfig().CheckInterval
 		status, r := s.askReady(t)
 		require.Equal(t, http.StatusOK, status)
 		require.Equal(t, time.Now(), r.Checks["hangs"].Measured.Local())
@@ -116,7 +116,7 @@ func TestRequestsRunNoCheck(t *testing.T) {
 		}})
 		_, r := s.askReady(t)
 		require.Equal(t, "no result yet: the check has not returned for 0s", r.Checks["slow"].Error)
-		time.Sleep(DefaultConfig().CheckTimeout)
+		time.Sleep(defaultConfig().CheckTimeout)
 		synctest.Wait()
 		for range 100 {
 			status, r := s.askReady(t)

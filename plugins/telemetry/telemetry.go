@@ -26,7 +26,7 @@ type Plugin struct {
 // New returns the plugin with default settings.
 func New() *Plugin {
 	p := &Plugin{
-		config: DefaultConfig(),
+		config: defaultConfig(),
 		exports: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_telemetry_export_failures_total",
 			Help: "Batches of spans that the collector did not take; they are dropped.",

@@ -22,17 +22,17 @@ func (p *Plugin) Examinations() []operate.Examination {
 
 func (p *Plugin) descriptorsCheck() operate.Check {
 	const remedy = "raise the limit (ulimit -n, LimitNOFILE of systemd)"
-	descriptors, most := p.clients()
-	if setting, value, over := p.config.over(most); over {
+	descriptors, limit := p.clients()
+	if setting, value, over := p.config.over(limit); over {
 		return operate.Check{
-			Level: operate.Fail, Text: fmt.Sprintf("plugins.web.%s is %d, and the limit of file descriptors (%d) leaves %d for clients", setting, value, descriptors, most),
+			Level: operate.Fail, Text: fmt.Sprintf("plugins.web.%s is %d, and the limit of file descriptors (%d) leaves %d for clients", setting, value, descriptors, limit),
 			Remedy: "lower the setting, or " + remedy,
 		}
 	}
 	if !p.servesStreams() {
 		return operate.Check{Level: operate.OK, Text: "they are enough, because no plugin serves streams"}
 	}
-	streams := p.config.streams(most)
+	streams := p.config.streams(limit)
 	text := fmt.Sprintf("they are enough for %d streams", streams)
 	if p.config.MaxStreams == 0 && streams < defaultStreams {
 		return operate.Check{Level: operate.Warn, Text: fmt.Sprintf("%s, which is fewer than the usual %d", text, defaultStreams), Remedy: remedy}

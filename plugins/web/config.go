@@ -42,8 +42,8 @@ type Config struct {
 	DrainWindow time.Duration `yaml:"drain_window"`
 }
 
-// DefaultConfig returns the settings of the README.
-func DefaultConfig() Config {
+// defaultConfig returns the settings of the README.
+func defaultConfig() Config {
 	return Config{Listen: "127.0.0.1:8080", MaxStreamsPerUser: 10, DrainWindow: 10 * time.Second}
 }
 

@@ -44,3 +44,6 @@ func (p *Plugin) Refuse() { p.server.draining.Store(true) }
 
 // Stopping reports whether the server has begun to stop.
 func (p *Plugin) Stopping() bool { return p.server.draining.Load() }
+
+// DefaultConfig returns the settings of the README.
+var DefaultConfig = defaultConfig

@@ -206,7 +206,7 @@ func (p *Plugin) guard(m *mount) http.Handler {
 				logged(subject)
 			}
 		}
-		if reason := p.slots.take(visitor, p.maxStreams, p.config.MaxStreamsPerUser); reason != "" {
+		if reason := p.slots.takeSlot(visitor, p.maxStreams, p.config.MaxStreamsPerUser); reason != "" {
 			status := http.StatusServiceUnavailable
 			if reason == reasonTooMany { // the visitor has other streams
 				status = http.StatusTooManyRequests
@@ -241,8 +241,8 @@ type slots struct {
 	open map[string]int // per visitor
 }
 
-// take returns the reason if the limit of the process or of the visitor is reached.
-func (s *slots) take(visitor string, limit, perVisitor int) (reason string) {
+// takeSlot returns the reason if the limit of the process or of the visitor is reached.
+func (s *slots) takeSlot(visitor string, limit, perVisitor int) (reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

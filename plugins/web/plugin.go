@@ -112,7 +112,7 @@ func Subjects(f func(*http.Request) (context.Context, string)) Option {
 // streams its drain window.
 func New(tokens *token.Plugin, streams *sse.Plugin) *Plugin {
 	p := &Plugin{
-		config: DefaultConfig(), tokens: tokens, streams: streams, log: slog.New(slog.DiscardHandler), metrics: newMetrics(),
+		config: defaultConfig(), tokens: tokens, streams: streams, log: slog.New(slog.DiscardHandler), metrics: newMetrics(),
 		sampled: logs.NewThrottle(warnEvery),
 		mounts:  map[string]*mount{}, slots: slots{open: map[string]int{}},
 		logKey: []byte(rand.Text()), headerTimeout: headerTimeout, writeTimeout: writeTimeout, bodyTimeout: bodyTimeout,
@@ -200,8 +200,8 @@ func (p *Plugin) serveKeys(text []byte) http.HandlerFunc {
 	}
 }
 
-// start builds what the server serves.
-func (p *Plugin) start(ctx context.Context) error {
+// build makes what the server serves.
+func (p *Plugin) build(ctx context.Context) error {
 	text, err := p.tokens.KeySet()
 	if err != nil {
 		return err

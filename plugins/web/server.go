@@ -76,7 +76,7 @@ func (s *server) Start(ctx context.Context) error {
 	if err := s.limit(ctx); err != nil {
 		return err
 	}
-	if err := s.plugin.start(ctx); err != nil {
+	if err := s.plugin.build(ctx); err != nil {
 		return err
 	}
 	certificate, err := s.plugin.config.TLS.Live("plugins.web.tls", s.plugin.log)
@@ -105,18 +105,18 @@ func (s *server) Start(ctx context.Context) error {
 // that the process may have.
 func (s *server) limit(ctx context.Context) error {
 	c := s.plugin.config
-	descriptors, most := s.plugin.clients()
-	if setting, value, over := c.over(most); over {
+	descriptors, limit := s.plugin.clients()
+	if setting, value, over := c.over(limit); over {
 		return app.Usage("web: plugins.web.%s is %d, and the limit of file descriptors (%d) leaves %d for clients: "+
-			"lower the setting, or raise the limit (ulimit -n, LimitNOFILE of systemd)", setting, value, descriptors, most)
+			"lower the setting, or raise the limit (ulimit -n, LimitNOFILE of systemd)", setting, value, descriptors, limit)
 	}
-	s.plugin.maxStreams = c.streams(most)
+	s.plugin.maxStreams = c.streams(limit)
 	if s.plugin.maxStreams < defaultStreams && c.MaxStreams == 0 {
 		s.plugin.log.InfoContext(ctx, "the limit of file descriptors permits fewer streams than usual",
 			slog.Int("descriptors", descriptors), slog.Int("streams", s.plugin.maxStreams), slog.Int("usual", defaultStreams))
 	}
 	streams := s.plugin.maxStreams
-	total := cmp.Or(c.MaxConnections, min(max(connectionsPerStream*streams, streams+leastOther), most))
+	total := cmp.Or(c.MaxConnections, min(max(connectionsPerStream*streams, streams+leastOther), limit))
 	s.limits = httpserver.Limits{
 		Total: total, PerAddress: cmp.Or(c.MaxConnectionsPerAddress, perAddress(total, c.MaxStreamsPerUser)), Exempt: s.plugin.manyClients,
 	}
@@ -124,7 +124,7 @@ func (s *server) limit(ctx context.Context) error {
 }
 
 // clients returns the limit of file descriptors, and how many of them are for clients.
-func (p *Plugin) clients() (descriptors, most int) {
+func (p *Plugin) clients() (descriptors, limit int) {
 	descriptors, limited := p.descriptors()
 	if !limited {
 		descriptors = unlimited
@@ -133,11 +133,11 @@ func (p *Plugin) clients() (descriptors, most int) {
 }
 
 // over returns the setting that is above the number of descriptors for clients.
-func (c *Config) over(most int) (setting string, value int, over bool) {
+func (c *Config) over(limit int) (setting string, value int, over bool) {
 	switch {
-	case c.MaxStreams > most:
+	case c.MaxStreams > limit:
 		return "max_streams", c.MaxStreams, true
-	case c.MaxConnections > most:
+	case c.MaxConnections > limit:
 		return "max_connections", c.MaxConnections, true
 	}
 	return "", 0, false
@@ -145,11 +145,11 @@ func (c *Config) over(most int) (setting string, value int, over bool) {
 
 // streams returns how many streams the process may have. The last tenth is for the newcomers of a full
 // server: they get an answer (busy), and with it a sign of life, which a refused connection is not.
-func (c *Config) streams(most int) int {
+func (c *Config) streams(limit int) int {
 	if c.MaxStreams > 0 {
 		return c.MaxStreams
 	}
-	return min(defaultStreams, most-most/10)
+	return min(defaultStreams, limit-limit/10)
 }
 
 // perAddress returns the limit of connections of one address with max_connections_per_address 0.

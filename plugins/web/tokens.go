@@ -26,36 +26,12 @@ func CheckToken(token string) error {
 	return nil
 }
 
-// Tokens checks the bearer tokens of requests. The files of its secrets are read again when they change,
-// so a token is rotated without a restart. Build it with NewTokens. It is safe for concurrent use.
-type Tokens struct{ tokens []*setting.Live }
-
-// NewTokens returns the check for the secrets, each of which is accepted; without one it accepts no
-// request. The name says in warnings what they are for. A nil log discards.
-func NewTokens(name string, log *slog.Logger, secrets ...setting.Secret) *Tokens {
-	b := &Tokens{}
-	for _, s := range secrets {
-		b.tokens = append(b.tokens, s.Live(name, log, CheckToken))
-	}
-	return b
-}
-
-// Accepts reports whether a request presents one of the tokens. It takes the same time for each of them.
-func (b *Tokens) Accepts(r *http.Request) bool {
-	scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	given, found := sha256.Sum256([]byte(strings.TrimSpace(raw))), 0
-	for _, token := range b.tokens {
-		want := sha256.Sum256([]byte(token.Value(r.Context())))
-		found |= subtle.ConstantTimeCompare(given[:], want[:])
-	}
-	return found == 1 && strings.EqualFold(scheme, "Bearer")
-}
-
-// NamedTokens finds out whose bearer token a request presents. Build it with NewNamedTokens. It is safe for
+// NamedTokens finds out whose bearer token a request presents. The files of its secrets are read again when
+// they change, so a token is rotated without a restart. Build it with NewNamedTokens. It is safe for
 // concurrent use.
 type NamedTokens struct {
 	names  []string
-	tokens []*Tokens // by the place of the name
+	tokens []*setting.Live // by the place of the name
 }
 
 // NewNamedTokens returns the check for secrets by the name of whom each belongs to. at returns the path of the
@@ -63,17 +39,22 @@ type NamedTokens struct {
 func NewNamedTokens(at func(name string) string, log *slog.Logger, secrets map[string]setting.Secret) *NamedTokens {
 	n := &NamedTokens{names: slices.Sorted(maps.Keys(secrets))}
 	for _, name := range n.names {
-		n.tokens = append(n.tokens, NewTokens(at(name), log, secrets[name]))
+		n.tokens = append(n.tokens, secrets[name].Live(at(name), log, CheckToken))
 	}
 	return n
 }
 
 // NameOf returns the name whose token a request presents, or nothing. It takes the same time for each of them.
 func (n *NamedTokens) NameOf(r *http.Request) (name string) {
-	for i, t := range n.tokens {
-		if t.Accepts(r) {
-			name = n.names[i]
-		}
+	scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	given := sha256.Sum256([]byte(strings.TrimSpace(raw)))
+	found := 0
+	for i, token := range n.tokens {
+		want := sha256.Sum256([]byte(token.Value(r.Context())))
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(given[:], want[:]), i+1, found)
 	}
-	return name
+	if found == 0 || !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return n.names[found-1]
 }

@@ -17,20 +17,29 @@ import (
 	"github.com/millrace-io/millrace/plugins/web"
 )
 
+// tokens accepts the secrets by the names a, b and so on.
+func tokens(secrets ...setting.Secret) *web.NamedTokens {
+	named := map[string]setting.Secret{}
+	for i, s := range secrets {
+		named[string(rune('a'+i))] = s
+	}
+	return web.NewNamedTokens(func(name string) string { return "tokens." + name }, nil, named)
+}
+
 func TestTokens(t *testing.T) {
 	t.Parallel()
-	accepts := func(b *web.Tokens, authorization string) bool {
+	nameOf := func(n *web.NamedTokens, authorization string) string {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)
 		r.Header.Set("Authorization", authorization)
-		return b.Accepts(r)
+		return n.NameOf(r)
 	}
-	two := web.NewTokens("tokens", nil, setting.NewSecret("0123456789abcdef"), setting.NewSecret("fedcba9876543210"))
-	for authorization, want := range map[string]bool{
-		"Bearer 0123456789abcdef": true, "bearer  fedcba9876543210": true,
-		"": false, "Bearer": false, "Bearer ": false, "Bearer 0123456789abcde": false, "Basic 0123456789abcdef": false, "0123456789abcdef": false,
+	two := tokens(setting.NewSecret("0123456789abcdef"), setting.NewSecret("fedcba9876543210"))
+	for authorization, want := range map[string]string{
+		"Bearer 0123456789abcdef": "a", "bearer  fedcba9876543210": "b",
+		"": "", "Bearer": "", "Bearer ": "", "Bearer 0123456789abcde": "", "Basic 0123456789abcdef": "", "0123456789abcdef": "",
 	} {
-		require.Equal(t, want, accepts(two, authorization), authorization)
-		require.False(t, accepts(web.NewTokens("none", nil), authorization), authorization)
+		require.Equal(t, want, nameOf(two, authorization), authorization)
+		require.Empty(t, nameOf(tokens(), authorization), authorization)
 	}
 }
 
@@ -48,9 +57,9 @@ func TestTokensAreRotatedUnderLoad(t *testing.T) {
 		write(i, token(i))
 		require.NoError(t, secrets[i].UnmarshalText([]byte("file:"+filepath.Join(dir, fmt.Sprint(i)))))
 	}
-	bearer := web.NewTokens("tokens", nil, secrets...)
+	bearer := tokens(secrets...)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !bearer.Accepts(r) {
+		if bearer.NameOf(r) == "" {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
 	}))

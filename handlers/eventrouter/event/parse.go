@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// MaxDataBytes limits Event.Data.
-	MaxDataBytes = 64 << 10
+	// maxDataBytes limits Event.Data.
+	maxDataBytes = 64 << 10
 	// maxDataDepth limits the lists and objects inside each other in Event.Data. A JSON decoder has
 	// a limit of its own, which the event around the data must not exceed.
 	maxDataDepth = 1000
@@ -86,7 +86,7 @@ func (s Stages) Check(e Event) error {
 	if !s.IsTransient(e.Stage) && (e.Seq < 1 || e.Seq > maxSeq) {
 		return refuse(ClassBadSeq, "seq must be an integer from 1 to 2^53-1, except in transient stages")
 	}
-	if len(e.Data) > MaxDataBytes {
+	if len(e.Data) > maxDataBytes {
 		return refuse(pipeline.ClassTooLarge, "data has more than 64 KiB")
 	}
 	if e.Data != nil && !json.Valid(e.Data) {

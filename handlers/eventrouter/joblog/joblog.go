@@ -95,7 +95,7 @@ func (l *Log) Append(ctx context.Context, domain string, perJob [][]event.Event)
 				break
 			}
 			calls = append(calls, call)
-			take = append(take, func() { r.Err = errors.Join(r.Err, r.take(call, r.Answers[start:end])) })
+			take = append(take, func() { r.Err = errors.Join(r.Err, r.takeReply(call, r.Answers[start:end])) })
 		}
 	}
 	if len(calls) == 0 {
@@ -130,8 +130,8 @@ func (l *Log) appendCall(domain string, events []event.Event, answers []Answer) 
 	return l.append.Call([]string{LogKey(domain, job), StateKey(domain, job)}, args...), nil
 }
 
-// take stores the reply of append.lua for the events of answers.
-func (r *AppendResult) take(call *redis.Call, answers []Answer) error {
+// takeReply stores the reply of append.lua for the events of answers.
+func (r *AppendResult) takeReply(call *redis.Call, answers []Answer) error {
 	reply, err := call.List()
 	if err != nil {
 		return err

@@ -95,7 +95,7 @@ func (p *Producer) Publish(ctx context.Context, events ...*event.Event) error {
 		}
 		_ = p.server.Do(ctx, calls...) // each call has its error
 		for i, call := range calls {
-			if err := p.take(call, parts[i]); err != nil {
+			if err := p.takeReply(call, parts[i]); err != nil {
 				shard := event.Shard(parts[i][0].JobID, p.domain.Shards)
 				failed = append(failed, fmt.Errorf("publish to %s: %w", p.domain.Stream(shard), err))
 				shards[shard] = nil // its later events must not overtake
@@ -147,8 +147,8 @@ func (p *Producer) call(stream string, events []*event.Event) *redis.Call {
 	return p.add.Call(keys, args...)
 }
 
-// take sets the numbers that the script gave.
-func (p *Producer) take(call *redis.Call, events []*event.Event) error {
+// takeReply sets the numbers that the script gave.
+func (p *Producer) takeReply(call *redis.Call, events []*event.Event) error {
 	seqs, err := call.Texts()
 	if err != nil {
 		return err

@@ -151,13 +151,13 @@ func (w *watcher) stream(ctx context.Context) (reason string, err error) {
 	if w.Connected != nil {
 		w.Connected()
 	}
-	return w.read(resp.Body)
+	return w.readStream(resp.Body)
 }
 
 // maxLine limits a line of a stream, in bytes.
 const maxLine = 1 << 20
 
-func (w *watcher) read(body io.Reader) (reason string, err error) {
+func (w *watcher) readStream(body io.Reader) (reason string, err error) {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxLine)
 	var m Message
@@ -170,7 +170,7 @@ func (w *watcher) read(body io.Reader) (reason string, err error) {
 				continue
 			}
 			m.Data = []byte(strings.Join(data, "\n"))
-			if reason, err := w.take(m); reason != "" || err != nil {
+			if reason, err := w.takeMessage(m); reason != "" || err != nil {
 				return reason, err
 			}
 			m, data = Message{}, nil
@@ -194,8 +194,8 @@ func (w *watcher) read(body io.Reader) (reason string, err error) {
 	return "", cmp.Or(lines.Err(), io.ErrUnexpectedEOF)
 }
 
-// take gives a message to its receiver. It returns a reason when the job has ended.
-func (w *watcher) take(m Message) (reason string, err error) {
+// takeMessage gives a message to its receiver. It returns a reason when the job has ended.
+func (w *watcher) takeMessage(m Message) (reason string, err error) {
 	if m.ID != "" {
 		w.last = m.ID
 	}

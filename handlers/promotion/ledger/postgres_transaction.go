@@ -171,7 +171,7 @@ func (tx *pgTransaction) confirm(c *writeSet) bool {
 	return tx.found || len(c.outbox) > 0 || len(c.attempts) > 0
 }
 
-// end sends b and a COMMIT. Its error is sqldb.ErrNotReplicated if the server has not waited for its
+// end sends b and a COMMIT. Its error is that of sqldb.Commits.Do if the server has not waited for its
 // standby.
 func (tx *pgTransaction) end(ctx context.Context, b *pgx.Batch) error {
 	b.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {

@@ -136,12 +136,12 @@ func check(event, verb string, q *Request) error {
 	if slices.Contains(Changes(), verb) {
 		for field, text := range map[string]*string{"by": &q.By, "why": &q.Why} {
 			*text = strings.TrimSpace(*text)
-			most := maxWhy
+			limit := maxWhy
 			if field == "by" {
-				most = maxBy
+				limit = maxBy
 			}
 			optional := field == "by" && q.Operator != ""
-			p.Check((optional || *text != "") && len([]rune(*text)) <= most, field, "must have 1 to %d characters, for the audit", most)
+			p.Check((optional || *text != "") && len([]rune(*text)) <= limit, field, "must have 1 to %d characters, for the audit", limit)
 			p.Check(!strings.ContainsFunc(*text, func(c rune) bool { return !unicode.IsPrint(c) }), field, "must have printable characters only, for the audit, got %q", *text)
 		}
 	}

@@ -89,8 +89,9 @@ func TestTheLifeOfARoom(t *testing.T) {
 	require.Equal(t, "paused", post[room.Status](r, 200, "42/hold", `{`+by+`}`).State)
 	require.Equal(t, "conflict", post[refused](r, 409, "42/hold", `{`+by+`}`).Error)
 	require.Equal(t, "open", post[room.Status](r, 200, "42/resume", `{`+by+`}`).State)
-	s = post[room.Status](r, 200, "42/set", `{`+by+`,"concurrency":-1,"mode":"pass-through"}`)
-	require.Equal(t, []any{int64(-1), "pass-through", int64(500)}, []any{s.Concurrency, s.Mode, s.Capacity})
+	require.Equal(t, room.Reject, post[room.Status](r, 200, "42/set", `{`+by+`,"mode":"`+room.Reject+`"}`).Mode)
+	s = post[room.Status](r, 200, "42/set", `{`+by+`,"concurrency":-1,"mode":"`+room.PassThrough+`"}`)
+	require.Equal(t, []any{int64(-1), room.PassThrough, int64(500)}, []any{s.Concurrency, s.Mode, s.Capacity})
 	require.Equal(t, "sold out soon", post[room.Status](r, 200, "42/message", `{`+by+`,"message":"sold out soon"}`).Message)
 	r.enter("ann")
 	r.enter("ben")
@@ -114,7 +115,7 @@ func TestTheLifeOfARoom(t *testing.T) {
 		require.Equal(t, "ann (api) for eve", one.By)
 		require.Equal(t, "ticket 4711", one.Why)
 	}
-	require.Equal(t, []string{"open", "hold", "resume", "set", "message", "kick", "drain", "close"}, verbs)
+	require.Equal(t, []string{"open", "hold", "resume", "set", "set", "message", "kick", "drain", "close"}, verbs)
 	page := post[Records](r, 200, "42/audit", `{"after":"`+list[5].ID+`","limit":1}`).Records
 	require.Equal(t, list[6:7], page)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-// Previewed is what a change would do.
-type Previewed struct {
+// previewed is what a change would do.
+type previewed struct {
 	Room    *room.Status `json:"room"`           // as it is now; null: the event has none
 	Becomes string       `json:"becomes"`        // the state of the room afterwards
 	User    *User        `json:"user,omitempty"` // of kick
@@ -42,7 +42,7 @@ func (c change) preview(ctx context.Context, _ *pipeline.Registry, in operate.In
 			becomes = "scheduled"
 		}
 		return operate.Answer{
-			Value: Previewed{Becomes: becomes},
+			Value: previewed{Becomes: becomes},
 			Lines: []string{"Event " + event + " has no room. One would be created, and would be " + becomes + "."},
 		}, nil
 	}
@@ -52,7 +52,7 @@ func (c change) preview(ctx context.Context, _ *pipeline.Registry, in operate.In
 	if err != nil {
 		return operate.Answer{}, Failed(event, c.verb, err)
 	}
-	value := Previewed{Room: &p.Status, Becomes: p.Becomes}
+	value := previewed{Room: &p.Status, Becomes: p.Becomes}
 	line := "Event " + event + " is " + p.State
 	if p.Becomes == p.State {
 		line += ", and would stay so."

@@ -145,8 +145,8 @@ func (l Look) validate(p *setting.Problems, at string) {
 		l.Language, strings.Join(missing, ", "))
 }
 
-func checkText(p *setting.Problems, path, text string, most int) {
-	p.Check(utf8.ValidString(text) && utf8.RuneCountInString(text) <= most, path, "must have at most %d characters", most)
+func checkText(p *setting.Problems, path, text string, limit int) {
+	p.Check(utf8.ValidString(text) && utf8.RuneCountInString(text) <= limit, path, "must have at most %d characters", limit)
 	// Persian, Hindi and emoji need the joiners, which Unicode counts as formats.
 	hidden := func(c rune) bool { return !unicode.IsPrint(c) && c != '\u200c' && c != '\u200d' }
 	p.Check(!strings.ContainsFunc(text, hidden), path, "must have printable characters only, got %q", text)

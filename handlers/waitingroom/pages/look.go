@@ -135,7 +135,7 @@ func builtIn(language string) (map[string]string, bool) {
 // preferred returns the language of the page that a header Accept-Language prefers. Without one that the page
 // has, it is English.
 func preferred(header string) string {
-	best, most := "en", 0.0
+	best, bestWeight := "en", 0.0
 	for part := range strings.SplitSeq(header, ",") {
 		tag, parameters, _ := strings.Cut(strings.TrimSpace(part), ";")
 		weight := 1.0
@@ -147,8 +147,8 @@ func preferred(header string) string {
 			weight = n
 		}
 		base, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(tag)), "-")
-		if _, has := builtIn(base); has && base != "" && weight > most {
-			best, most = base, weight
+		if _, has := builtIn(base); has && base != "" && weight > bestWeight {
+			best, bestWeight = base, weight
 		}
 	}
 	return best

@@ -43,12 +43,13 @@ type Room struct {
 // Waiting returns the page of a user who waits. It connects to /events/<id>/tickets/waiting of its
 // own origin, with its own query.
 func Waiting() *template.Template {
-	return template.Must(sse.AddModule(template.New("room")).Parse(roomPage))
+	page := template.New("room").Funcs(template.FuncMap{"direction": direction})
+	return template.Must(sse.AddModule(page).Parse(roomPage))
 }
 
-// Direction returns the direction in which the language is written.
-func (r Room) Direction() string {
-	switch base, _, _ := strings.Cut(strings.ToLower(r.Language), "-"); base {
+// direction returns the direction in which a language is written.
+func direction(language string) string {
+	switch base, _, _ := strings.Cut(strings.ToLower(language), "-"); base {
 	case "ar", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi":
 		return "rtl"
 	}

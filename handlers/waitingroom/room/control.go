@@ -156,7 +156,7 @@ func (r *Rooms) Control(ctx context.Context, event string, c Change) (Status, er
 		if c.ClosesAt != nil {
 			closesAt = *c.ClosesAt
 		}
-		if err := r.add(ctx, event, closesAt); err != nil {
+		if err := r.createRoom(ctx, event, closesAt); err != nil {
 			return Status{}, err
 		}
 	}
@@ -176,7 +176,7 @@ func (r *Rooms) RoomStatus(ctx context.Context, event string) (Status, error) {
 }
 
 func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status, error) {
-	values, now, err := r.run(ctx, "control", event, args...)
+	values, now, err := r.runScript(ctx, "control", event, args...)
 	if len(values) < 4 {
 		return Status{}, err
 	}

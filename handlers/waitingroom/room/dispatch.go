@@ -108,9 +108,9 @@ func (r *Rooms) Find(ctx context.Context, event, user string) (Details, error) {
 		return d, err
 	}
 	d.Instance = holders[0]
-	seen, left := redis.Command("ZSCORE", "WAITING_SEEN:{"+event+"}", user), redis.Command("HGET", "WAITING_LEFT:{"+event+"}", user)
+	seen, departed := redis.Command("ZSCORE", "WAITING_SEEN:{"+event+"}", user), redis.Command("HGET", "WAITING_LEFT:{"+event+"}", user)
 	bought, held := redis.Command("HGET", "ENTRY_BUYERS:{"+event+"}", user), redis.Command("HGET", "ENTRY_RECORD:{"+event+"}", user)
-	if err := r.server.Do(ctx, seen, left, bought, held); err != nil {
+	if err := r.server.Do(ctx, seen, departed, bought, held); err != nil {
 		return d, err
 	}
 	purchases, _ := bought.Text()
@@ -119,7 +119,7 @@ func (r *Rooms) Find(ctx context.Context, event, user string) (Details, error) {
 	if text, _ := held.Text(); json.Unmarshal([]byte(text), &lease) == nil {
 		d.Shop = lease.Shop
 	}
-	if text, _ := left.Text(); json.Valid([]byte(text)) {
+	if text, _ := departed.Text(); json.Valid([]byte(text)) {
 		d.Memory = json.RawMessage(text)
 	}
 	score, _ := seen.Text()

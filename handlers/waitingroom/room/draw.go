@@ -52,17 +52,17 @@ func (r *Rooms) Draw(ctx context.Context, event string) (Drawn, error) {
 	return done, nil
 }
 
-// part stores the next places, if start of them are stored. It returns how many are then. most is
+// part stores the next places, if start of them are stored. It returns how many are then. limit is
 // the maximum size of the part.
-func (r *Rooms) part(ctx context.Context, event string, all lots, start, most int) (drawn int, err error) {
-	end := min(start+most, len(all.users))
+func (r *Rooms) part(ctx context.Context, event string, all lots, start, limit int) (drawn int, err error) {
+	end := min(start+limit, len(all.users))
 	args := []any{all.digest.String(), all.cut, start, len(all.users), ""}
 	var hashes []byte
 	for i := start; i < end; i++ {
 		args, hashes = append(args, all.users[i]), append(hashes, all.hashes[i][:]...)
 	}
 	args[4] = string(hashes)
-	values, _, err := r.run(ctx, "draw", event, args...)
+	values, _, err := r.runScript(ctx, "draw", event, args...)
 	if err != nil {
 		return start, err
 	}

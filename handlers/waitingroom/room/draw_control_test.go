@@ -94,7 +94,7 @@ func TestTheSecretIsShownAfterTheDrawAlone(t *testing.T) {
 		require.Len(t, secret, 64)
 		status, err := r.rooms.RoomStatus(r.ctx, r.event)
 		require.NoError(t, err)
-		values, _, err := r.rooms.run(r.ctx, "control", r.event, "status", "", "", "", "", "")
+		values, _, err := r.rooms.runScript(r.ctx, "control", r.event, "status", "", "", "", "", "")
 		require.NoError(t, err)
 		records, err := r.rooms.Audit(r.ctx, r.event, "", 100)
 		require.NoError(t, err)

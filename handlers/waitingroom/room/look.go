@@ -112,19 +112,19 @@ func (r *Rooms) Preview(ctx context.Context, event string, c Change) (Previewed,
 	}
 	fields = append(fields, "preview", "1")
 	call := r.call("control", event, append([]any{c.Verb, c.By, c.Why, c.User, "", ""}, fields...)...)
-	said, err := parse("control", call, r.server.Do(ctx, call))
+	answered, err := parse("control", call, r.server.Do(ctx, call))
 	if err != nil {
 		return Previewed{}, err
 	}
-	refused := answer(said.code)
+	refused := answer(answered.code)
 	if errors.Is(refused, ErrUnknown) {
 		return Previewed{}, refused
 	}
-	s, err := statusOf(event, said.values, said.now)
+	s, err := statusOf(event, answered.values, answered.now)
 	p := Previewed{Status: s}
-	for i := 4; i+1 < len(said.values); i += 2 {
-		if said.values[i] == "would" {
-			p.Becomes, _ = said.values[i+1].(string)
+	for i := 4; i+1 < len(answered.values); i += 2 {
+		if answered.values[i] == "would" {
+			p.Becomes, _ = answered.values[i+1].(string)
 		}
 	}
 	return p, errors.Join(refused, err)

@@ -81,7 +81,7 @@ func TestAnswersWaitForReplicas(t *testing.T) {
 			if name == "claim" {
 				require.Equal(t, Ready, r.status("user-0").State, "the turn is not used")
 				// The replica has stopped since.
-				_, _, err := r.rooms.run(r.ctx, "claim", r.event, "broker-1", "user-0")
+				_, _, err := r.rooms.runScript(r.ctx, "claim", r.event, "broker-1", "user-0")
 				require.ErrorIs(t, err, redis.ErrNotReplicated)
 				for what, p := range map[string]Place{"sign": r.seen(Sign{User: "user-0"})[0], "entering": r.enter("user-0"), "status": r.status("user-0")} {
 					require.Equal(t, Admitted, p.State, what)

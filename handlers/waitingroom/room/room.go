@@ -109,20 +109,20 @@ func flag(set bool) int {
 	return 0
 }
 
-// run runs a script, and returns its answer, the server's time and the other values of its reply.
+// runScript runs a script, and returns its answer, the server's time and the other values of its reply.
 // Answers such as ErrRejected come with values, and so does redis.ErrNotReplicated.
-func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (values []any, now int64, err error) {
+func (r *Rooms) runScript(ctx context.Context, name, event string, args ...any) (values []any, now int64, err error) {
 	c := r.call(name, event, args...)
 	if r.opts.Replicas > 0 && (waits(name) || name == "control" && (args[0] == Kick || args[0] == Open)) {
 		err = r.server.DoReplicated(ctx, r.opts.Replicas, r.opts.ReplicaWait, c)
 	} else {
 		err = r.server.Do(ctx, c)
 	}
-	return r.read(ctx, name, event, c, err)
+	return r.takeReply(ctx, name, event, c, err)
 }
 
-// read reads the reply of a script that has run. late is the error of its call.
-func (r *Rooms) read(ctx context.Context, name, event string, c *redis.Call, late error) (values []any, now int64, err error) {
+// takeReply reads the reply of a script that has run. late is the error of its call.
+func (r *Rooms) takeReply(ctx context.Context, name, event string, c *redis.Call, late error) (values []any, now int64, err error) {
 	reply, err := parse(name, c, late)
 	if err != nil {
 		return nil, 0, err
@@ -187,7 +187,7 @@ func (r *Rooms) enlist(ctx context.Context, event string) error {
 
 // one runs a script whose reply is a place.
 func (r *Rooms) one(ctx context.Context, name, event string, args ...any) (Place, error) {
-	values, now, err := r.run(ctx, name, event, args...)
+	values, now, err := r.runScript(ctx, name, event, args...)
 	if len(values) == 0 {
 		return Place{}, err
 	}
@@ -308,7 +308,7 @@ func (r *Rooms) replicas(ctx context.Context, event string) error {
 	if r.opts.Replicas == 0 {
 		return nil
 	}
-	_, _, err := r.run(ctx, "claim", event, "")
+	_, _, err := r.runScript(ctx, "claim", event, "")
 	return err
 }
 
@@ -321,7 +321,7 @@ func (r *Rooms) each(ctx context.Context, name, event string, n int, args func(i
 		for i := start; i < min(start+maxCall, n); i++ {
 			part = append(part, args(i)...)
 		}
-		values, now, err := r.run(ctx, name, event, part...)
+		values, now, err := r.runScript(ctx, name, event, part...)
 		if err != nil {
 			return places, err
 		}
@@ -342,7 +342,7 @@ func (r *Rooms) Create(ctx context.Context, event string) error {
 	if err := r.Full(ctx); err != nil {
 		return err
 	}
-	return r.add(ctx, event, 0)
+	return r.createRoom(ctx, event, 0)
 }
 
 // Full returns ErrTooMany when there are Options.MaxEvents rooms.
@@ -358,9 +358,9 @@ func (r *Rooms) Full(ctx context.Context) error {
 	return err
 }
 
-// add creates a room without a limit. It removes the mark of Deny. The error is ErrTimes when the
+// createRoom creates a room without a limit. It removes the mark of Deny. The error is ErrTimes when the
 // room would end, by its schedule, in the past.
-func (r *Rooms) add(ctx context.Context, event string, closesAt int64) error {
+func (r *Rooms) createRoom(ctx context.Context, event string, closesAt int64) error {
 	create := r.create.Call([]string{roomKey(event)}, closesAt)
 	if err := r.server.Do(ctx, create); err != nil {
 		return err
@@ -377,7 +377,7 @@ func (r *Rooms) SetCapacity(ctx context.Context, event string, seats int64) erro
 	if seats < 0 || seats > MaxSeats {
 		return fmt.Errorf("capacity: must be >= 0 and at most %d, got %d", MaxSeats, seats)
 	}
-	_, _, err := r.run(ctx, "capacity", event, seats)
+	_, _, err := r.runScript(ctx, "capacity", event, seats)
 	return err
 }
 

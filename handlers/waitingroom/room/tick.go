@@ -43,13 +43,13 @@ type Tick struct {
 func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
 	if missing := r.missing(ctx, event); missing != nil {
 		c := r.call("tick", event, r.tickArgs(event, 0)...)
-		values, _, err := r.read(ctx, "tick", event, c, r.server.Do(ctx, c))
+		values, _, err := r.takeReply(ctx, "tick", event, c, r.server.Do(ctx, c))
 		if err == nil {
 			err = missing
 		}
 		return r.ticked(ctx, event, values, err)
 	}
-	values, _, late := r.run(ctx, "tick", event, r.tickArgs(event, r.opts.PromoteBatch)...)
+	values, _, late := r.runScript(ctx, "tick", event, r.tickArgs(event, r.opts.PromoteBatch)...)
 	return r.ticked(ctx, event, values, late)
 }
 
@@ -111,7 +111,7 @@ func (r *Rooms) Ticks(ctx context.Context, events []string) []Ticked {
 	}
 	_ = r.server.Do(ctx, calls...) // each call has its own error
 	for i, event := range events {
-		values, _, err := r.read(ctx, "tick", event, calls[i], calls[i].Err())
+		values, _, err := r.takeReply(ctx, "tick", event, calls[i], calls[i].Err())
 		list[i].Tick, list[i].Err = r.ticked(ctx, event, values, err)
 	}
 	return list

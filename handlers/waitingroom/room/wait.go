@@ -48,8 +48,8 @@ func (t *Table) WaitSeconds(ahead int64) *[2]int64 {
 // enough of them come back. Of the users in front, as large a share buys as so far.
 func (t *Table) beyond(ahead int64) bool {
 	buys := (t.Flow[2*parts] + 3) / (t.Flow[2*parts+1] + 3)
-	left := float64(t.Capacity-t.Sold-t.Ready-t.Admitted) + (1-buys)*float64(t.Ready+t.Admitted)
-	return float64(ahead+1)*buys > max(left, float64(t.Free))
+	seats := float64(t.Capacity-t.Sold-t.Ready-t.Admitted) + (1-buys)*float64(t.Ready+t.Admitted)
+	return float64(ahead+1)*buys > max(seats, float64(t.Free))
 }
 
 // forecast is how many slots become free.
@@ -114,28 +114,28 @@ func (t *Table) curve(factor, unseen float64) curve {
 			ends[cells-1-i*cells/parts-k] = 1 - math.Exp(-rate*c.step)
 		}
 	}
-	cell := func(left int64) int64 { return min(lives*cells, max(0, (left-1)*cells/t.TokenTime)) }
+	cell := func(remaining int64) int64 { return min(lives*cells, max(0, (remaining-1)*cells/t.TokenTime)) }
 	longest := int64(cells - 1) // of an extended lease, it is more
-	for _, left := range t.Ends {
-		longest = max(longest, cell(left))
+	for _, remaining := range t.Ends {
+		longest = max(longest, cell(remaining))
 	}
 	leases := make([]float64, longest+1) // by the time that is left
 	weight := float64(t.Ready+t.Admitted) / max(1, float64(len(t.Ends)))
 	fresh := float64(t.Ready)
-	for _, left := range slices.Backward(t.Ends) {
-		if fresh > 0 && left <= t.ReadyTime && left > t.ReadyTime-3000 { // it is claimed next
-			left, fresh = t.TokenTime, fresh-weight
+	for _, remaining := range slices.Backward(t.Ends) {
+		if fresh > 0 && remaining <= t.ReadyTime && remaining > t.ReadyTime-3000 { // it is claimed next
+			remaining, fresh = t.TokenTime, fresh-weight
 		}
-		leases[cell(left)] += weight
+		leases[cell(remaining)] += weight
 	}
 	sum, first := 0.0, 0 // the cell with the least time left moves, instead of the leases
 	for range lives * cells {
 		freed := 0.0
-		for left := range leases {
-			lease := &leases[(first+left)%len(leases)]
+		for remaining := range leases {
+			lease := &leases[(first+remaining)%len(leases)]
 			gone := *lease
-			if left > 0 {
-				gone *= ends[min(left, cells-1)]
+			if remaining > 0 {
+				gone *= ends[min(remaining, cells-1)]
 			}
 			*lease -= gone
 			freed += gone

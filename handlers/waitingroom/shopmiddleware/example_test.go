@@ -1,9 +1,12 @@
 package shopmiddleware_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/shopmiddleware"
 )
@@ -38,4 +41,26 @@ func Example() {
 	mux.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/checkout/42", http.NoBody))
 	fmt.Print(answer.Code, " ", answer.Body)
 	// Output: 401 {"error":"no_entry"}
+}
+
+// A payment that takes longer needs a later end, which only a verified entry gets.
+func ExampleGate_Extend() {
+	rooms := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusConflict)
+		fmt.Fprint(w, `{"error":"not_verified","message":"verify the token first"}`)
+	}))
+	defer rooms.Close()
+	g, err := shopmiddleware.New(shopmiddleware.Options{
+		URL: rooms.URL, ShopToken: "secret of the shop",
+		Event: func(r *http.Request) string { return r.PathValue("event") },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = g.Extend(context.Background(), "42", "token of the user", "session", time.Now().Add(10*time.Minute))
+	if errors.Is(err, shopmiddleware.ErrNotVerified) {
+		fmt.Println("verify, then extend")
+	}
+	// Output: verify, then extend
 }

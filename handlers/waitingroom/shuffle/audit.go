@@ -47,7 +47,7 @@ func Read(from io.Reader) (a Audit, err error) {
 			}
 			continue
 		}
-		user, ok := ParseHash(lines.Text())
+		user, ok := parseHash(lines.Text())
 		if !ok {
 			return a, fmt.Errorf("line %d must be a hash of 64 hexadecimal digits, got %.80q", n, lines.Text())
 		}
@@ -90,7 +90,7 @@ func (a Audit) Verify() error {
 	}
 	draw := New(a.Secret, digest)
 	for i := 1; i < len(a.Order); i++ {
-		if compare(draw.Number(a.Order[i-1]), draw.Number(a.Order[i])) >= 0 {
+		if compare(draw.number(a.Order[i-1]), draw.number(a.Order[i])) >= 0 {
 			return fmt.Errorf("places %d and %d are in the wrong order", i, i+1)
 		}
 	}

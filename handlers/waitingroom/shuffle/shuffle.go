@@ -19,8 +19,8 @@ type Hash [sha256.Size]byte
 // String returns the hash in hexadecimal.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// ParseHash returns the hash of a text with 64 hexadecimal digits.
-func ParseHash(text string) (h Hash, ok bool) {
+// parseHash returns the hash of a text with 64 hexadecimal digits.
+func parseHash(text string) (h Hash, ok bool) {
 	raw, err := hex.DecodeString(text)
 	return Hash(append(raw, make([]byte, len(h))...)[:len(h)]), err == nil && len(raw) == len(h)
 }
@@ -58,9 +58,9 @@ func New(secret string, digest Hash) Draw {
 	return Draw{key[:]}
 }
 
-// Number returns the number of a user. Users come in the order of their numbers:
+// number returns the number of a user. Users come in the order of their numbers:
 // HMAC-SHA256(key, user).
-func (d Draw) Number(user Hash) (n Hash) {
+func (d Draw) number(user Hash) (n Hash) {
 	mac := hmac.New(sha256.New, d.key)
 	mac.Write(user[:])
 	return Hash(mac.Sum(nil))
@@ -71,7 +71,7 @@ func (d Draw) Order(users []Hash) []int {
 	numbers := make([]Hash, len(users))
 	order := make([]int, len(users))
 	for i, u := range users {
-		numbers[i], order[i] = d.Number(u), i
+		numbers[i], order[i] = d.number(u), i
 	}
 	slices.SortFunc(order, func(a, b int) int { return compare(numbers[a], numbers[b]) })
 	return order

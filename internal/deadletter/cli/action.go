@@ -20,12 +20,14 @@ import (
 const maxFailuresInARow = 3
 
 // Actions returns the actions "deadletter replay" and "deadletter discard".
-func (e Env) Actions() []operate.Action { return []operate.Action{e.replayAction(), e.discardAction()} }
+func (e Deps) Actions() []operate.Action {
+	return []operate.Action{e.replayAction(), e.discardAction()}
+}
 
 // step is what an action does to each dead letter.
 type step interface {
 	// start starts what the step needs.
-	start(ctx context.Context, targets []store.Target) error
+	startWork(ctx context.Context, targets []store.Target) error
 	// apply does it. The error is a *store.HeldError while a replay holds the dead letter.
 	apply(ctx context.Context, id string) (Line, error)
 	// preview says what apply would do.
@@ -33,7 +35,7 @@ type step interface {
 }
 
 // action returns an action without its text. states are those in which a step changes a dead letter.
-func (e Env) action(about operate.About, states func(operate.Input) []store.State, of func(*work, operate.Input) step) operate.Action {
+func (e Deps) action(about operate.About, states func(operate.Input) []store.State, of func(*work, operate.Input) step) operate.Action {
 	about.Validate = func(in operate.Input) error {
 		_, err := readWork(in, states(in))
 		return err
@@ -111,7 +113,7 @@ func (w *work) by() store.By { return store.By{Who: w.use.Who, Why: w.use.Why, U
 // readWork reads the fields. Without ids the work selects the given states.
 func readWork(in operate.Input, states []store.State) (*work, error) {
 	w := &work{states: states, limit: in.Number("limit"), report: Report{DeadLetters: []Line{}}}
-	if err := w.read(in); err != nil {
+	if err := w.takeInput(in); err != nil {
 		return nil, err
 	}
 	filtered := slices.ContainsFunc(w.fields(), func(field filterField) bool { return *field.to != "" })
@@ -212,7 +214,7 @@ func (w *work) previewAll(ctx context.Context, targets []store.Target, s step) (
 			topics[topicOf(d.Subject)]++
 		}
 		line.ID, line.About, line.Class = id, d.Subject, d.Class
-		w.report.add(line)
+		w.report.addLine(line)
 		return ctx.Err()
 	})
 	if err != nil {
@@ -224,7 +226,7 @@ func (w *work) previewAll(ctx context.Context, targets []store.Target, s step) (
 
 // applyAll does the steps, and reports.
 func (w *work) applyAll(ctx context.Context, targets []store.Target, s step) (operate.Answer, error) {
-	if err := s.start(ctx, targets); err != nil {
+	if err := s.startWork(ctx, targets); err != nil {
 		return operate.Answer{}, err
 	}
 	var err error
@@ -263,7 +265,7 @@ func (w *work) thoseHeld(ctx context.Context, s step) error {
 		}
 		w.held = w.held[1:]
 		if err == nil {
-			err = w.add(ctx, line)
+			err = w.addLine(ctx, line)
 		}
 		if err != nil {
 			return err
@@ -285,11 +287,11 @@ func (w *work) one(ctx context.Context, id string, s step) error {
 	if err != nil {
 		return err
 	}
-	return w.add(ctx, line)
+	return w.addLine(ctx, line)
 }
 
-func (w *work) add(ctx context.Context, line Line) error {
-	w.report.add(line)
+func (w *work) addLine(ctx context.Context, line Line) error {
+	w.report.addLine(line)
 	w.use.Report(int64(w.report.Selected-len(w.held)), w.total)
 	if line.Result != store.OutcomeFailed {
 		w.inARow = 0

@@ -24,7 +24,7 @@ func TestParseRate(t *testing.T) {
 // Each filter selects dead letters, and none can be combined with --all.
 func TestEachFilterSelects(t *testing.T) {
 	t.Parallel()
-	for _, a := range (Env{}).Actions() {
+	for _, a := range (Deps{}).Actions() {
 		require.Error(t, a.Validate(operate.Input{}), "nothing is selected")
 		for _, field := range new(filterFlags).fields() {
 			in := operate.Input{field.Name: {"1h"}}

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-func (e Env) discardAction() operate.Action {
+func (e Deps) discardAction() operate.Action {
 	about := operate.About{
 		Name:  "deadletter discard",
 		Short: "Discard dead letters; it can't be undone",
@@ -36,7 +36,7 @@ type discard struct {
 	unsettled bool // also those that are not settled
 }
 
-func (x *discard) start(ctx context.Context, targets []store.Target) error {
+func (x *discard) startWork(ctx context.Context, targets []store.Target) error {
 	if x.unsettled {
 		return nil
 	}

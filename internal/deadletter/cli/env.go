@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-// Env is what the commands need of their process.
-type Env struct {
+// Deps is what the commands need of their process.
+type Deps struct {
 	// Register adds the service that opens the store. The error says that no store is configured.
 	Register func(*pipeline.Registry) error
 	// Open returns the store, and what ends its use: the store of the process, which stays open, or
@@ -41,7 +41,7 @@ type Replayer interface {
 }
 
 // Command returns the command with its subcommands, without the reports and actions.
-func Command(h *app.Host, env Env) *cobra.Command {
+func Command(h *app.Host, env Deps) *cobra.Command {
 	group := h.ServiceFlags(&cobra.Command{
 		Use:     "deadletter",
 		Aliases: []string{"dlq"},
@@ -61,7 +61,7 @@ type session struct {
 }
 
 // run calls do with the open store.
-func (e Env) run(h *app.Host, cmd *cobra.Command, do func(context.Context, *session) error) error {
+func (e Deps) run(h *app.Host, cmd *cobra.Command, do func(context.Context, *session) error) error {
 	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Routes: true, Register: e.Register}, func(ctx context.Context, running *app.Running) (err error) {
 		return e.with(ctx, running.Registry, func(s *store.Store, replayer Replayer) error {
 			return do(ctx, &session{Host: h, cmd: cmd, store: s, replayer: replayer})
@@ -70,7 +70,7 @@ func (e Env) run(h *app.Host, cmd *cobra.Command, do func(context.Context, *sess
 }
 
 // with opens the store, calls do, and ends what do has started.
-func (e Env) with(ctx context.Context, reg *pipeline.Registry, do func(*store.Store, Replayer) error) error {
+func (e Deps) with(ctx context.Context, reg *pipeline.Registry, do func(*store.Store, Replayer) error) error {
 	s, end, err := e.Open(ctx)
 	if err != nil {
 		return err

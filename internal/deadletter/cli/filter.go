@@ -54,14 +54,14 @@ func (f *filterFlags) fields() []filterField {
 	}
 }
 
-func (f *filterFlags) add(cmd *cobra.Command) {
+func (f *filterFlags) addFlags(cmd *cobra.Command) {
 	for _, field := range f.fields() {
 		cmd.Flags().StringVar(field.to, field.Name, "", field.Help)
 	}
 }
 
-// read takes the values of the fields.
-func (f *filterFlags) read(in operate.Input) error {
+// takeInput takes the values of the fields.
+func (f *filterFlags) takeInput(in operate.Input) error {
 	for _, field := range f.fields() {
 		*field.to = in.Text(field.Name)
 	}

@@ -24,7 +24,7 @@ type groups struct {
 }
 
 // List returns the report "deadletter list".
-func (e Env) List() operate.Report {
+func (e Deps) List() operate.Report {
 	var fields []operate.Field
 	for _, f := range (&filterFlags{}).fields() {
 		fields = append(fields, f.Field)
@@ -74,7 +74,7 @@ func (e Env) List() operate.Report {
 
 // selection reads the fields of the report.
 func selection(in operate.Input) (f filterFlags, limit int, err error) {
-	if err := f.read(in); err != nil {
+	if err := f.takeInput(in); err != nil {
 		return f, 0, err
 	}
 	if f.States, err = parseStates(in.List("state")); err != nil {

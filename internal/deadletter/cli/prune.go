@@ -23,7 +23,7 @@ type pruned struct {
 	Deleted int64 `json:"deleted"` // of a dry run: would be deleted
 }
 
-func (e Env) pruneCommand(h *app.Host) *cobra.Command {
+func (e Deps) pruneCommand(h *app.Host) *cobra.Command {
 	var (
 		f      filterFlags
 		by     app.By
@@ -72,7 +72,7 @@ dead_letter_prunes records who pruned, why, when and how many.`,
 			})
 		},
 	})
-	f.add(cmd)
+	f.addFlags(cmd)
 	by.Flags(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&states, "state", stateNames(store.Finished()), "only in these `states`: "+joined(store.Finished()))

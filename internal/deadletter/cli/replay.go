@@ -12,7 +12,7 @@ import (
 // finishTimeout bounds recording the outcome of a replay.
 const finishTimeout = 10 * time.Second
 
-func (e Env) replayAction() operate.Action {
+func (e Deps) replayAction() operate.Action {
 	about := operate.About{
 		Name:  "deadletter replay",
 		Short: "Replay dead letters: the given ones, those of a filter, or all",
@@ -44,7 +44,7 @@ type replay struct {
 	parked bool
 }
 
-func (r *replay) start(ctx context.Context, targets []store.Target) error {
+func (r *replay) startWork(ctx context.Context, targets []store.Target) error {
 	return r.replayer.Start(ctx, targets)
 }
 

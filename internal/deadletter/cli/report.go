@@ -69,7 +69,7 @@ type Line struct {
 	Now   string `json:"now,omitempty"` // the state of the subject, in the ledger's words
 }
 
-func (r *Report) add(l Line) {
+func (r *Report) addLine(l Line) {
 	done := false
 	switch l.Result {
 	case store.OutcomeReplayed:
@@ -235,13 +235,13 @@ func (r *Report) summary() string {
 const errorWidth = 160
 
 // OneLine returns text as one line, without characters that control a terminal. Lines are joined
-// with semicolons, because each is often an error of its own. most is the largest length in
+// with semicolons, because each is often an error of its own. limit is the largest length in
 // characters. A longer text loses its middle, because the end of an error says what happened.
-func OneLine(text string, most int) string {
+func OneLine(text string, limit int) string {
 	text = app.Printable(logs.OneLine(text))
-	if r := []rune(text); len(r) > most {
-		head := (most - 1) / 2
-		return string(r[:head]) + "…" + string(r[len(r)-(most-1-head):])
+	if r := []rune(text); len(r) > limit {
+		head := (limit - 1) / 2
+		return string(r[:head]) + "…" + string(r[len(r)-(limit-1-head):])
 	}
 	return text
 }

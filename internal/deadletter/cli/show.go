@@ -34,7 +34,7 @@ type Shown struct {
 	NowUnknown string        `json:"now_unknown,omitempty"`
 }
 
-func (e Env) showCommand(h *app.Host) *cobra.Command {
+func (e Deps) showCommand(h *app.Host) *cobra.Command {
 	var raw bool
 	cmd := h.JSONFlag(&cobra.Command{
 		SuggestFor: []string{"history"},

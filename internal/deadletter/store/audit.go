@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	sqlRecentActions = `SELECT id, at, who, why, action, letter, outcome, detail FROM dead_letter_actions
+	sqlRecentActions = `SELECT id, at, who, why, action, dead_letter, outcome, detail FROM dead_letter_actions
 WHERE id < $1 AND action <> '` + actionReturn + `' ORDER BY id DESC LIMIT $2`
 
 	sqlRecentPrunes = `SELECT id, at, who, why, 'prune', '', 'done', CAST(letters AS text) FROM dead_letter_prunes

@@ -103,7 +103,7 @@ func TestTheMigrationOfRevealsKeepsTheAudit(t *testing.T) {
 		next, err := strconv.Atoi(newest())
 		require.NoError(t, err)
 		require.Greater(t, next, last, "the id of a row that is gone was given again")
-		insert := `INSERT INTO dead_letter_actions (letter, generation, action, who, why, at, outcome, detail) VALUES ($1, $2, $3, '', '', $4, 'replayed', '')`
+		insert := `INSERT INTO dead_letter_actions (dead_letter, generation, action, who, why, at, outcome, detail) VALUES ($1, $2, $3, '', '', $4, 'replayed', '')`
 		_, err = s.exec(t.Context(), s.db, insert, letter.ID, 1, "erase", time.Now())
 		require.Error(t, err, "an action that no version knows")
 		_, err = s.exec(t.Context(), s.db, insert, letter.ID, 1, "replay", time.Now())

@@ -185,7 +185,7 @@ func (s *Store) Finish(ctx context.Context, lease Lease, out Outcome) error {
 		result := out.Result
 		if result == OutcomeReplayed {
 			err := s.query(ctx, q, func(*sql.Rows) error { result = OutcomeAlready; return nil },
-				`SELECT id FROM dead_letter_actions WHERE letter = $1 AND generation = $2 AND action = 'replay' AND outcome = 'replayed'`,
+				`SELECT id FROM dead_letter_actions WHERE dead_letter = $1 AND generation = $2 AND action = 'replay' AND outcome = 'replayed'`,
 				lease.ID, lease.Generation)
 			if err != nil {
 				return err
@@ -226,13 +226,13 @@ func (s *Store) record(ctx context.Context, q querier, action string, d *DeadLet
 	var use any
 	if by.Use != "" {
 		use = indexed(by.Use)
-		if _, err := s.exec(ctx, q, `UPDATE dead_letter_actions SET used = NULL WHERE letter = $1 AND used = $2 AND outcome IN ('begun', 'failed', 'refused')`, d.ID, use); err != nil {
+		if _, err := s.exec(ctx, q, `UPDATE dead_letter_actions SET used = NULL WHERE dead_letter = $1 AND used = $2 AND outcome IN ('begun', 'failed', 'refused')`, d.ID, use); err != nil {
 			return 0, err
 		}
 	}
 	err = s.query(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&id) },
-		`INSERT INTO dead_letter_actions (letter, generation, action, who, why, at, outcome, detail, used) VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8)
-			ON CONFLICT (letter, used) WHERE used IS NOT NULL DO NOTHING RETURNING id`,
+		`INSERT INTO dead_letter_actions (dead_letter, generation, action, who, why, at, outcome, detail, used) VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8)
+			ON CONFLICT (dead_letter, used) WHERE used IS NOT NULL DO NOTHING RETURNING id`,
 		d.ID, d.Generation, action, clean(by.Who), clean(by.Why), now, outcome, use)
 	if err == nil && id == 0 {
 		err = &StateError{ID: d.ID, State: d.State, Generation: d.Generation, Used: true}

@@ -127,7 +127,7 @@ func (s *Store) Get(ctx context.Context, id string) (DeadLetter, []Action, error
 			err := rows.Scan(&a.Generation, &a.Action, &a.Who, &a.Why, (*portable.Time)(&a.At), &a.Outcome, &a.Detail)
 			actions = append(actions, a)
 			return err
-		}, `SELECT generation, action, who, why, at, outcome, detail FROM dead_letter_actions WHERE letter = $1 ORDER BY id`, id)
+		}, `SELECT generation, action, who, why, at, outcome, detail FROM dead_letter_actions WHERE dead_letter = $1 ORDER BY id`, id)
 	}
 	if err != nil {
 		return d, nil, s.wrap("show", err)

@@ -68,7 +68,7 @@ func (s *Store) pruneAfter(ctx context.Context, q querier, f Filter, after int64
 		return nil, last, err
 	}
 	these, args := Filter{IDs: ids}.where(nil)
-	if _, err := s.exec(ctx, q, `DELETE FROM dead_letter_actions WHERE letter IN (SELECT id FROM dead_letters WHERE `+these+`)`, args...); err != nil {
+	if _, err := s.exec(ctx, q, `DELETE FROM dead_letter_actions WHERE dead_letter IN (SELECT id FROM dead_letters WHERE `+these+`)`, args...); err != nil {
 		return nil, last, err
 	}
 	_, err = s.exec(ctx, q, `DELETE FROM dead_letters WHERE `+these, args...)

@@ -129,7 +129,7 @@ func (s *Store) failedAgain(ctx context.Context, q querier, from *DeadLetter, ge
 	}
 	if from.ID != d.ID || state != from.State { // stored again before any action: no event
 		detail := clean(d.Class + ": " + d.Error)
-		n, err := s.exec(ctx, q, `INSERT INTO dead_letter_actions (letter, generation, action, who, why, at, outcome, detail, arrival)
+		n, err := s.exec(ctx, q, `INSERT INTO dead_letter_actions (dead_letter, generation, action, who, why, at, outcome, detail, arrival)
 			VALUES ($1, $2, $3, '', '', $4, $5, $6, $7) ON CONFLICT (arrival) DO NOTHING`,
 			from.ID, generation, actionReturn, now, string(state), detail, arrival)
 		if err != nil {

@@ -21,10 +21,10 @@ type acker struct{ *shared }
 
 // run flushes until nothing is in flight, or until the reader ends.
 func (a acker) run() {
-	for failures := 0; !a.table.endWhenIdle(); {
+	for failures := 0; !a.inflight.endWhenIdle(); {
 		select {
-		case <-a.table.flush:
-		case <-a.table.finished:
+		case <-a.inflight.flush:
+		case <-a.inflight.finished:
 			return
 		}
 		if failures == 0 {
@@ -42,9 +42,9 @@ func (a acker) run() {
 		}
 		select {
 		case <-flushBackoff(failures):
-		case <-a.table.finished:
+		case <-a.inflight.finished:
 		}
-		signal(a.table.flush)
+		signal(a.inflight.flush)
 	}
 }
 
@@ -52,12 +52,12 @@ func (a acker) run() {
 func (a acker) awaitBatch() {
 	t := time.NewTimer(a.opts.AckFlushInterval)
 	defer t.Stop()
-	for !a.table.flushDue() {
+	for !a.inflight.flushDue() {
 		select {
 		case <-t.C:
 			return
-		case <-a.table.flush:
-		case <-a.table.finished:
+		case <-a.inflight.flush:
+		case <-a.inflight.finished:
 			return
 		}
 	}
@@ -77,7 +77,7 @@ func (a acker) flushRest() {
 			continue
 		case <-ctx.Done():
 		}
-		acks, releases, counts := a.table.unflushed()
+		acks, releases, counts := a.inflight.unflushed()
 		if acks > 0 {
 			a.log().Warn("acknowledgements lost at the end, these entries will be delivered again", slog.Int("entries", acks), logs.Err(err))
 		}
@@ -93,11 +93,11 @@ func (a acker) flushRest() {
 
 // flush sends releases, then all acknowledgements, then counts. A part that fails is restored.
 func (a acker) flush(ctx context.Context) error {
-	if err := a.release(ctx, a.table.nextReleases()); err != nil {
+	if err := a.release(ctx, a.inflight.nextReleases()); err != nil {
 		return err
 	}
 	for {
-		plain, fenced := a.table.nextAcks(maxIDs)
+		plain, fenced := a.inflight.nextAcks(maxIDs)
 		if len(plain)+len(fenced) == 0 {
 			return a.writeCounts(ctx)
 		}
@@ -134,17 +134,17 @@ func (a acker) ack(list []*pendingEntry, send func(ids []string) (int64, error))
 // confirm ends the flush of list. In a stream that does not exist nothing is left to be sent.
 func (a acker) confirm(list []*pendingEntry, err error) error {
 	if err == nil || IsNoGroup(err) {
-		a.table.flushed(list)
+		a.inflight.flushed(list)
 		return nil
 	}
-	a.table.retry(list)
+	a.inflight.retry(list)
 	return err
 }
 
 // writeCounts writes the true delivery counts of entries left pending, for the consumer that
 // reclaims them.
 func (a acker) writeCounts(ctx context.Context) error {
-	counts := a.table.nextCounts()
+	counts := a.inflight.nextCounts()
 	if len(counts) == 0 {
 		return nil
 	}
@@ -156,7 +156,7 @@ func (a acker) writeCounts(ctx context.Context) error {
 		a.log().Warn("delivery counts not written", logs.Err(err))
 		return nil
 	}
-	a.table.retryCounts(counts)
+	a.inflight.retryCounts(counts)
 	return err
 }
 

@@ -54,9 +54,9 @@ func TestTheBytesInFlightAreLimited(t *testing.T) {
 					rd.Start()
 				}
 				held := func() int {
-					rd.s.table.mu.Lock()
-					defer rd.s.table.mu.Unlock()
-					return rd.s.table.bytes
+					rd.s.inflight.mu.Lock()
+					defer rd.s.inflight.mu.Unlock()
+					return rd.s.inflight.bytes
 				}
 				redistest.Eventually(t, "it is full", func() bool { return held() >= maxHeldBytes })
 				if owner != "me" { // nothing was acknowledged yet
@@ -81,7 +81,7 @@ func TestTheBytesInFlightAreLimited(t *testing.T) {
 func TestHowManyEntriesACommandFetches(t *testing.T) {
 	t.Parallel()
 	o := Options{}.withDefaults()
-	table := newTable(&o, NewMetrics())
+	table := newInflight(&o, NewMetrics())
 	require.Equal(t, 10, table.fits(256, 10), "nothing is known")
 	table.expect(1, 0)
 	require.Equal(t, 256, table.fits(256, 10))

@@ -126,13 +126,13 @@ func (k *claimer) round() error {
 		Stream: k.Stream, Group: k.Group, Consumer: k.Name, MinIdle: k.opts.MinIdle, Start: k.next, Step: claimStep,
 		Capacity: k.capacity,
 		Skip: func(p goredis.XPendingExt) bool {
-			inFlight := k.table.has(p.ID)
+			inFlight := k.inflight.has(p.ID)
 			if !inFlight && p.Consumer != k.Name {
 				from[p.Consumer] = struct{}{}
 			}
 			return inFlight
 		},
-		Take: k.take,
+		Take: k.takeClaimed,
 	})
 	if err != nil {
 		k.poller.searchAgain() // the claim may have succeeded, and its reply is lost
@@ -147,13 +147,13 @@ func (k *claimer) round() error {
 
 // capacity is 0 while the reader may not read.
 func (k *claimer) capacity() int {
-	if room, closed := k.table.readable(); !room || closed || !k.poller.mayRead() {
+	if room, closed := k.inflight.readable(); !room || closed || !k.poller.mayRead() {
 		return 0
 	}
-	return k.table.free()
+	return k.inflight.free()
 }
 
-func (k *claimer) take(got Claimed) error {
+func (k *claimer) takeClaimed(got Claimed) error {
 	k.reportDeleted(got.Deleted)
 	k.m.reclaimed.Add(float64(len(got.Entries)))
 	ctx, cancel := k.command()

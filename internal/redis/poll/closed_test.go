@@ -22,11 +22,11 @@ func TestAClosedReaderSendsNothing(t *testing.T) {
 		first, other, closed := due(), due(), due()
 		list := &serverReads{due: []*poller{first, other}}
 		first.queued, other.queued = list, list
-		first.opts.Scheduler.end(first)
+		first.opts.Scheduler.removePoller(first)
 		first.reads.Wait()
 		require.Equal(t, []*poller{other}, list.due)
 
-		closed.table.close(false)
+		closed.inflight.close(false)
 		readTogether(t.Context(), []*poller{closed})
 		closed.reads.Wait()
 		require.Zero(t, commands.Total())

@@ -56,7 +56,7 @@ func (c Consumer) Release(ctx context.Context, minIdle time.Duration, ids ...str
 // Remove removes the consumer from its group if nothing is pending to it. One script checks and
 // removes. When the stream or the group does not exist, removed is true.
 func (c Consumer) Remove(ctx context.Context) (removed bool, err error) {
-	n, err := c.run(ctx, removeSource).Int()
+	n, err := c.runScript(ctx, removeSource).Int()
 	if IsNoGroup(err) {
 		return true, nil
 	}
@@ -66,8 +66,8 @@ func (c Consumer) Remove(ctx context.Context) (removed bool, err error) {
 	return n == 1, nil
 }
 
-// run runs a script with group, consumer and args.
-func (c Consumer) run(ctx context.Context, source string, args ...any) *goredis.Cmd {
+// runScript runs a script with group, consumer and args.
+func (c Consumer) runScript(ctx context.Context, source string, args ...any) *goredis.Cmd {
 	return goredis.NewScript(source).Run(ctx, c.Client, []string{c.Stream}, append([]any{c.Group, c.Name}, args...)...)
 }
 
@@ -91,7 +91,7 @@ const (
 func (c Consumer) setIdle(ctx context.Context, idle time.Duration, ids []string) ([]kept, error) {
 	out := make([]kept, 0, len(ids))
 	for part := range slices.Chunk(ids, maxScriptIDs) {
-		reply, err := c.run(ctx, keepSource, withIDs(part, idle.Milliseconds())...).Int64Slice()
+		reply, err := c.runScript(ctx, keepSource, withIDs(part, idle.Milliseconds())...).Int64Slice()
 		if err != nil {
 			return out, fmt.Errorf("keep.lua: %w", err)
 		}
@@ -108,7 +108,7 @@ func (c Consumer) setIdle(ctx context.Context, idle time.Duration, ids []string)
 // ackMine acknowledges those of the entries that are pending to the consumer.
 func (c Consumer) ackMine(ctx context.Context, ids []string) (acked int64, err error) {
 	for part := range slices.Chunk(ids, maxScriptIDs) {
-		n, err := c.run(ctx, ackSource, withIDs(part)...).Int64()
+		n, err := c.runScript(ctx, ackSource, withIDs(part)...).Int64()
 		if err != nil {
 			return acked, fmt.Errorf("ack.lua: %w", err)
 		}
@@ -124,7 +124,7 @@ func (c Consumer) setCounts(ctx context.Context, counts map[string]int64) error 
 		for _, id := range part {
 			args = append(args, id, counts[id])
 		}
-		if err := c.run(ctx, countSource, args...).Err(); err != nil {
+		if err := c.runScript(ctx, countSource, args...).Err(); err != nil {
 			return fmt.Errorf("count.lua: %w", err)
 		}
 	}
@@ -138,14 +138,14 @@ type readCmd struct{ *goredis.XStreamSliceCmd }
 // NoRetry implements goredis.Cmder.
 func (readCmd) NoRetry() bool { return true }
 
-// read returns the command that reads at most count new entries.
-func (c Consumer) read(ctx context.Context, count int) goredis.Cmder {
+// readNew returns the command that reads at most count new entries.
+func (c Consumer) readNew(ctx context.Context, count int) goredis.Cmder {
 	cmd := readCmd{goredis.NewXStreamSliceCmd(ctx, "xreadgroup", "group", c.Group, c.Name, "count", count, "streams", c.Stream, ">")}
 	cmd.SetFirstKeyPos(7)
 	return cmd
 }
 
-// entriesOf returns the entries that a command of read has received.
+// entriesOf returns the entries that a command of readNew has received.
 func entriesOf(cmd goredis.Cmder) []goredis.XMessage {
 	if read, ok := cmd.(readCmd); ok && len(read.Val()) > 0 {
 		return read.Val()[0].Messages

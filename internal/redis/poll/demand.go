@@ -19,16 +19,16 @@ const (
 // demand is the COUNT of the next read. It doubles while entries are handled as fast as they are
 // read, and halves when they are not.
 type demand struct {
-	least, count int
-	asked        int  // the COUNT that was sent, which large entries make smaller; 0: none was
-	full         bool // the last read returned as many entries as it could
-	arrived      time.Time
-	took         time.Duration
-	bytes        int // mean size of an entry
+	lowest, count int
+	asked         int  // the COUNT that was sent, which large entries make smaller; 0: none was
+	full          bool // the last read returned as many entries as it could
+	arrived       time.Time
+	took          time.Duration
+	bytes         int // mean size of an entry
 }
 
-// read records a read that was sent at sent.
-func (d *demand) read(entries []goredis.XMessage, sent, now time.Time) {
+// noteRead records a read that was sent at sent.
+func (d *demand) noteRead(entries []goredis.XMessage, sent, now time.Time) {
 	d.arrived, d.took = now, now.Sub(sent)
 	if d.full = len(entries) >= d.count || d.asked > 0 && len(entries) >= d.asked; !d.full {
 		d.shrink()
@@ -41,7 +41,7 @@ func (d *demand) read(entries []goredis.XMessage, sent, now time.Time) {
 		d.bytes += bytesOf(e)
 	}
 	d.bytes /= len(entries)
-	for d.count > d.least && d.count*d.bytes > maxReadBytes {
+	for d.count > d.lowest && d.count*d.bytes > maxReadBytes {
 		d.shrink()
 	}
 }
@@ -54,12 +54,12 @@ func (d *demand) next(now time.Time) int {
 	case lasted > d.slow():
 		d.shrink()
 	case lasted < max(quickRead, 4*d.took) && 2*d.count*d.bytes <= maxReadBytes:
-		d.count = min(2*d.count, max(maxCount, d.least))
+		d.count = min(2*d.count, max(maxCount, d.lowest))
 	}
 	return d.count
 }
 
-func (d *demand) shrink() { d.count = max(d.count/2, d.least) }
+func (d *demand) shrink() { d.count = max(d.count/2, d.lowest) }
 
 // slow is how long the entries of a read may last.
 func (d *demand) slow() time.Duration { return max(slowRead, 20*d.took) }
@@ -67,7 +67,7 @@ func (d *demand) slow() time.Duration { return max(slowRead, 20*d.took) }
 // ahead returns how many entries are buffered when the next read is sent before end. It is 0 when
 // entries are handled slowly: another instance may be idle.
 func (d *demand) ahead() (entries int, end time.Time) {
-	if d.count > d.least {
+	if d.count > d.lowest {
 		entries = d.count / 2
 	}
 	return entries, d.arrived.Add(d.slow())

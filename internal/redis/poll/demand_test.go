@@ -17,11 +17,11 @@ func (d *demand) readFor(n, bytes int, lasted time.Duration) int {
 		entries[i].Values = map[string]any{"message": strings.Repeat("x", bytes)}
 	}
 	at := time.Unix(0, 0)
-	d.read(entries, at, at.Add(time.Millisecond))
+	d.noteRead(entries, at, at.Add(time.Millisecond))
 	return d.next(at.Add(time.Millisecond + lasted))
 }
 
-func newDemand(least int) *demand { return &demand{least: least, count: least} }
+func newDemand(least int) *demand { return &demand{lowest: least, count: least} }
 
 func TestCountGrowsWhileFullReadsLastShortly(t *testing.T) {
 	d := newDemand(10)

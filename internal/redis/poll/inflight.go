@@ -41,12 +41,12 @@ type pendingEntry struct {
 	acked     func()          // called when its acknowledgement is confirmed; may be nil
 }
 
-// table is the in-flight table of a reader, and the queues between its parts. It does no I/O. It is
+// inflight is the in-flight table of a reader, and the queues between its parts. It does no I/O. It is
 // safe for concurrent use.
 //
 // An entry is in the table from its read until its XACK or its release is confirmed, or until it is
 // left pending. Until then it is not taken in again.
-type table struct {
+type inflight struct {
 	opts     *Options
 	m        *Metrics
 	slots    *slots.Slots     // of Options.Ahead; nil without it
@@ -78,20 +78,20 @@ type table struct {
 	fenced        bool      // a timer will start the workers after the fence
 	searchPending bool      // Ordered: the next search takes in entries before all others
 
-	entries map[string]*pendingEntry
-	buffer  []*pendingEntry      // stageBuffered, in the order of reading
-	acks    []*pendingEntry      // stageAcking, and not in a flush
-	release []*pendingEntry      // stageReleasing, and not in a flush
-	left    map[string]time.Time // left pending here: a search does not take them in again
-	counts  map[string]int64     // delivery counts to be written, of entries left pending
+	entries     map[string]*pendingEntry
+	buffer      []*pendingEntry      // stageBuffered, in the order of reading
+	acks        []*pendingEntry      // stageAcking, and not in a flush
+	release     []*pendingEntry      // stageReleasing, and not in a flush
+	leftPending map[string]time.Time // left pending here: a search does not take them in again
+	counts      map[string]int64     // delivery counts to be written, of entries left pending
 
 	last      time.Time // when the last entry came in
 	read      int64     // entries that came in, without duplicates
 	confirmed int64     // entries whose ack is confirmed
 }
 
-func newTable(o *Options, m *Metrics) *table {
-	t := &table{opts: o, m: m, limit: o.Concurrency, stopping: make(chan struct{})}
+func newInflight(o *Options, m *Metrics) *inflight {
+	t := &inflight{opts: o, m: m, limit: o.Concurrency, stopping: make(chan struct{})}
 	t.room.L = &t.mu
 	return t
 }
@@ -105,7 +105,7 @@ func signal(ch chan<- struct{}) {
 }
 
 // start opens the table. It returns false after an earlier start or close.
-func (t *table) start() bool {
+func (t *inflight) start() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed || !t.startedAt.IsZero() {
@@ -117,7 +117,7 @@ func (t *table) start() bool {
 
 // close ends the adding and the starting of entries, and releases those that no worker has. first
 // is false after an earlier close.
-func (t *table) close(gone bool) (first, started bool) {
+func (t *inflight) close(gone bool) (first, started bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -132,7 +132,7 @@ func (t *table) close(gone bool) (first, started bool) {
 }
 
 // finish ends the acker after the last worker. No entry comes in any more.
-func (t *table) finish() {
+func (t *inflight) finish() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.finished != nil {
@@ -142,7 +142,7 @@ func (t *table) finish() {
 
 // endWhenIdle reports whether nothing is in flight and nothing waits for a flush. The acker and the
 // renewer then end, and the next entry starts them again.
-func (t *table) endWhenIdle() bool {
+func (t *inflight) endWhenIdle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.keeping = len(t.entries) > 0 || len(t.counts) > 0
@@ -150,7 +150,7 @@ func (t *table) endWhenIdle() bool {
 }
 
 // drop removes an entry from the table.
-func (t *table) drop(e *pendingEntry) {
+func (t *inflight) drop(e *pendingEntry) {
 	delete(t.entries, e.ID)
 	t.forget(e)
 	if len(t.entries) == 0 {
@@ -159,7 +159,7 @@ func (t *table) drop(e *pendingEntry) {
 }
 
 // releaseUnstarted releases the buffer and the delayed entries.
-func (t *table) releaseUnstarted() {
+func (t *inflight) releaseUnstarted() {
 	for _, e := range t.entries {
 		if e.stage == stageDelayed {
 			t.delayed--
@@ -174,7 +174,7 @@ func (t *table) releaseUnstarted() {
 }
 
 // queueRelease ends the part of an entry in this table. A lost entry is not released.
-func (t *table) queueRelease(e *pendingEntry) {
+func (t *inflight) queueRelease(e *pendingEntry) {
 	e.stage = stageReleasing // a lost entry must not become due either
 	t.forget(e)
 	if e.lost || t.gone {
@@ -186,52 +186,52 @@ func (t *table) queueRelease(e *pendingEntry) {
 }
 
 // spawn starts the workers that the buffered entries need.
-func (t *table) spawn() {
+func (t *inflight) spawn() {
 	if len(t.buffer) > 0 && t.opts.stopped() {
 		t.awaitFence()
 		return
 	}
-	for most := t.workers(); !t.closed && t.running < most && t.running-t.busy < len(t.buffer); t.running++ {
+	for limit := t.workers(); !t.closed && t.running < limit && t.running-t.busy < len(t.buffer); t.running++ {
 		t.work(t.running)
 	}
 }
 
-func (t *table) has(id string) bool {
+func (t *inflight) has(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, ok := t.entries[id]
 	return ok
 }
 
-// add takes in entries that the server gave to this consumer; the command was sent at sent. An
+// addRead takes in entries that the server gave to this consumer; the command was sent at sent. An
 // entry that is in the table already is only confirmed. A closed table releases the others.
-func (t *table) add(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) {
+func (t *inflight) addRead(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.searchPending && !t.closed {
 		return // the search takes in these, too, after those that come first
 	}
-	t.takeIn(entries, delivered, sent)
+	t.admit(entries, delivered, sent)
 	if t.closed {
 		t.releaseUnstarted()
 	}
 }
 
-// adopt is add for claimed entries. It returns false and adds nothing while the table is not open.
-func (t *table) adopt(entries []goredis.XMessage, delivered map[string]int64, claimed time.Time, acked func()) bool {
+// adopt is addRead for claimed entries. It returns false and adds nothing while the table is not open.
+func (t *inflight) adopt(entries []goredis.XMessage, delivered map[string]int64, claimed time.Time, acked func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed || t.startedAt.IsZero() {
 		return false
 	}
-	t.m.adopted.Add(float64(t.takeIn(entries, delivered, claimed)))
+	t.m.adopted.Add(float64(t.admit(entries, delivered, claimed)))
 	for _, e := range entries {
 		t.entries[e.ID].acked = acked
 	}
 	return true
 }
 
-func (t *table) takeIn(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) (added int) {
+func (t *inflight) admit(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) (added int) {
 	if t.entries == nil {
 		t.entries, t.flush, t.finished = map[string]*pendingEntry{}, make(chan struct{}, 1), make(chan struct{})
 	}
@@ -241,7 +241,7 @@ func (t *table) takeIn(entries []goredis.XMessage, delivered map[string]int64, s
 			e.confirmed, e.lost = sent, false
 			continue
 		}
-		delete(t.left, x.ID)
+		delete(t.leftPending, x.ID)
 		e := &pendingEntry{XMessage: x, delivered: max(delivered[x.ID], 1), since: now, confirmed: sent, bytes: bytesOf(x)}
 		t.entries[x.ID] = e
 		t.bytes += e.bytes
@@ -263,12 +263,12 @@ func (t *table) takeIn(entries []goredis.XMessage, delivered map[string]int64, s
 }
 
 // missing returns the ids of own pending entries that are not in flight, and were not left pending.
-func (t *table) missing(own []goredis.XPendingExt) (ids []string) {
+func (t *inflight) missing(own []goredis.XPendingExt) (ids []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, p := range own {
 		e, inFlight := t.entries[p.ID]
-		at, left := t.left[p.ID]
+		at, left := t.leftPending[p.ID]
 		left = left && time.Since(at) <= t.opts.MinIdle // after that it can be reclaimed
 		if !left && (!inFlight || e.lost) {
 			ids = append(ids, p.ID)
@@ -278,12 +278,12 @@ func (t *table) missing(own []goredis.XPendingExt) (ids []string) {
 }
 
 // next returns the next entry for a worker that receives from revoke. Nil ends the worker.
-func (t *table) next(revoke chan<- struct{}) *pendingEntry {
+func (t *inflight) next(revoke chan<- struct{}) *pendingEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.room.Signal()
 	if !t.closed && t.running <= t.workers() && !t.opts.stopped() {
-		if e := t.take(revoke); e != nil {
+		if e := t.claimNext(revoke); e != nil {
 			return e
 		}
 	}
@@ -293,7 +293,7 @@ func (t *table) next(revoke chan<- struct{}) *pendingEntry {
 }
 
 // awaitFence calls spawn after gatePoll.
-func (t *table) awaitFence() {
+func (t *inflight) awaitFence() {
 	if !t.fenced {
 		t.fenced = true
 		time.AfterFunc(gatePoll, func() {
@@ -305,9 +305,9 @@ func (t *table) awaitFence() {
 	}
 }
 
-// take takes the first entry of the buffer that is still ours. It drops the others: a search finds
+// claimNext takes the first entry of the buffer that is still ours. It drops the others: a search finds
 // them if they are still pending to this consumer.
-func (t *table) take(revoke chan<- struct{}) *pendingEntry {
+func (t *inflight) claimNext(revoke chan<- struct{}) *pendingEntry {
 	for len(t.buffer) > 0 {
 		e := t.buffer[0]
 		t.buffer[0] = nil
@@ -330,7 +330,7 @@ func (t *table) take(revoke chan<- struct{}) *pendingEntry {
 
 // searchFor has the poller search for an entry that was dropped. With Ordered, the buffer is
 // dropped too: the entries in it come after that one.
-func (t *table) searchFor() {
+func (t *inflight) searchFor() {
 	if t.opts.Ordered && !t.closed {
 		t.searchPending = true
 		for _, e := range t.buffer {
@@ -342,19 +342,19 @@ func (t *table) searchFor() {
 }
 
 // searching notes that the search begins.
-func (t *table) searching() {
+func (t *inflight) searching() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.searchPending = false
 }
 
 // stale reports whether another consumer may have the entry.
-func (t *table) stale(e *pendingEntry) bool {
+func (t *inflight) stale(e *pendingEntry) bool {
 	return e.confirmed.Before(t.opts.since(t.opts.MinIdle * 2 / 3))
 }
 
 // stillMine reports whether a worker may offer its entry to a handler. False ends its work on it.
-func (t *table) stillMine(e *pendingEntry) bool {
+func (t *inflight) stillMine(e *pendingEntry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	stale := t.stale(e)
@@ -375,14 +375,14 @@ func (t *table) stillMine(e *pendingEntry) bool {
 }
 
 // started records that a handler has received the entry.
-func (t *table) started(e *pendingEntry) {
+func (t *inflight) started(e *pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.started, e.since = true, time.Now()
 }
 
 // ack ends a worker's work on an entry that its handler acknowledged.
-func (t *table) ack(e *pendingEntry) {
+func (t *inflight) ack(e *pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.adapt(time.Since(e.since))
@@ -396,7 +396,7 @@ func (t *table) ack(e *pendingEntry) {
 }
 
 // releaseTaken ends a worker's work on an entry that no handler received.
-func (t *table) releaseTaken(e *pendingEntry) {
+func (t *inflight) releaseTaken(e *pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.busy--
@@ -404,7 +404,7 @@ func (t *table) releaseTaken(e *pendingEntry) {
 }
 
 // abandon ends a worker's work on an entry whose handler did not return in time. It stays pending.
-func (t *table) abandon(e *pendingEntry) {
+func (t *inflight) abandon(e *pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.busy--
@@ -413,7 +413,7 @@ func (t *table) abandon(e *pendingEntry) {
 
 // nack decides about an entry that its handler refused. When again is true, its worker delivers it
 // again after wait. Otherwise the worker's work on it has ended.
-func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
+func (t *inflight) nack(e *pendingEntry) (wait time.Duration, again bool) {
 	gated, stopped := t.opts.gated(), t.opts.Ordered && t.opts.stopped()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -448,13 +448,13 @@ func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
 	return 0, false
 }
 
-func (t *table) leavePending(e *pendingEntry) {
+func (t *inflight) leavePending(e *pendingEntry) {
 	t.m.leftPending.Inc()
 	t.drop(e)
-	if t.left == nil {
-		t.left = map[string]time.Time{}
+	if t.leftPending == nil {
+		t.leftPending = map[string]time.Time{}
 	}
-	t.left[e.ID] = time.Now()
+	t.leftPending[e.ID] = time.Now()
 	if counted := e.nacks - e.excused; counted > 1 { // all but the first were redeliveries here
 		if t.counts == nil {
 			t.counts = map[string]int64{}
@@ -465,7 +465,7 @@ func (t *table) leavePending(e *pendingEntry) {
 }
 
 // becomeDue puts a delayed entry in front of the buffer, once the gate is open.
-func (t *table) becomeDue(e *pendingEntry) {
+func (t *inflight) becomeDue(e *pendingEntry) {
 	gated := t.opts.gated()
 	t.mu.Lock()
 	defer t.mu.Unlock()

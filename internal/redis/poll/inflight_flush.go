@@ -8,14 +8,14 @@ import (
 // The part of the in-flight table that the acker and the renewer use.
 
 // flushDue reports whether a flush should not wait for a larger batch.
-func (t *table) flushDue() bool {
+func (t *inflight) flushDue() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.closed || len(t.release) > 0 || len(t.acks) >= t.opts.AckBatchSize
 }
 
 // unflushed returns how many acknowledgements, releases and counts wait for a flush.
-func (t *table) unflushed() (acks, releases, counts int) {
+func (t *inflight) unflushed() (acks, releases, counts int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.acks), len(t.release), len(t.counts)
@@ -23,7 +23,7 @@ func (t *table) unflushed() (acks, releases, counts int) {
 
 // nextAcks takes at most n acknowledgements for a flush. The caller ends it with flushed or retry.
 // The owner of fenced entries must be checked.
-func (t *table) nextAcks(n int) (plain, fenced []*pendingEntry) {
+func (t *inflight) nextAcks(n int) (plain, fenced []*pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	certain := t.opts.since(t.opts.MinIdle / 2)
@@ -42,7 +42,7 @@ func (t *table) nextAcks(n int) (plain, fenced []*pendingEntry) {
 }
 
 // nextReleases takes all releases for a flush. The caller ends it with flushed or retry.
-func (t *table) nextReleases() []*pendingEntry {
+func (t *inflight) nextReleases() []*pendingEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	list := t.release
@@ -51,7 +51,7 @@ func (t *table) nextReleases() []*pendingEntry {
 }
 
 // flushed removes the entries of a flush that is confirmed.
-func (t *table) flushed(list []*pendingEntry) {
+func (t *inflight) flushed(list []*pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range list {
@@ -67,7 +67,7 @@ func (t *table) flushed(list []*pendingEntry) {
 }
 
 // retry restores the entries of a flush that failed, or whose reply was lost.
-func (t *table) retry(list []*pendingEntry) {
+func (t *inflight) retry(list []*pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(list) > 0 && list[0].stage == stageAcking {
@@ -78,7 +78,7 @@ func (t *table) retry(list []*pendingEntry) {
 }
 
 // nextCounts takes all delivery counts for a flush.
-func (t *table) nextCounts() map[string]int64 {
+func (t *inflight) nextCounts() map[string]int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	counts := t.counts
@@ -87,7 +87,7 @@ func (t *table) nextCounts() map[string]int64 {
 }
 
 // retryCounts restores counts that could not be written. Newer ones are higher.
-func (t *table) retryCounts(counts map[string]int64) {
+func (t *inflight) retryCounts(counts map[string]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.Copy(counts, t.counts)
@@ -98,7 +98,7 @@ func (t *table) retryCounts(counts map[string]int64) {
 // released, because all workers or handlers here are stuck. An entry that is handled for longer
 // than LongestHandlerHold is not kept alive. An entry that a closed gate holds for MinIdle is not
 // either, because the gate of another instance may be open.
-func (t *table) renewable(now time.Time) (due []*pendingEntry) {
+func (t *inflight) renewable(now time.Time) (due []*pendingEntry) {
 	gated := t.opts.gated()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,16 +129,16 @@ func (t *table) renewable(now time.Time) (due []*pendingEntry) {
 			due = append(due, e)
 		}
 	}
-	for id, at := range t.left { // after MinIdle it can be reclaimed
+	for id, at := range t.leftPending { // after MinIdle it can be reclaimed
 		if now.Sub(at) > t.opts.MinIdle {
-			delete(t.left, id)
+			delete(t.leftPending, id)
 		}
 	}
 	return due
 }
 
 // renewed records the answers of keep.lua, which was sent at sent.
-func (t *table) renewed(due []*pendingEntry, answers []kept, sent time.Time) (renewed, lost, deleted int) {
+func (t *inflight) renewed(due []*pendingEntry, answers []kept, sent time.Time) (renewed, lost, deleted int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, a := range answers {
@@ -161,7 +161,7 @@ func (t *table) renewed(due []*pendingEntry, answers []kept, sent time.Time) (re
 }
 
 // lose records that another consumer has an entry, or that it was deleted.
-func (t *table) lose(e *pendingEntry) {
+func (t *inflight) lose(e *pendingEntry) {
 	e.lost = true
 	if e.stage == stageTaken && !e.started {
 		signal(e.revoke)
@@ -169,7 +169,7 @@ func (t *table) lose(e *pendingEntry) {
 }
 
 // revokeBehind revokes entries that no handler has and that were confirmed before the fence.
-func (t *table) revokeBehind(fence time.Time) {
+func (t *inflight) revokeBehind(fence time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range t.entries {
@@ -181,13 +181,13 @@ func (t *table) revokeBehind(fence time.Time) {
 }
 
 // activity returns the number of entries read and acknowledged, and of those in flight.
-func (t *table) activity() (entries int64, inFlight int) {
+func (t *inflight) activity() (entries int64, inFlight int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.read + t.confirmed, len(t.entries)
 }
 
-func (t *table) stats() Stats {
+func (t *inflight) stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return Stats{

@@ -10,21 +10,21 @@ import (
 
 // workers returns how many workers there may be. With slots, half as many again prepare their
 // messages while others have the slots.
-func (t *table) workers() int {
+func (t *inflight) workers() int {
 	if t.slots == nil {
 		return t.limit
 	}
 	return t.least() + min(t.more, t.mostMore())
 }
 
-func (t *table) least() int { return t.limit + (t.limit+1)/2 }
+func (t *inflight) least() int { return t.limit + (t.limit+1)/2 }
 
 // mostStarts returns how many messages may be started: they wait for their slots, or have them.
-func (t *table) mostStarts() int { return max(t.opts.Ahead, t.least()) }
+func (t *inflight) mostStarts() int { return max(t.opts.Ahead, t.least()) }
 
 // mostMore is the maximum of more. As many messages as may be started may also wait before that, or
 // store their results.
-func (t *table) mostMore() int { return max(0, min(maxMore, 2*t.opts.Ahead-t.least())) }
+func (t *inflight) mostMore() int { return max(0, min(maxMore, 2*t.opts.Ahead-t.least())) }
 
 const (
 	maxMore      = 256
@@ -34,7 +34,7 @@ const (
 // adapt changes the number of workers when a message was handled. One is added if a slot and a
 // start are free although all workers are busy. Many end if messages take long: those that are
 // prepared would wait for their slots, and another instance may be idle.
-func (t *table) adapt(took time.Duration) {
+func (t *inflight) adapt(took time.Duration) {
 	switch {
 	case took > longHandling:
 		t.more /= 2
@@ -45,14 +45,14 @@ func (t *table) adapt(took time.Duration) {
 
 // readAhead returns how many entries are buffered when the next read is sent. It is 0 when the
 // entries of the last read last for too long.
-func (t *table) readAhead() int {
+func (t *inflight) readAhead() int {
 	if t.ahead > 0 && time.Now().After(t.aheadEnd) {
 		t.ahead = 0
 	}
 	return t.ahead
 }
 
-func (t *table) resize(concurrency int) {
+func (t *inflight) resize(concurrency int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limit = concurrency
@@ -85,21 +85,21 @@ func bytesOf(x goredis.XMessage) (n int) {
 
 // expect notes the size of entries that came in. The estimate follows larger entries at once, and
 // smaller ones by half per command, because a few small entries among large ones change little.
-func (t *table) expect(entries, bytes int) {
+func (t *inflight) expect(entries, bytes int) {
 	if entries > 0 {
 		t.size = max(1, bytes/entries, t.size/2)
 	}
 }
 
 // forget ends the hold of an entry's content, which no delivery needs any more.
-func (t *table) forget(e *pendingEntry) {
+func (t *inflight) forget(e *pendingEntry) {
 	t.bytes -= e.bytes
 	e.bytes, e.Values = 0, nil
 	t.room.Signal()
 }
 
 // isFull reports whether the entries in flight are too large for another one.
-func (t *table) isFull() bool {
+func (t *inflight) isFull() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.bytes >= maxHeldBytes
@@ -108,13 +108,13 @@ func (t *table) isFull() bool {
 // fits returns how many of count entries one command may fetch by their expected size, at least
 // one. While no size is known it is otherwise. The server limits a read by entries only, so large
 // entries that follow small ones exceed the limits until the first of them is seen.
-func (t *table) fits(count, otherwise int) int {
+func (t *inflight) fits(count, otherwise int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.fitting(count, otherwise)
 }
 
-func (t *table) fitting(count, otherwise int) int {
+func (t *inflight) fitting(count, otherwise int) int {
 	if t.size == 0 {
 		return otherwise
 	}
@@ -123,20 +123,20 @@ func (t *table) fitting(count, otherwise int) int {
 
 // hasRoom reports whether a read may be sent: the workers need entries, and the entries that wait
 // for other reasons are within their limits.
-func (t *table) hasRoom() bool {
+func (t *inflight) hasRoom() bool {
 	return t.bytes < maxHeldBytes && (t.busy+len(t.buffer) < t.workers() || len(t.buffer) < t.readAhead()) &&
 		t.delayed < t.limit+t.opts.BatchSize && len(t.acks) < maxUnflushed
 }
 
 // setAhead sets how many entries are buffered when the next read is sent before end.
-func (t *table) setAhead(entries int, end time.Time) {
+func (t *inflight) setAhead(entries int, end time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ahead, t.aheadEnd = entries, end
 }
 
 // awaitCapacity waits until a read may be sent. It returns false when the table is closed.
-func (t *table) awaitCapacity() bool {
+func (t *inflight) awaitCapacity() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for !t.closed && !t.hasRoom() {
@@ -146,7 +146,7 @@ func (t *table) awaitCapacity() bool {
 }
 
 // readable returns whether a read may be sent, and whether the table is closed.
-func (t *table) readable() (room, closed bool) {
+func (t *inflight) readable() (room, closed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.hasRoom(), t.closed
@@ -154,7 +154,7 @@ func (t *table) readable() (room, closed bool) {
 
 // free returns how many more entries fit: one per idle worker, and one batch ahead, within the
 // limits of bytes.
-func (t *table) free() int {
+func (t *inflight) free() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	free := t.workers() + t.opts.BatchSize - t.busy - len(t.buffer) - t.delayed

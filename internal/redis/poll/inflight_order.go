@@ -10,7 +10,7 @@ import (
 // The order of the buffer.
 
 // place puts an entry into the buffer: at the end, or with Ordered where its id belongs.
-func (t *table) place(e *pendingEntry) {
+func (t *inflight) place(e *pendingEntry) {
 	at := len(t.buffer)
 	for t.opts.Ordered && at > 0 && before(e.ID, t.buffer[at-1].ID) {
 		at--
@@ -26,7 +26,7 @@ func before(a, b string) bool {
 }
 
 // mayStart reports whether the chain may start an entry that it has received.
-func (t *table) mayStart(e *pendingEntry) bool {
+func (t *inflight) mayStart(e *pendingEntry) bool {
 	if !t.opts.stopped() {
 		return true
 	}
@@ -38,7 +38,7 @@ func (t *table) mayStart(e *pendingEntry) bool {
 
 // requeue ends a worker's work on an entry, which takes its place again. The entry that a worker
 // offers may come after it.
-func (t *table) requeue(e *pendingEntry) {
+func (t *inflight) requeue(e *pendingEntry) {
 	t.busy--
 	e.stage, e.since = stageBuffered, time.Now()
 	t.place(e)

@@ -15,9 +15,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline/slots"
 )
 
-// tableMachine uses a table as the parts of a reader do, at random, and keeps a simple account.
+// tableMachine uses an in-flight table as the parts of a reader do, at random, and keeps a simple account.
 type tableMachine struct {
-	*table
+	*inflight
 	n        int
 	where    map[string]string // entry id → buffered, worker, delayed, acking, releasing, flushing
 	workers  []*pendingEntry
@@ -28,8 +28,8 @@ type tableMachine struct {
 }
 
 // newTestTable returns an open table without workers.
-func newTestTable(concurrency, batch int) *table {
-	t := newTable(&Options{Config: Config{
+func newTestTable(concurrency, batch int) *inflight {
+	t := newInflight(&Options{Config: Config{
 		Concurrency: concurrency, BatchSize: batch, MinIdle: time.Hour, MaxRedeliveries: 1,
 		Redelivery: pipeline.Backoff{First: time.Hour, Max: time.Hour},
 	}}, NewMetrics())
@@ -45,8 +45,8 @@ func stored(id string) []goredis.XMessage {
 func TestTableNeverLosesOrDoublesAnEntry(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &tableMachine{
-			table: newTestTable(rapid.IntRange(1, 4).Draw(t, "workers"), rapid.IntRange(1, 5).Draw(t, "batch")),
-			where: map[string]string{}, ackCount: map[string]int{}, signals: make(chan struct{}, 1),
+			inflight: newTestTable(rapid.IntRange(1, 4).Draw(t, "workers"), rapid.IntRange(1, 5).Draw(t, "batch")),
+			where:    map[string]string{}, ackCount: map[string]int{}, signals: make(chan struct{}, 1),
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"":        m.check,
@@ -94,7 +94,7 @@ func (m *tableMachine) readNew(t *rapid.T) {
 	for range rapid.IntRange(1, m.opts.BatchSize).Draw(t, "entries") {
 		m.n++
 		id := fmt.Sprintf("%d-0", m.n)
-		m.add(stored(id), nil, time.Now())
+		m.addRead(stored(id), nil, time.Now())
 		m.where[id] = "buffered"
 	}
 }
@@ -104,7 +104,7 @@ func (m *tableMachine) readAgain(t *rapid.T) {
 		t.Skip("nothing in flight")
 	}
 	id, before := rapid.SampledFrom(keys(m.where)).Draw(t, "id"), m.read
-	m.add(stored(id), nil, time.Now())
+	m.addRead(stored(id), nil, time.Now())
 	require.Equal(t, before, m.read, "%s would run twice", id)
 }
 
@@ -120,7 +120,7 @@ func (m *tableMachine) takeFirst(t *rapid.T) {
 			first = e.ID
 		}
 	}
-	e := m.take(m.signals)
+	e := m.claimNext(m.signals)
 	if e == nil {
 		require.Empty(t, first)
 	} else {
@@ -162,7 +162,7 @@ func (m *tableMachine) nackOne(t *rapid.T) {
 		m.where[e.ID] = "releasing"
 	case e.nacks > m.opts.MaxRedeliveries:
 		delete(m.where, e.ID)
-		require.Contains(t, m.left, e.ID)
+		require.Contains(t, m.leftPending, e.ID)
 		require.EqualValues(t, e.nacks, m.counts[e.ID])
 	case m.limit == 1:
 		require.True(t, again)
@@ -244,9 +244,9 @@ func TestTableDropsStaleEntries(t *testing.T) {
 	table := newTestTable(1, 10)
 	searches := 0
 	table.search = func() { searches++ }
-	table.add(stored("1-0"), nil, time.Now().Add(-time.Hour))
-	table.add(stored("2-0"), nil, time.Now())
-	require.Equal(t, "2-0", table.take(nil).ID)
+	table.addRead(stored("1-0"), nil, time.Now().Add(-time.Hour))
+	table.addRead(stored("2-0"), nil, time.Now())
+	require.Equal(t, "2-0", table.claimNext(nil).ID)
 	require.False(t, table.has("1-0"))
 	require.Equal(t, 1, searches, "the reader must search for the dropped entry")
 }
@@ -257,7 +257,7 @@ func TestTableRenews(t *testing.T) {
 	var gated bool
 	long, longer, longest := now.Add(-2*time.Minute), now.Add(-2*time.Hour), now.Add(-4*time.Hour)
 	revoke := make(chan struct{}, 1)
-	table := newTable(&Options{LongestHandlerHold: time.Hour, Gate: func() bool { return !gated }, Config: Config{MinIdle: 3 * time.Minute, LongestHold: 3 * time.Hour}}, NewMetrics())
+	table := newInflight(&Options{LongestHandlerHold: time.Hour, Gate: func() bool { return !gated }, Config: Config{MinIdle: 3 * time.Minute, LongestHold: 3 * time.Hour}}, NewMetrics())
 	table.entries = map[string]*pendingEntry{}
 	add := func(id string, e pendingEntry) {
 		e.ID = id
@@ -291,11 +291,11 @@ func TestTableRenews(t *testing.T) {
 
 // handleAll lets all workers of a table take an entry each, and handle it in the given time. It
 // returns their number.
-func handleAll(m *table, n *int, took time.Duration) int {
+func handleAll(m *inflight, n *int, took time.Duration) int {
 	var taken []*pendingEntry
 	for m.busy < m.workers() {
 		*n++
-		m.add(stored(fmt.Sprintf("%d-0", *n)), nil, time.Now())
+		m.addRead(stored(fmt.Sprintf("%d-0", *n)), nil, time.Now())
 		m.running = m.busy + 1
 		taken = append(taken, m.next(nil))
 	}

@@ -54,7 +54,7 @@ func (p *poller) run(cmd goredis.Cmder, sent time.Time) {
 				return
 			}
 		}
-		if !p.table.awaitCapacity() || !p.mayRead() {
+		if !p.inflight.awaitCapacity() || !p.mayRead() {
 			p.opts.Scheduler.wait(p, p.waitWhileClosed())
 			return
 		}
@@ -99,7 +99,7 @@ func (p *poller) server() goredis.UniversalClient {
 func (p *poller) next(ctx context.Context, now time.Time) goredis.Cmder {
 	if p.search.Swap(false) {
 		p.cursor = "-"
-		p.table.searching()
+		p.inflight.searching()
 	}
 	if p.cursor != "" {
 		args := []any{"xpending", p.Stream, p.Group, p.cursor, "+", min(p.opts.BatchSize, maxScriptIDs)}
@@ -110,8 +110,8 @@ func (p *poller) next(ctx context.Context, now time.Time) goredis.Cmder {
 	}
 	p.m.reads.Inc()
 	count := p.demand.next(now)
-	p.demand.asked = p.table.fits(count, count)
-	return p.read(ctx, p.demand.asked)
+	p.demand.asked = p.inflight.fits(count, count)
+	return p.readNew(ctx, p.demand.asked)
 }
 
 // isQuiet reports whether handle needs no command for a reply.
@@ -132,7 +132,7 @@ func (p *poller) handle(cmd goredis.Cmder, sent time.Time) time.Duration {
 	own, search := cmd.(*goredis.XPendingExtCmd)
 	found := search
 	if err == nil && search {
-		err = p.takeOwn(own.Val(), sent)
+		err = p.recoverOwn(own.Val(), sent)
 	} else if err == nil {
 		found = p.takeNew(entriesOf(cmd), sent)
 	}
@@ -171,21 +171,21 @@ func (p *poller) nextWait() time.Duration {
 
 // takeNew takes in new entries.
 func (p *poller) takeNew(entries []goredis.XMessage, sent time.Time) (found bool) {
-	p.demand.read(entries, sent, time.Now())
-	p.table.setAhead(p.demand.ahead())
+	p.demand.noteRead(entries, sent, time.Now())
+	p.inflight.setAhead(p.demand.ahead())
 	if len(entries) == 0 {
 		p.m.emptyReads.Inc()
 		return false
 	}
 	failpoint.Hit(failpoint.AfterRead)
-	p.table.add(entries, nil, sent)
+	p.inflight.addRead(entries, nil, sent)
 	return true
 }
 
-// takeOwn takes in one page of own pending entries that are not in flight. An earlier process of
+// recoverOwn takes in one page of own pending entries that are not in flight. An earlier process of
 // this name left them, or the reply of a read was lost. An XREADGROUP by id would return the same
 // entries, and would count a delivery of each entry in flight.
-func (p *poller) takeOwn(own []goredis.XPendingExt, sent time.Time) error {
+func (p *poller) recoverOwn(own []goredis.XPendingExt, sent time.Time) error {
 	if len(own) == 0 {
 		p.searched()
 		return nil
@@ -195,12 +195,12 @@ func (p *poller) takeOwn(own []goredis.XPendingExt, sent time.Time) error {
 		from = ""
 		p.noteFormer(own)
 	}
-	for ids := p.table.missing(own); len(ids) > 0; {
-		if p.table.isFull() {
+	for ids := p.inflight.missing(own); len(ids) > 0; {
+		if p.inflight.isFull() {
 			p.cursor = ids[0] // continues there when there is room again
 			return nil
 		}
-		n := p.table.fits(len(ids), 1)
+		n := p.inflight.fits(len(ids), 1)
 		if err := p.takeClaimed(from, ids[:n], sent); err != nil {
 			return err
 		}
@@ -220,7 +220,7 @@ func (p *poller) takeClaimed(from string, ids []string, sent time.Time) error {
 		return err
 	}
 	p.reportDeleted(got.Deleted)
-	p.table.add(got.Entries, got.Delivered, sent)
+	p.inflight.addRead(got.Entries, got.Delivered, sent)
 	return nil
 }
 

@@ -47,11 +47,11 @@ type Reader struct {
 // shared is what the parts of a reader have in common.
 type shared struct {
 	Consumer
-	opts  *Options
-	table *table
-	life  context.Context // of commands; ends with the reader, or when a drain runs out of time
-	base  *slog.Logger
-	m     *Metrics
+	opts     *Options
+	inflight *inflight
+	life     context.Context // of commands; ends with the reader, or when a drain runs out of time
+	base     *slog.Logger
+	m        *Metrics
 }
 
 // NewReader returns a reader that has not been started. It does not close c. log and m may be nil.
@@ -64,34 +64,34 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 	}
 	o = o.withDefaults()
 	s := &shared{
-		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, opts: &o, table: newTable(&o, m), base: log, m: m,
+		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, opts: &o, inflight: newInflight(&o, m), base: log, m: m,
 	}
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
 	if o.Ahead > 0 {
-		s.table.slots = slots.New(o.Concurrency)
-		s.table.starts = slots.New(s.table.mostStarts())
-		o.Base = slots.WithSource(o.Base, slots.OfSource{Calls: s.table.slots, Starts: s.table.starts})
+		s.inflight.slots = slots.New(o.Concurrency)
+		s.inflight.starts = slots.New(s.inflight.mostStarts())
+		o.Base = slots.WithSource(o.Base, slots.OfSource{Calls: s.inflight.slots, Starts: s.inflight.starts})
 	}
 	s.life, r.endLife = context.WithCancel(context.Background())
 	r.poller = &poller{shared: s, end: func() { r.close(true) }, scheduled: scheduled{index: -1}, deliveries: 1, idle: o.InitialPollInterval,
-		demand: demand{least: o.BatchSize, count: o.BatchSize}, takeOver: o.TakeOver}
+		demand: demand{lowest: o.BatchSize, count: o.BatchSize}, takeOver: o.TakeOver}
 	r.poller.search.Store(true)
 	r.claimer = &claimer{shared: s, poller: r.poller}
-	s.table.search, s.table.keep, s.table.work = r.poller.searchAgain, func() { r.keeping.Go(r.keep) }, r.workers.start
+	s.inflight.search, s.inflight.keep, s.inflight.work = r.poller.searchAgain, func() { r.keeping.Go(r.keep) }, r.workers.start
 	return r
 }
 
 // Start starts reading. The reader owns its goroutines until Done is closed. A second Start, or one
 // after Drain, does nothing.
 func (r *Reader) Start() {
-	if !r.s.table.start() {
+	if !r.s.inflight.start() {
 		return
 	}
 	r.s.m.readers.Inc()
 	if r.s.opts.ReclaimInterval > 0 {
 		_ = r.claiming.Start(context.Background(), r.claimer.run) // the reader may have been closed
 	}
-	r.s.opts.Scheduler.start(r.poller)
+	r.s.opts.Scheduler.addPoller(r.poller)
 }
 
 // keep runs the acker and the renewer while entries are in flight.
@@ -114,7 +114,7 @@ func (r *Reader) shutDown() {
 	_ = r.claiming.Stop(context.Background()) // it ends by itself
 	r.poller.scheduled.reads.Wait()           // entries of an unfinished read are released too
 	r.workers.pool.Wait()
-	r.s.table.finish()
+	r.s.inflight.finish()
 	r.keeping.Wait()
 	acker{r.s}.flushRest()
 	r.s.remove(r.s.Consumer, finalFlush)
@@ -122,11 +122,11 @@ func (r *Reader) shutDown() {
 
 // close ends the reader.
 func (r *Reader) close(gone bool) {
-	first, started := r.s.table.close(gone)
+	first, started := r.s.inflight.close(gone)
 	if !first {
 		return
 	}
-	r.s.opts.Scheduler.end(r.poller)
+	r.s.opts.Scheduler.removePoller(r.poller)
 	if started {
 		go r.shutDown()
 		return
@@ -147,8 +147,8 @@ func (r *Reader) Drain(ctx context.Context) error {
 	r.close(false)
 	if end, ok := ctx.Deadline(); ok { // prepared messages get a slot, if not too late
 		closing := time.AfterFunc(time.Until(end)/4, func() {
-			r.s.table.starts.Close()
-			r.s.table.slots.Close()
+			r.s.inflight.starts.Close()
+			r.s.inflight.slots.Close()
 		})
 		defer closing.Stop()
 	}
@@ -188,7 +188,7 @@ func (r *Reader) Names() (stream, group, consumer string) { return r.s.Stream, r
 
 // Stopping is closed when the reader begins to stop: after Drain, or because its stream does not
 // exist.
-func (r *Reader) Stopping() <-chan struct{} { return r.s.table.stopping }
+func (r *Reader) Stopping() <-chan struct{} { return r.s.inflight.stopping }
 
 // Done is closed when the reader has stopped.
 func (r *Reader) Done() <-chan struct{} { return r.done }
@@ -206,14 +206,14 @@ func (r *Reader) Wake() { r.s.opts.Scheduler.wake(r.poller) }
 // message.
 func (r *Reader) Resize(concurrency int) {
 	concurrency = max(1, concurrency)
-	r.s.table.resize(concurrency)
+	r.s.inflight.resize(concurrency)
 }
 
 // Free returns how many more entries fit: one per idle worker, and one batch ahead.
-func (r *Reader) Free() int { return r.s.table.free() }
+func (r *Reader) Free() int { return r.s.inflight.free() }
 
 // Holds reports whether an entry is in flight here.
-func (r *Reader) Holds(id string) bool { return r.s.table.has(id) }
+func (r *Reader) Holds(id string) bool { return r.s.inflight.has(id) }
 
 // Reread makes the reader search its own pending entries: a claim for it may have lost its reply.
 func (r *Reader) Reread() { r.poller.searchAgain() }
@@ -230,7 +230,7 @@ func (r *Reader) Adopt(ctx context.Context, entries []goredis.XMessage, delivere
 func (s *shared) adopt(ctx context.Context, entries []goredis.XMessage, delivered map[string]int64, acked func()) error {
 	// The time of the claim is unknown. This one makes the renewer confirm the entries soon.
 	claimed := time.Now().Add(-s.opts.MinIdle / 3)
-	if s.table.adopt(entries, delivered, claimed, acked) {
+	if s.inflight.adopt(entries, delivered, claimed, acked) {
 		return nil
 	}
 	ids := make([]string, len(entries))
@@ -246,11 +246,11 @@ func (s *shared) adopt(ctx context.Context, entries []goredis.XMessage, delivere
 
 // Activity returns a number that grows with each entry that is read or acknowledged, and how many
 // are in flight. It costs less than Stats.
-func (r *Reader) Activity() (entries int64, inFlight int) { return r.s.table.activity() }
+func (r *Reader) Activity() (entries int64, inFlight int) { return r.s.inflight.activity() }
 
 // Stats returns a snapshot.
 func (r *Reader) Stats() Stats {
-	s := r.s.table.stats()
+	s := r.s.inflight.stats()
 	s.Paused, s.Failures = r.poller.paused.Load(), r.poller.failures.Load()
 	return s
 }

@@ -27,20 +27,20 @@ func (r renewer) run(ctx context.Context) {
 
 func (r renewer) watchFence(ctx context.Context) {
 	if r.opts.Fence != nil {
-		loop.Every(ctx, fenceInterval, func(context.Context) { r.table.revokeBehind(r.opts.Fence()) })
+		loop.Every(ctx, fenceInterval, func(context.Context) { r.inflight.revokeBehind(r.opts.Fence()) })
 	}
 }
 
 func (r renewer) renew() {
 	now := time.Now()
-	due := r.table.renewable(now)
+	due := r.inflight.renewable(now)
 	if len(due) == 0 {
 		return
 	}
 	ctx, cancel := r.command()
 	defer cancel()
 	answers, err := r.setIdle(ctx, 0, idsOf(due))
-	renewed, lost, deleted := r.table.renewed(due, answers, now)
+	renewed, lost, deleted := r.inflight.renewed(due, answers, now)
 	r.m.heartbeats.Add(float64(renewed))
 	r.m.lost.Add(float64(lost))
 	r.m.deletedPending.Add(float64(deleted))

@@ -59,8 +59,8 @@ type scheduled struct {
 // never is the wait of a poller until it is woken.
 const never = time.Duration(-1)
 
-// start makes the first read of p due.
-func (s *Scheduler) start(p *poller) {
+// addPoller makes the first read of p due.
+func (s *Scheduler) addPoller(p *poller) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.scheduled.started = true
@@ -127,9 +127,9 @@ func roundUp(due, limit time.Duration) time.Duration {
 	return due + (step-due%step)%step
 }
 
-// end removes p. A read that was sent ends by itself. A pipeline whose pollers have all ended is
+// removePoller removes p. A read that was sent ends by itself. A pipeline whose pollers have all ended is
 // soon cancelled.
-func (s *Scheduler) end(p *poller) {
+func (s *Scheduler) removePoller(p *poller) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.scheduled.ended = true
@@ -217,7 +217,7 @@ func (s *Scheduler) takeDue() (due []*poller) {
 func (s *Scheduler) send(server goredis.UniversalClient, l *serverReads) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
-		batch := s.take(l, cancel)
+		batch := s.takeReads(l, cancel)
 		if len(batch) > 0 {
 			slow := time.AfterFunc(slowPipeline, func() { s.pipelineSlow(server, l, 1) })
 			readTogether(ctx, batch)
@@ -236,8 +236,8 @@ func (s *Scheduler) send(server goredis.UniversalClient, l *serverReads) {
 	s.startSender(server, l)
 }
 
-// take returns the reads of the next pipeline.
-func (s *Scheduler) take(l *serverReads, cancel context.CancelFunc) []*poller {
+// takeReads returns the reads of the next pipeline.
+func (s *Scheduler) takeReads(l *serverReads, cancel context.CancelFunc) []*poller {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := min(len(l.due), pipelineReads)
@@ -265,7 +265,7 @@ func readTogether(ctx context.Context, batch []*poller) {
 	var cmds []goredis.Cmder
 	at := time.Now()
 	for _, p := range batch {
-		room, closed := p.table.readable()
+		room, closed := p.inflight.readable()
 		switch {
 		case closed:
 			p.opts.Scheduler.wait(p, never)

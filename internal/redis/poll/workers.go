@@ -54,10 +54,10 @@ func (w *workers) run(worker int) {
 // next returns the next entry. With Ordered, it holds offering until the entry was offered.
 func (w *workers) next(revoke chan<- struct{}) *pendingEntry {
 	if !w.opts.Ordered {
-		return w.table.next(revoke)
+		return w.inflight.next(revoke)
 	}
 	w.offering.Lock()
-	e := w.table.next(revoke)
+	e := w.inflight.next(revoke)
 	if e == nil {
 		w.offering.Unlock()
 	}
@@ -79,11 +79,11 @@ func (w *workers) deliver(ctx context.Context, e *pendingEntry, revoke <-chan st
 		select {
 		case <-msg.Acked():
 			cancel()
-			w.table.ack(e)
+			w.inflight.ack(e)
 			return
 		case <-msg.Nacked():
 			cancel()
-			wait, again := w.table.nack(e)
+			wait, again := w.inflight.nack(e)
 			if !again || !w.delay(e, wait, revoke) {
 				return
 			}
@@ -111,7 +111,7 @@ func (w *workers) message(ctx context.Context, e *pendingEntry) (*message.Messag
 		Delivered: e.delivered + int64(e.nacks), Excused: int64(e.excused), Malformed: err,
 	}
 	if w.opts.Ordered {
-		d.Held = func() bool { return w.table.mayStart(e) }
+		d.Held = func() bool { return w.inflight.mayStart(e) }
 	}
 	ctx, cancel := context.WithCancel(pipeline.WithDelivery(ctx, d))
 	msg.SetContext(ctx)
@@ -123,13 +123,13 @@ func (w *workers) offer(e *pendingEntry, msg *message.Message, revoke <-chan str
 	for {
 		select {
 		case w.out <- msg:
-			w.table.started(e)
+			w.inflight.started(e)
 			return true
-		case <-w.table.stopping:
-			w.table.releaseTaken(e)
+		case <-w.inflight.stopping:
+			w.inflight.releaseTaken(e)
 			return false
 		case <-revoke: // perhaps for the worker's entry before
-			if !w.table.stillMine(e) {
+			if !w.inflight.stillMine(e) {
 				return false
 			}
 		}
@@ -145,7 +145,7 @@ func (w *workers) delay(e *pendingEntry, d time.Duration, revoke <-chan struct{}
 		select {
 		case <-t.C:
 			switch {
-			case !w.table.stillMine(e):
+			case !w.inflight.stillMine(e):
 				return false
 			case w.opts.gated():
 				t.Reset(gatePoll)
@@ -153,11 +153,11 @@ func (w *workers) delay(e *pendingEntry, d time.Duration, revoke <-chan struct{}
 				w.m.redeliveries.Inc()
 				return true
 			}
-		case <-w.table.stopping:
-			w.table.releaseTaken(e)
+		case <-w.inflight.stopping:
+			w.inflight.releaseTaken(e)
 			return false
 		case <-revoke:
-			if !w.table.stillMine(e) {
+			if !w.inflight.stillMine(e) {
 				return false
 			}
 		}
@@ -169,13 +169,13 @@ func (w *workers) leaveBehind(e *pendingEntry, msg *message.Message, cancel cont
 	select {
 	case <-msg.Acked(): // in the same moment
 		cancel()
-		w.table.ack(e)
+		w.inflight.ack(e)
 		return
 	default:
 	}
 	if w.opts.CancelUnfinished {
 		cancel()
 	}
-	w.table.abandon(e)
+	w.inflight.abandon(e)
 	w.unfinished.Add(1)
 }

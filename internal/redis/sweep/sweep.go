@@ -120,8 +120,8 @@ func (s *Sweeper) fields() []string {
 
 // seen marks subscriptions. When a sweep is due, it returns at most this many that were not marked
 // for a long time.
-func (s *Sweeper) seen(ctx context.Context, most int, fields ...string) (old []string, err error) {
-	args := []any{s.after.Milliseconds(), s.interval.Milliseconds(), s.grace.Milliseconds(), most}
+func (s *Sweeper) seen(ctx context.Context, limit int, fields ...string) (old []string, err error) {
+	args := []any{s.after.Milliseconds(), s.interval.Milliseconds(), s.grace.Milliseconds(), limit}
 	for _, f := range fields {
 		args = append(args, f)
 	}

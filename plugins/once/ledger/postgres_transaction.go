@@ -202,7 +202,7 @@ func (tx *pgTransaction) queueInserts(b *pgx.Batch, rows []*storedRow) {
 	})
 }
 
-// end sends b and a COMMIT. Its error is sqldb.ErrNotReplicated if the server has not waited for its
+// end sends b and a COMMIT. Its error is that of sqldb.Commits.Do if the server has not waited for its
 // standby.
 //
 // A commit whose wait for the synchronous standby was cancelled, by the end of a call or by an

@@ -42,7 +42,7 @@ CREATE INDEX dead_letters_fingerprint ON dead_letters (fingerprint, seq);
 -- Actions of persons, and failures after a replay. A replay that crashed has no final outcome.
 CREATE TABLE dead_letter_actions (
     id         INTEGER     PRIMARY KEY AUTOINCREMENT,
-    letter     TEXT        NOT NULL,
+    dead_letter TEXT       NOT NULL,
     generation INTEGER     NOT NULL,
     action     TEXT        NOT NULL CHECK (action IN ('replay', 'discard', 'return')),
     who        TEXT        NOT NULL,
@@ -52,9 +52,9 @@ CREATE TABLE dead_letter_actions (
     detail     TEXT        NOT NULL,
     arrival    TEXT        UNIQUE
 );
-CREATE INDEX dead_letter_actions_letter ON dead_letter_actions (letter, id);
+CREATE INDEX dead_letter_actions_dead_letter ON dead_letter_actions (dead_letter, id);
 -- A generation is replayed once, whatever the code does.
-CREATE UNIQUE INDEX dead_letter_actions_once ON dead_letter_actions (letter, generation) WHERE action = 'replay' AND outcome = 'replayed';
+CREATE UNIQUE INDEX dead_letter_actions_once ON dead_letter_actions (dead_letter, generation) WHERE action = 'replay' AND outcome = 'replayed';
 
 -- Older versions hold this lock for a replay or discard; see migration 5.
 CREATE TABLE dead_letter_lock (
