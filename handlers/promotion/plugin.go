@@ -117,6 +117,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	feeds := feeder.New(feeder.Options{Ledger: p.ledger, Streams: p.managers, Config: p.config.Feeder,
 		AcceptUnannounced: p.config.AcceptUnannounced, Waiting: &p.run.waiting, Metrics: feederMetrics, Log: log})
 	r.Service("promotion.feeder", feeds)
+	r.Offer(feeds) // operate.Remeasured
 	p.measured = feeds.Measured
 
 	for _, t := range promotiontype.All() {

@@ -33,8 +33,8 @@ func TestTheChainOffersWhatWasAcknowledged(t *testing.T) {
 		_, err := run(message.NewMessageWithContext(t.Context(), payload, []byte(payload)))
 		require.NoError(t, err)
 	}
-	counters := pipeline.Offers[operate.AckCounter](reg)
-	require.Len(t, counters, 1)
-	require.EqualValues(t, 2, counters[0].Acked(route.Name))
-	require.Zero(t, counters[0].Acked("another"))
+	tellers := pipeline.Offers[operate.WorkTeller](reg)
+	require.Len(t, tellers, 1)
+	require.EqualValues(t, 2, tellers[0].Work(route.Name).Acked)
+	require.Zero(t, tellers[0].Work("another"))
 }

@@ -32,6 +32,7 @@ type Chain struct {
 	stuck    *stuckWatch
 	failures *logs.Sampled[failureKey, failed]
 	failed   chan error
+	last     sync.Map // of tried, by route
 
 	drainOnce sync.Once
 	draining  chan struct{} // closed when the drain begins
@@ -65,13 +66,20 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 	})
 	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.fail)
 	reg.Collect(c.metrics.collectors()...)
-	reg.Offer(c) // operate.AckCounter
+	reg.Offer(c) // operate.WorkTeller
 	reg.Service("middleware", c.failures)
 	return c
 }
 
-// Acked implements operate.AckCounter.
-func (c *Chain) Acked(route string) uint64 { return c.metrics.acked(route) }
+// Work implements operate.WorkTeller.
+func (c *Chain) Work(route string) pipeline.RouteWork {
+	w := pipeline.RouteWork{Acked: c.metrics.acked(route), InFlight: c.metrics.held(route)}
+	if last, ok := c.last.Load(route); ok {
+		t, _ := last.(tried)
+		w.LastError = &pipeline.LastError{At: t.at.UTC(), Record: textOf(t.origin, maxRecord), Class: pipeline.Class(t.err), Text: headerText(t.err.Error())}
+	}
+	return w
+}
 
 // Wrap puts the chain around the handler of a route (pipeline.RuntimeOptions.Wrap).
 func (c *Chain) Wrap(r pipeline.Route) (handle message.HandlerFunc, received func(*message.Message)) {

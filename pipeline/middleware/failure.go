@@ -69,6 +69,17 @@ func (w *route) count(msg *message.Message, outcome string, err error) {
 	w.Chain.metrics.messages.WithLabelValues(w.Name, outcome, pipeline.Class(err)).Inc()
 	markOutcome(trace.SpanFromContext(msg.Context()), outcome, err)
 	w.report(w.Route, msg, outcome, err)
+	ended := outcome == outcomeNacked && msg.Context().Err() != nil // by the process, and not by what is wrong with the message
+	if again := outcome == outcomeRetried || outcome == outcomeNacked; again && !ended {
+		w.last.Store(w.Name, tried{time.Now(), pipeline.DeliveryFrom(msg.Context()).String(), err})
+	}
+}
+
+// tried is a message that failed and is tried again.
+type tried struct {
+	at     time.Time
+	origin string
+	err    error
 }
 
 // maxDeliveries returns how often a message of r may be delivered; zero means no limit.

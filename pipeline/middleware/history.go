@@ -83,12 +83,17 @@ const maxLastError = 256
 
 // headerText returns the beginning of text as a header that any client can print: valid UTF-8 in one
 // line, without control characters.
-func headerText(text string) string {
+func headerText(text string) string { return textOf(text, maxLastError) }
+
+// maxRecord bounds the place of a message in what a process tells about its work, in bytes.
+const maxRecord = 256
+
+func textOf(text string, most int) string {
 	text = logs.OneLine(text)
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return ' '
-	}, strings.ToValidUTF8(text[:min(len(text), maxLastError)], ""))
+	}, strings.ToValidUTF8(text[:min(len(text), most)], ""))
 }

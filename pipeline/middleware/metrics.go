@@ -78,6 +78,15 @@ func (m *metrics) acked(route string) uint64 {
 	return uint64(value.GetCounter().GetValue())
 }
 
+// held returns the value of the gauge of a route.
+func (m *metrics) held(route string) int64 {
+	var value dto.Metric
+	if err := m.inFlight.WithLabelValues(route).Write(&value); err != nil {
+		return 0 // a gauge can always be written
+	}
+	return int64(value.GetGauge().GetValue())
+}
+
 // routeMetrics are the series of one route.
 type routeMetrics struct {
 	acked                      prometheus.Counter

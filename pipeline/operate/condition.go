@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -63,6 +64,28 @@ func Conditions(reg *pipeline.Registry) []Condition {
 	}
 	slices.SortStableFunc(all, func(a, b Condition) int { return cmp.Compare(b.Level.rank(), a.Level.rank()) })
 	return all
+}
+
+// Remeasured is what a plugin offers (pipeline.Registry.Offer) whose conditions are those of a measurement that it
+// makes now and then.
+type Remeasured interface {
+	// Remeasure measures now. Afterwards, conditions show what was so at the call. It does nothing where the plugin
+	// does not measure, such as in a command, and is safe for concurrent use.
+	Remeasure(context.Context)
+}
+
+// Remeasure has everything measured now, after an action that may have changed it.
+func Remeasure(ctx context.Context, reg *pipeline.Registry) {
+	var measuring sync.WaitGroup
+	for _, m := range pipeline.Offers[Remeasured](reg) {
+		measuring.Go(func() {
+			_ = recovered(func() error { // its next measurement says what is wrong
+				m.Remeasure(ctx)
+				return nil
+			})
+		})
+	}
+	measuring.Wait()
 }
 
 // rank is higher for what is worse.

@@ -96,7 +96,7 @@ func TestRoutesSaysWhatAnInstanceKnows(t *testing.T) {
 	a, conditions := ask(nil, told)
 	require.Equal(t, []operate.Check{down.Check, paused.Check}, a.Checks)
 	require.True(t, a.Failed())
-	require.Equal(t, []string{"What is said of far sides, pauses and effects is what the instance at 127.0.0.1:9464 knows."}, a.Notes[1:], "the first one is about the oldest message")
+	require.Equal(t, []string{"What is said of far sides, pauses and effects is what the instance at 127.0.0.1:9464 knows."}, a.Notes[2:], "the first ones are about the oldest message, and the instances")
 	require.JSONEq(t, `[
 		{"name": "API", "level": "fail", "text": "API is fail", "place": {"kind": "kafka", "name": "grain"}},
 		{"name": "campaigns", "level": "warn", "text": "campaigns is warn", "route": "bake"}
@@ -107,7 +107,7 @@ func TestRoutesSaysWhatAnInstanceKnows(t *testing.T) {
 
 	a, conditions = ask(nil, telling{})
 	require.Equal(t, "[]", conditions)
-	require.Len(t, a.Notes, 1, "about the oldest message")
+	require.Len(t, a.Notes, 2, "about the oldest message, and the instances")
 
 	for name, c := range map[string][]pipeline.Plugin{"none runs": {telling{err: errors.New("none runs at 127.0.0.1:9464")}}, "nothing asks": nil} {
 		a, conditions = ask(nil, c...)
@@ -115,5 +115,5 @@ func TestRoutesSaysWhatAnInstanceKnows(t *testing.T) {
 		require.False(t, a.Failed(), name)
 	}
 	a, _ = ask(nil, telling{err: fmt.Errorf("none runs at 127.0.0.1:9464")})
-	require.Equal(t, []string{"Far sides, pauses, and unknown outcomes are known to a running instance, and are not shown: none runs at 127.0.0.1:9464"}, a.Notes[1:])
+	require.Equal(t, []string{"Far sides, pauses, and unknown outcomes are known to a running instance, and are not shown: none runs at 127.0.0.1:9464"}, a.Notes[2:])
 }

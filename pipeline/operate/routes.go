@@ -26,6 +26,8 @@ type RouteStatus struct {
 	Retries     *int64            `json:"retries"`             // records that wait in the retry topic, also of what was done by another way meanwhile
 	NextDue     *time.Time        `json:"next_due"`
 	DeadLetters *int64            `json:"dead_letters"` // that wait for a person
+	// LastError is that of the last message that failed and is tried again, on any instance that runs and has told it.
+	LastError *pipeline.LastError `json:"last_error"`
 	// RetryTopic is set for a route that reads a retry topic: what waits there is in Retries.
 	RetryTopic bool `json:"retry_topic,omitempty"`
 	// Streams are those of a route that finds them while it runs, such as one per campaign.
@@ -39,12 +41,8 @@ type RoutesStatus struct {
 	// Conditions are those of the instance on this machine, without what is in order. Null: none runs, or it
 	// does not tell them.
 	Conditions []Condition `json:"conditions"`
-}
-
-// AckCounter is what the chain of a process offers (pipeline.Registry.Offer): how many messages of a route
-// this instance has acknowledged since it started. It is safe for concurrent use.
-type AckCounter interface {
-	Acked(route string) uint64
+	// Unknown says why last errors, and what is in flight of a Kafka topic, are not those of all instances. Empty: they are.
+	Unknown string `json:"instances_unknown,omitempty"`
 }
 
 // Routes returns the report about the routes of all plugins: what waits, what is in flight, what
@@ -57,9 +55,9 @@ func Routes() Report {
 			Short: "Show the lag, retries and dead letters of each route",
 			Long: `Show what each route has not done yet, over all instances.
 
-WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged. OLDEST is the age of the oldest message of both, whose place stands below if it is older than a minute. RETRIES are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
+WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged, and what the instances say that they have of a Kafka topic. OLDEST is the age of the oldest message of both, whose place stands below if it is older than a minute. RETRIES are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
 
-The lines below the table are what the instance on this machine knows: far sides that do not work, what is paused, and what waits for a person. One that has failed makes the exit code 1.
+The lines below the table say why messages of a route are tried again: the last error, the message that had it, and the instance, as the instances tell it in Redis every five seconds. Then follows what the instance on this machine knows: far sides that do not work, what is paused, and what waits for a person. One that has failed makes the exit code 1.
 
 It needs no running instance for the numbers, and reads without a consumer group.`,
 			Examples: []string{"routes --config settings.yaml", "routes --route orders --json"},
@@ -86,15 +84,23 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 			return r.Name != only && !slices.Contains(reg.RetriesInto(place(r.From.Describe())), only)
 		})
 	}
+	var work Work
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		bounded, cancel := context.WithTimeout(ctx, instancesLimit)
+		defer cancel()
+		work, _ = ReadWork(bounded, reg) // why it is not known stands in it
+	})
 	backlogs, problems := measure(ctx, routes)
+	reading.Wait()
 	dead, err := CountDead(ctx, reg)
 	if err != nil {
 		problems = append(problems, fmt.Errorf("dead letters: %w", err))
 	}
-	value := RoutesStatus{Routes: []RouteStatus{}, Checks: []Check{}}
+	value := RoutesStatus{Routes: []RouteStatus{}, Checks: []Check{}, Unknown: work.Unknown}
 	table := Table{Columns: []string{"ROUTE", "WAITING", "IN FLIGHT", "OLDEST", "RETRIES", "DUE IN", "DEAD"}, Empty: "No routes."}
 	now := time.Now()
-	for _, status := range StatusOf(reg, backlogs, dead) {
+	for _, status := range StatusOf(reg, backlogs, dead, work) {
 		if only == "" || status.Route == only {
 			value.Routes = append(value.Routes, status)
 			table.Rows = append(table.Rows, status.row(now))
@@ -102,7 +108,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	}
 	if only != "" && len(value.Routes) == 0 { // it reads a retry topic itself
 		i := slices.IndexFunc(routes, func(r pipeline.Route) bool { return r.Name == only })
-		status := statusOf(reg, routes[i], backlogs, dead)
+		status := statusOf(reg, routes[i], backlogs, dead, work)
 		value.Routes, table.Rows = append(value.Routes, status), append(table.Rows, status.row(now))
 	}
 	answer := Answer{Tables: []Table{table}}
@@ -113,6 +119,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 				r.Route, r.OldestAt, r.Oldest.Format(time.RFC3339), short(now.Sub(*r.Oldest))))
 		}
 	}
+	answer.addErrors(value, only != "", now)
 	answer.addConditions(ctx, reg, &value, only)
 	for _, p := range problems {
 		check := Check{Name: "not known", Level: Fail, Text: logs.OneLine(p.Error())}
@@ -147,19 +154,19 @@ func Backlogs(ctx context.Context, reg *pipeline.Registry, kind string) (backlog
 	return backlogs, err
 }
 
-// StatusOf returns the state of each route from what Backlogs and CountDead have read. A route without a
+// StatusOf returns the state of each route from what Backlogs, CountDead and ReadWork have read. A route without a
 // backlog, and all dead letters of a nil map, are not known. The route that reads a retry topic is part of
 // the route that retries into it. If several do, it has a state of its own, and what waits there is counted once.
-func StatusOf(reg *pipeline.Registry, backlogs map[string]Backlog, dead map[string]int64) (all []RouteStatus) {
+func StatusOf(reg *pipeline.Registry, backlogs map[string]Backlog, dead map[string]int64, work Work) (all []RouteStatus) {
 	for _, r := range reg.Routes() {
 		if !isRetry(reg, r) || len(retried(reg, place(r.From.Describe()))) > 1 {
-			all = append(all, statusOf(reg, r, backlogs, dead))
+			all = append(all, statusOf(reg, r, backlogs, dead, work))
 		}
 	}
 	return all
 }
 
-func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Backlog, dead map[string]int64) RouteStatus {
+func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Backlog, dead map[string]int64, work Work) RouteStatus {
 	own := backlogs[r.Name]
 	status := RouteStatus{Route: r.Name, From: r.From.Describe(), Waiting: own.Waiting, InFlight: own.InFlight, Oldest: timeOf(own.Oldest), OldestAt: own.OldestAt, Streams: own.Streams, RetryTopic: isRetry(reg, r)}
 	if status.RetryTopic && own.NotDue == nil {
@@ -185,6 +192,14 @@ func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Back
 			n += dead[reader]
 		}
 		status.DeadLetters = &n
+	}
+	instances := work.of(r.Name)
+	status.LastError = instances.LastError
+	if reader != "" && reader != r.Name {
+		status.LastError = work.of(r.Name, reader).LastError
+	}
+	if status.InFlight == nil && status.Waiting != nil && work.Known > 0 && work.Unknown == "" {
+		status.InFlight = &instances.InFlight // the server does not tell it, and the instances do
 	}
 	return status
 }
@@ -354,6 +369,23 @@ func (a *Answer) addStreams(routes []RouteStatus, now time.Time) {
 	}
 	if len(table.Rows) > 0 {
 		a.Tables = append(a.Tables, table)
+	}
+}
+
+// instancesLimit bounds the wait for what instances tell.
+const instancesLimit = 2 * time.Second
+
+// addErrors says why messages are tried again: of the routes where some may wait for it, or of one that was asked for.
+func (a *Answer) addErrors(value RoutesStatus, asked bool, now time.Time) {
+	waits := false
+	for _, r := range value.Routes {
+		waits = waits || count(r.Retries) > 0
+		if r.LastError != nil && (asked || r.Again()) {
+			a.Notes = append(a.Notes, fmt.Sprintf("Last error of %s: %s", r.Route, Sentence(*r.LastError, now)))
+		}
+	}
+	if waits && value.Unknown != "" {
+		a.Notes = append(a.Notes, "Why messages are tried again is not known of all instances: "+value.Unknown+".")
 	}
 }
 

@@ -115,23 +115,24 @@ func TestRoutes(t *testing.T) {
 	require.NoError(t, err)
 	ago := func(d time.Duration) string { return now.Add(d).UTC().Format(time.RFC3339Nano) }
 	require.JSONEq(t, fmt.Sprintf(`{"routes": [
-		{"route": "grind", "from": {"kind": "kafka", "name": "grain", "group": "g"}, "waiting": 7, "in_flight": null, "oldest": %q, "oldest_at": "grain/4@17", "retries": 5, "next_due": %q, "dead_letters": 3},
-		{"route": "bake", "from": {"kind": "redis-stream", "name": "flour", "group": "g"}, "waiting": 0, "in_flight": 4, "oldest": %q, "retries": 0, "next_due": null, "dead_letters": 0},
-		{"route": "sell", "from": {"kind": "shop", "name": "bread"}, "waiting": null, "in_flight": null, "oldest": null, "retries": 0, "next_due": null, "dead_letters": 0}
-	], "checks": [], "conditions": null}`, ago(-90*time.Second), ago(10*time.Minute), ago(-25*time.Hour)), string(text))
+		{"route": "grind", "from": {"kind": "kafka", "name": "grain", "group": "g"}, "waiting": 7, "in_flight": null, "oldest": %q, "oldest_at": "grain/4@17", "retries": 5, "next_due": %q, "dead_letters": 3, "last_error": null},
+		{"route": "bake", "from": {"kind": "redis-stream", "name": "flour", "group": "g"}, "waiting": 0, "in_flight": 4, "oldest": %q, "retries": 0, "next_due": null, "dead_letters": 0, "last_error": null},
+		{"route": "sell", "from": {"kind": "shop", "name": "bread"}, "waiting": null, "in_flight": null, "oldest": null, "retries": 0, "next_due": null, "dead_letters": 0, "last_error": null}
+	], "checks": [], "conditions": null, "instances_unknown": "without the plugin redis, instances tell each other nothing"}`, ago(-90*time.Second), ago(10*time.Minute), ago(-25*time.Hour)), string(text))
 	rows := a.Tables[0].Rows
 	require.Equal(t, []string{"grind", "7", "-", rows[0][3], "5", rows[0][5], "3"}, rows[0])
 	require.Equal(t, []string{"bake", "0", "4", "25h0m", "0", "-", "0"}, rows[1])
 	require.Equal(t, []string{"sell", "-", "-", "-", "0", "-", "0"}, rows[2])
 	published := now.Add(-90 * time.Second).UTC()
-	require.Len(t, a.Notes, 1)
+	require.Len(t, a.Notes, 2)
+	require.Equal(t, "Why messages are tried again is not known of all instances: without the plugin redis, instances tell each other nothing.", a.Notes[1])
 	require.Regexp(t, `^The oldest message of grind is grain/4@17, published `+published.Format(time.RFC3339)+`, 1m3\ds ago\.$`, a.Notes[0])
 
 	young := newMill(now)
 	young.grain.backlog.Oldest = now.Add(-time.Second)
 	a, err = read(t, young, nil)
 	require.NoError(t, err)
-	require.Empty(t, a.Notes, "it has hardly waited")
+	require.Len(t, a.Notes, 1, "it has hardly waited")
 	a, err = read(t, young, operate.Input{"route": {"grind"}})
 	require.NoError(t, err)
 	require.Contains(t, a.Notes[0], "The oldest message of grind is grain/4@17", "it was asked for")

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"regexp"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -300,6 +302,35 @@ func (s *server) preview(ctx context.Context, one *use) (operate.Answer, error) 
 // begin starts a use, or returns the one that has begun with this id.
 func (s *server) begin(one *use) (*use, error) {
 	return s.uses.begin(one, func(ctx context.Context, of operate.Use) (operate.Answer, error) {
-		return one.action.Do(ctx, s.registry, one.input, of)
+		answer, err := one.action.Do(ctx, s.registry, one.input, of)
+		s.look(ctx) // also after an error, before which a part may have been done
+		return answer, err
 	})
+}
+
+// lookTime bounds what an action waits for its own effect to show.
+const lookTime = 2 * time.Second
+
+// look has everything measured again after an action, so that the next page shows what it did. Of actions that end
+// while a measurement runs, the next one is for all.
+func (s *server) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+	defer cancel()
+	mine := s.looks.asked.Add(1)
+	s.looks.mu.Lock()
+	defer s.looks.mu.Unlock()
+	if s.looks.done >= mine {
+		return
+	}
+	upTo := s.looks.asked.Load()
+	operate.Remeasure(ctx, s.registry)
+	s.loads.renew()
+	s.looks.done = upTo
+}
+
+// looks are what actions want to be measured.
+type looks struct {
+	asked atomic.Int64
+	mu    sync.Mutex
+	done  int64 // of asked
 }

@@ -96,10 +96,10 @@ func TextOf(title string, b console.Block, width int) string {
 }
 
 // Rates returns what the home page shows of a counter, look by look.
-func Rates(c operate.AckCounter, route string) func(now time.Time) string {
+func Rates(c operate.WorkTeller, route string) func(now time.Time) string {
 	r := rates{}
 	return func(now time.Time) string {
-		return rateCell(r.of([]operate.AckCounter{c}, []string{route}, now), route).Text
+		return rateCell(r.of([]operate.WorkTeller{c}, []string{route}, now), route).Text
 	}
 }
 

@@ -18,6 +18,7 @@ type loads struct {
 
 	mu      sync.Mutex // guards what follows
 	stopped bool
+	age     int // how often renew was called
 	byKey   map[string]*load
 }
 
@@ -26,6 +27,7 @@ type load struct {
 	running chan struct{} // closed at the end of the run; nil while none runs
 	last    result
 	used    time.Time
+	age     int // of the loads when the last run began
 }
 
 // result is what a run returned. The zero value is none.
@@ -33,6 +35,7 @@ type result struct {
 	value any
 	err   error
 	at    time.Time // when the run ended
+	age   int       // of the load
 }
 
 // pace says how long a load is waited for, how long it may run, and how old a result may be.
@@ -55,22 +58,37 @@ func newLoads() *loads {
 // get returns the result of do. late says that the run has not ended within p.wait; the result is then
 // that of an earlier run, or the zero value.
 func (l *loads) get(ctx context.Context, key string, p pace, do func(context.Context) (any, error)) (r result, late bool) {
-	one, running, r := l.begin(key, p, do)
-	if running == nil {
-		return r, false
-	}
 	wait := time.NewTimer(p.wait)
 	defer wait.Stop()
-	select {
-	case <-running:
-	case <-wait.C:
-		late = true
-	case <-ctx.Done():
-		late = true
+	l.mu.Lock()
+	age := l.age
+	l.mu.Unlock()
+	for {
+		one, running, r := l.begin(key, p, do)
+		if running == nil {
+			return r, false
+		}
+		select {
+		case <-running:
+		case <-wait.C:
+			late = true
+		case <-ctx.Done():
+			late = true
+		}
+		l.mu.Lock()
+		r = one.last
+		l.mu.Unlock()
+		if late || r.age >= age {
+			return r, late
+		}
 	}
+}
+
+// renew makes what was read before too old, and what is being read now, too: somebody has changed it.
+func (l *loads) renew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return one.last, late
+	l.age++
 }
 
 // begin returns the run to wait for, or the result if that is fresh.
@@ -92,10 +110,10 @@ func (l *loads) begin(key string, p pace, do func(context.Context) (any, error))
 	if one.running != nil {
 		return one, one.running, result{}
 	}
-	if !one.last.at.IsZero() && now.Sub(one.last.at) < p.fresh {
+	if !one.last.at.IsZero() && one.last.age == l.age && now.Sub(one.last.at) < p.fresh {
 		return one, nil, one.last
 	}
-	one.running = make(chan struct{})
+	one.running, one.age = make(chan struct{}), l.age
 	l.work.Go(func() { l.run(one, p.run, do) })
 	return one, one.running, result{}
 }
@@ -124,7 +142,7 @@ func (l *loads) run(one *load, limit time.Duration, do func(context.Context) (an
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one.last = result{value, err, time.Now()}
+	one.last = result{value, err, time.Now(), one.age}
 	close(one.running)
 	one.running = nil
 }

@@ -16,6 +16,46 @@ func testPace() pace {
 	return pace{wait: 500 * time.Millisecond, run: 5 * time.Second, fresh: time.Second}
 }
 
+// After an action nobody sees what was read before it, also when the read ends after it.
+func TestLoadsAreRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoads()
+		var state, runs atomic.Int64
+		slow := false
+		do := func(context.Context) (any, error) {
+			runs.Add(1)
+			n := state.Load()
+			if slow {
+				time.Sleep(100 * time.Millisecond)
+			}
+			return n, nil
+		}
+		get := func() any {
+			r, late := l.get(t.Context(), "panel", testPace(), do)
+			require.False(t, late)
+			return r.value
+		}
+		require.EqualValues(t, 0, get())
+		state.Store(1)
+		require.EqualValues(t, 0, get(), "it is fresh")
+		l.renew()
+		require.EqualValues(t, 1, get())
+
+		slow = true
+		l.renew()
+		before := make(chan any)
+		go func() { before <- get() }()
+		synctest.Wait()
+		state.Store(2)
+		l.renew()
+		require.EqualValues(t, 2, get(), "what began before the action is read again")
+		require.EqualValues(t, 1, <-before)
+		require.EqualValues(t, 4, runs.Load())
+		require.NoError(t, l.stop(t.Context()))
+	})
+}
+
 func TestEqualLoadsRunOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

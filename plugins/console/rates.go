@@ -28,16 +28,16 @@ type sample struct {
 }
 
 // of returns the rates of routes at now. A route that has none is not known yet.
-func (r *rates) of(counters []operate.AckCounter, routes []string, now time.Time) map[string]float64 {
+func (r *rates) of(tellers []operate.WorkTeller, routes []string, now time.Time) map[string]float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.samples) > 0 && now.Sub(r.samples[0].at) > rateWindow {
 		r.samples = r.samples[1:]
 	}
 	latest := sample{now, map[string]uint64{}}
-	for _, c := range counters {
+	for _, t := range tellers {
 		for _, route := range routes {
-			latest.acked[route] += c.Acked(route)
+			latest.acked[route] += t.Work(route).Acked
 		}
 	}
 	perSecond := map[string]float64{}

@@ -6,13 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/console"
 )
 
 // acked is the counter of one route.
 type acked uint64
 
-func (a *acked) Acked(string) uint64 { return uint64(*a) }
+func (a *acked) Work(string) pipeline.RouteWork { return pipeline.RouteWork{Acked: uint64(*a)} }
 
 func TestARateNeedsTwoLooks(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -25,7 +26,8 @@ const deadLetters = "dead letters"
 // own numbers only.
 type readings struct {
 	backlogs map[string]operate.Backlog
-	dead     map[string]int64  // nil: not known
+	dead     map[string]int64 // nil: not known
+	work     operate.Work
 	problems map[string]string // by kind, and deadLetters
 	oldest   time.Time         // when the oldest of them was read; zero: none was read
 }
@@ -62,9 +64,37 @@ func (s *server) read(ctx context.Context) readings {
 				maps.Copy(all.backlogs, found)
 			})
 	}
+	reading.Go(func() {
+		work := s.readWork(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		all.work = work
+	})
 	take(deadLetters, s.countDead, func(v any) { all.dead, _ = v.(map[string]int64) })
 	reading.Wait()
 	return all
+}
+
+// readWork returns what instances tell. Why it is not known of all of them stands in it.
+func (s *server) readWork(ctx context.Context) operate.Work {
+	value, _, problem := s.readOne(ctx, "instances", func(ctx context.Context) (any, error) {
+		work, _ := operate.ReadWork(ctx, s.registry)
+		work.Unknown = s.masks.text(work.Unknown)
+		for route, one := range work.Routes { // here, because the graph shows them, too
+			if one.LastError != nil {
+				seen := *one.LastError
+				seen.Text = s.masks.text(seen.Text)
+				one.LastError = &seen
+				work.Routes[route] = one
+			}
+		}
+		return work, nil
+	})
+	work, _ := value.(operate.Work)
+	if work.Unknown == "" {
+		work.Unknown = problem
+	}
+	return work
 }
 
 func (s *server) countDead(ctx context.Context) (any, error) {
@@ -102,7 +132,7 @@ func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block,
 		}
 	}
 	ofRoute := about(s.registry.Routes(), conditions)
-	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead) {
+	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead, found.work) {
 		box := boxes[graph.RouteID(r.Route)]
 		if box == nil {
 			continue
@@ -134,11 +164,11 @@ func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block
 		Columns: console.Columns("Route", "State", "From", "Done/s", "Waiting", "In flight", "Oldest", "Retries", "Next retry", "Dead letters"),
 		Empty:   "This instance has no routes.",
 		Note: "Done/s are the messages that this instance acknowledges. All other numbers are those of all instances. What waits in a Kafka topic includes what is in flight. " +
-			"Retries are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile.",
+			"Retries are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile. " + toldBy(found.work),
 	}
 	t.Columns[3].Name = "done_per_second"
 	perSecond, ofRoute := s.perSecond(), about(s.registry.Routes(), s.conditions())
-	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead) {
+	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead, found.work) {
 		dead := console.Number(r.DeadLetters)
 		if r.DeadLetters != nil && *r.DeadLetters > 0 {
 			dead = dead.At("dead-letters").In(operate.Warn)
@@ -166,13 +196,21 @@ func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block
 	return blocks, nil
 }
 
+// toldBy says whose the numbers are that instances tell about themselves.
+func toldBy(w operate.Work) string {
+	if w.Unknown == "" {
+		return fmt.Sprintf("What is in flight of a Kafka topic, and last errors, are what each of the instances (%d) told within the last seconds.", w.Known)
+	}
+	return "Last errors are not known of all instances: " + w.Unknown + "."
+}
+
 // perSecond returns the rates of all routes.
 func (s *server) perSecond() map[string]float64 {
 	var names []string
 	for _, r := range s.registry.Routes() {
 		names = append(names, r.Name)
 	}
-	return s.rates.of(pipeline.Offers[operate.AckCounter](s.registry), names, time.Now())
+	return s.rates.of(pipeline.Offers[operate.WorkTeller](s.registry), names, time.Now())
 }
 
 // stateOf says in words what a route does: each reason why it does not do its work, in a line of its own.
@@ -201,8 +239,15 @@ func stateOf(r operate.RouteStatus, found readings, conditions []operate.Conditi
 	if r.DeadLetters != nil && *r.DeadLetters > 0 {
 		add(operate.Warn, "dead letters wait for a person")
 	}
+	again := ""
 	if r.Retries != nil && *r.Retries > 0 {
-		add("", "some messages failed and wait for a retry")
+		again = "some messages failed and wait for a retry"
+	}
+	if r.Again() {
+		again = cmp.Or(again, "some messages failed and are tried again") + "; the last error: " + operate.Sentence(*r.LastError, now)
+	}
+	if again != "" {
+		add("", again)
 	}
 	switch {
 	case len(reasons) > 0:

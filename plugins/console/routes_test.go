@@ -30,3 +30,19 @@ func TestTheStateOfARouteThatIsBehind(t *testing.T) {
 	r := operate.RouteStatus{Waiting: &one, Oldest: &at, OldestAt: "hooks/4@0"}
 	require.Equal(t, "behind: the oldest message waits for 3m (hooks/4@0)", stateOf(r, readings{}, nil, now).Text)
 }
+
+// What waits for a retry says why, and an error that is older than all that waits does not.
+func TestTheStateOfARouteSaysWhyMessagesAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	before, after := now.Add(-time.Minute), now.Add(-time.Second)
+	failed := &pipeline.LastError{At: now.Add(-3 * time.Second), Record: "hooks/4@17", Class: "timeout", Text: "no answer", Instance: "a"}
+	of := func(retries int64, oldest *time.Time) string {
+		r := operate.RouteStatus{Waiting: new(int64), Retries: &retries, Oldest: oldest, LastError: failed}
+		return stateOf(r, readings{}, nil, now).Text
+	}
+	require.Equal(t, "some messages failed and wait for a retry; the last error: hooks/4@17 failed (timeout, 3s ago) on a: no answer", of(2, nil))
+	require.Equal(t, "some messages failed and are tried again; the last error: hooks/4@17 failed (timeout, 3s ago) on a: no answer", of(0, &before))
+	require.Equal(t, "idle: nothing waits", of(0, nil))
+	require.Equal(t, "idle: nothing waits", of(0, &after))
+}

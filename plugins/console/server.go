@@ -43,6 +43,7 @@ type server struct {
 	connections *httpserver.Connections
 	loads       *loads
 	rates       rates
+	looks       looks
 	uses        *uses
 	fetches     loop.Group // of the keys of the login
 	origins     *http.CrossOriginProtection

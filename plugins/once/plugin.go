@@ -116,6 +116,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Service("once.ledger", &ledgerService{plugin: p, kinds: kinds, warns: true})
 	s := &workers{plugin: p, kinds: kinds}
 	r.Service("once.workers", s)
+	r.Offer(s) // operate.Remeasured
 	r.Health(pluginName, s.check)
 	r.Collect(p.metrics.collectors()...)
 	return nil
@@ -313,6 +314,22 @@ func wait(ctx context.Context, running []*worker) error {
 		}
 	}
 	return nil
+}
+
+// Remeasure implements operate.Remeasured.
+func (s *workers) Remeasure(ctx context.Context) {
+	s.mu.Lock()
+	running, stopped := s.running, s.stopped
+	s.mu.Unlock()
+	l := s.plugin.ledger.Load()
+	if l == nil || stopped {
+		return
+	}
+	var measuring sync.WaitGroup
+	for _, w := range running {
+		measuring.Go(func() { w.measure(ctx, l) })
+	}
+	measuring.Wait()
 }
 
 // check implements the readiness check, from the last measurements alone.

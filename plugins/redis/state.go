@@ -13,7 +13,12 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
+
+var _ operate.WorkReader = (*Plugin)(nil)
 
 //go:embed lua/state.lua
 var stateSource string
@@ -23,14 +28,49 @@ func stateKey(instance string) string { return "millrace:state:" + instance }
 
 // instanceState is what an instance says about itself with each renewal of its presence, for people.
 type instanceState struct {
-	Log    *levelState           `json:"log,omitempty"` // nil: not known
-	Routes map[string]takenOrder `json:"routes"`        // of this instance, with what it knows is ordered about them
+	Log *levelState `json:"log,omitempty"` // nil: not known
+	// Work is what the instance has done, by route. Nil: it does not tell it.
+	Work   map[string]pipeline.RouteWork `json:"work,omitempty"`
+	Routes map[string]takenOrder         `json:"routes"` // of this instance, with what it knows is ordered about them
 }
 
 // takenOrder is an order that an instance has read, and so follows.
 type takenOrder struct {
 	At     int64 `json:"at"` // of routeOrder; 0: nothing was ordered
 	Paused bool  `json:"paused"`
+}
+
+// stateBytes bounds the state of an instance. The last errors that do not fit into it are left out.
+const stateBytes = 64 << 10
+
+// encode returns the state as JSON, with as many of the last errors, the latest first, as fit.
+func (s instanceState) encode() ([]byte, error) {
+	text, err := json.Marshal(s)
+	for most := len(s.Work); err == nil && len(text) > stateBytes && most > 0; {
+		most /= 2
+		s.Work = withErrors(s.Work, most)
+		text, err = json.Marshal(s)
+	}
+	return text, err
+}
+
+// withErrors returns the work with so many of the last errors, the latest.
+func withErrors(work map[string]pipeline.RouteWork, most int) map[string]pipeline.RouteWork {
+	at := func(route string) (t time.Time) {
+		if last := work[route].LastError; last != nil {
+			t = last.At
+		}
+		return t
+	}
+	kept := map[string]pipeline.RouteWork{}
+	for i, route := range slices.SortedFunc(maps.Keys(work), func(a, b string) int { return at(b).Compare(at(a)) }) {
+		one := work[route]
+		if i >= most {
+			one.LastError = nil
+		}
+		kept[route] = one
+	}
+	return kept
 }
 
 // tell stores the state of this instance.
@@ -40,7 +80,8 @@ func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, instance string) 
 		o := p.orders.of(r.Name)
 		s.Routes[r.Name] = takenOrder{At: o.at, Paused: o.paused}
 	}
-	text, err := json.Marshal(s)
+	s.Work = p.work()
+	text, err := s.encode()
 	if err == nil {
 		err = goredis.NewScript(stateSource).Run(ctx, c, []string{stateKey(instance)}, text, presenceTTL.Milliseconds()).Err()
 	}
@@ -48,6 +89,39 @@ func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, instance string) 
 		return fmt.Errorf("redis: state of instance %q: %w", instance, err)
 	}
 	return nil
+}
+
+// work returns what this process does, by route.
+func (p *Plugin) work() map[string]pipeline.RouteWork {
+	p.delays.mu.Lock()
+	reg := p.delays.routes
+	p.delays.mu.Unlock()
+	if reg == nil {
+		return nil
+	}
+	return operate.WorkHere(reg)
+}
+
+// ReadWork implements operate.WorkReader.
+func (p *Plugin) ReadWork(ctx context.Context) (told []operate.InstanceWork, more bool, err error) {
+	c, done, err := p.connected(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer done()
+	all, more, err := readInstances(ctx, c, shownInstances)
+	for _, i := range all {
+		if !i.alive {
+			more = false // those that follow had their presence before it
+			continue
+		}
+		one := operate.InstanceWork{Instance: i.name}
+		if i.state != nil {
+			one.Routes = i.state.Work
+		}
+		told = append(told, one)
+	}
+	return told, more, err
 }
 
 // instance is one that has, or had, a presence.

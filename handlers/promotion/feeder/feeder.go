@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,8 +55,10 @@ type Feeder struct {
 	failures *logs.Sampler[failure, error]
 	sampled  *logs.Throttle       // of a ledger that does not answer, which each round notices
 	unread   map[payouts.Type]int // unknown streams of the last sweep; only sweep uses it
-	counted  time.Time            // last count of the settled payouts; only measure uses it
+	counted  time.Time            // last count of the settled payouts; guarded by measuring
 	last     atomic.Pointer[Measurement]
+
+	measuring sync.Mutex
 
 	loops   loop.Group
 	started bool // and not stopped

@@ -45,12 +45,26 @@ func (f *Feeder) Measured() Measurement {
 // measureAll measures and returns the pause until the next measurement.
 func (f *Feeder) measureAll(ctx context.Context) time.Duration {
 	began := time.Now()
+	f.measuring.Lock()
 	f.measure(ctx)
+	f.measuring.Unlock()
 	return max(0, MeasureInterval-time.Since(began))
 }
 
+// Remeasure implements operate.Remeasured. It counts the settled payouts, too, and measures nothing before the
+// first measurement of the feeder itself.
+func (f *Feeder) Remeasure(ctx context.Context) {
+	if f.last.Load() == nil {
+		return
+	}
+	f.measuring.Lock()
+	defer f.measuring.Unlock()
+	f.counted = time.Time{}
+	f.measure(ctx)
+}
+
 // measure sets the gauges from the ledger, by a number of statements that does not depend on its
-// contents. The settled and paused ones are set once per totalsInterval.
+// contents. The settled and paused ones are set once per totalsInterval. The mutex is held.
 func (f *Feeder) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()

@@ -56,8 +56,7 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	require.Equal(t, []ledger.Totals{{Type: "POINT", Paid: 1}}, f.Measured().Totals)
 	require.Empty(t, f.Measured().Paused)
 	require.NoError(t, l.Pause(t.Context(), rec.OfPromotion(), ledger.Steering{Who: "me", Why: "a test"}))
-	f.counted = time.Time{}
-	f.measure(t.Context())
+	f.Remeasure(t.Context()) // after an action nobody waits for the next count
 	f.measure(t.Context())
 	require.Len(t, f.Measured().Paused, 1, "known between two counts")
 	require.Equal(t, rec.OfPromotion(), f.Measured().Paused[0].Promotion)

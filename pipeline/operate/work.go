@@ -1,0 +1,159 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+)
+
+// WorkTeller is what the chain of a process offers (pipeline.Registry.Offer): what this instance has done of a
+// route since it started. It is safe for concurrent use.
+type WorkTeller interface {
+	Work(route string) pipeline.RouteWork
+}
+
+// WorkReader is offered by the plugin through which instances tell what they do.
+type WorkReader interface {
+	// ReadWork returns what each instance that runs has told last. more says that there are others. An error that
+	// wraps pipeline.ErrUnavailable says that the server does not answer.
+	ReadWork(context.Context) (told []InstanceWork, more bool, err error)
+}
+
+// InstanceWork is what one instance that runs has told.
+type InstanceWork struct {
+	Instance string
+	// Routes is the work by route. Nil: the instance does not tell it, such as one of an earlier version.
+	Routes map[string]pipeline.RouteWork
+}
+
+// WorkHere returns what this process does, by route. It is nil where no routes run, as in a command.
+func WorkHere(reg *pipeline.Registry) map[string]pipeline.RouteWork {
+	tellers := pipeline.Offers[WorkTeller](reg)
+	if len(tellers) == 0 {
+		return nil
+	}
+	all := map[string]pipeline.RouteWork{}
+	for _, r := range reg.Routes() {
+		for _, t := range tellers {
+			all[r.Name] = addWork(all[r.Name], t.Work(r.Name))
+		}
+	}
+	return all
+}
+
+// Work is what instances say about their work on routes. The zero value is that of no instance.
+type Work struct {
+	Routes map[string]pipeline.RouteWork // added up; a counter is as of the start of each instance
+	Known  int                           // instances that are added up
+	// Unknown says why this is not the work of all instances that run, in words. Empty: it is.
+	Unknown string
+}
+
+// ReadWork returns the work of all instances as far as it is known. That of this process is up to date, and that
+// of others as they told it last.
+func ReadWork(ctx context.Context, reg *pipeline.Registry) (Work, error) {
+	told := map[string]map[string]pipeline.RouteWork{}
+	var w Work
+	var err error
+	readers, more := pipeline.Offers[WorkReader](reg), false
+	if len(readers) == 0 {
+		w.Unknown = "without the plugin redis, instances tell each other nothing"
+	} else {
+		var all []InstanceWork
+		err = recovered(func() (err error) {
+			all, more, err = readers[0].ReadWork(ctx)
+			return err
+		})
+		for _, one := range all {
+			told[one.Instance] = one.Routes
+		}
+	}
+	if here := WorkHere(reg); here != nil {
+		told[reg.Env().Instance] = here
+	}
+	var silent []string
+	for _, instance := range slices.Sorted(maps.Keys(told)) {
+		routes := told[instance]
+		if routes == nil {
+			silent = append(silent, instance)
+			continue
+		}
+		w.add(instance, routes)
+	}
+	switch {
+	case err != nil:
+		w.Unknown = logs.OneLine(err.Error())
+	case len(silent) > 0:
+		w.Unknown = fmt.Sprintf("%s told nothing: %s", Have(len(silent), "instance"), strings.Join(silent[:min(len(silent), namedInstances)], ", "))
+	case more:
+		w.Unknown = fmt.Sprintf("only the latest %s read", Are(w.Known, "instance"))
+	}
+	return w, err
+}
+
+// namedInstances is the number of instances that a sentence names.
+const namedInstances = 3
+
+func (w *Work) add(instance string, routes map[string]pipeline.RouteWork) {
+	if w.Routes == nil {
+		w.Routes = map[string]pipeline.RouteWork{}
+	}
+	w.Known++
+	for route, one := range routes {
+		if one.LastError != nil {
+			of := *one.LastError
+			of.Instance = instance
+			one.LastError = &of
+		}
+		w.Routes[route] = addWork(w.Routes[route], one)
+	}
+}
+
+// addWork adds two works up. The later error is the last one.
+func addWork(a, b pipeline.RouteWork) pipeline.RouteWork {
+	a.Acked += b.Acked
+	a.InFlight += b.InFlight
+	if a.LastError == nil || b.LastError != nil && b.LastError.At.After(a.LastError.At) {
+		a.LastError = b.LastError
+	}
+	return a
+}
+
+// of adds the work on routes up.
+func (w Work) of(routes ...string) (sum pipeline.RouteWork) {
+	for _, r := range routes {
+		sum = addWork(sum, w.Routes[r])
+	}
+	return sum
+}
+
+// Again reports whether messages of the route may wait to be tried again after the last error, so that it says why.
+func (s RouteStatus) Again() bool {
+	return s.LastError != nil && (count(s.Retries) > 0 || s.Oldest != nil && s.Oldest.Before(s.LastError.At))
+}
+
+func count(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+// Sentence says why a message of a route is tried again, such as "orders/4@17 failed (timeout, 3s ago): no answer".
+func Sentence(e pipeline.LastError, now time.Time) string {
+	text := e.Record + " failed"
+	if e.Record == "" {
+		text = "a message failed"
+	}
+	text += " (" + e.Class + ago(now.Sub(e.At)) + ")"
+	if e.Instance != "" {
+		text += " on " + e.Instance
+	}
+	return text + ": " + e.Text
+}
