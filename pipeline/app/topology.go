@@ -114,10 +114,7 @@ func (h *Host) topologyCommand() *cobra.Command {
 
 // offline reads the settings and registers the plugins, and opens nothing.
 func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Registry, error) {
-	l, err := h.decode(cmd, nil)
-	if l != nil {
-		err = both(err, h.validate(l))
-	}
+	l, err := h.read(cmd, nil)
 	if unset, err := secrets.split(err); err != nil {
 		return nil, err
 	} else if len(unset) > 0 {
