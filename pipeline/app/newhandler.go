@@ -44,6 +44,8 @@ type handler struct {
 type skeleton struct {
 	files, main [][2]string
 	arguments   string // of New, in a binary that exists
+	from        string // what the arguments are
+	settings    string // without which the plugin is off; %[2]s is the name. Empty: it is on
 	wired       string // what the service has afterwards; %[1]s is the name
 }
 
@@ -52,8 +54,8 @@ func handlerSkeleton() skeleton {
 	return skeleton{
 		files:     [][2]string{{"doc.go", "doc.go"}, {"handler.go", "handler.go"}, {"handler_test.go", "handler_test.go"}, {"README.md", "README.md"}},
 		main:      [][2]string{{"main.go", "main.go"}, {"embedded.yaml", "embedded.yaml"}, {"production.yaml", "production.yaml"}},
-		arguments: "topics, dead",
-		wired:     "The binary has the routes %[1]s and %[1]s.retry.",
+		arguments: "topics, dead", from: "of kafka.New and deadletter.New",
+		wired: "The binary has the routes %[1]s and %[1]s.retry.",
 	}
 }
 
@@ -145,7 +147,10 @@ func (h *Host) writeMain(root string, d handler) error {
 	folder := filepath.Join(root, "cmd", d.Binary)
 	file := filepath.Join(folder, "main.go")
 	if _, err := os.Stat(file); err == nil {
-		fmt.Fprintf(h.opts.Stdout, "\nAdd %s.New(%s) to the plugins of your binary: %s exists.\n", d.Package, d.arguments, file)
+		fmt.Fprintf(h.opts.Stdout, "\n%s exists, so add the plugin to it. The arguments are those %s:\n\n\timport %q\n\tPlugins: …, %s.New(%s)\n", file, d.from, d.Import, d.Package, d.arguments)
+		if d.settings != "" {
+			fmt.Fprintf(h.opts.Stdout, "\nThe plugin is off until the settings, such as cmd/%s/embedded.yaml, have:\n\n"+d.settings, d.Binary, d.Name)
+		}
 	} else {
 		files, err := d.render(d.main)
 		if err != nil {

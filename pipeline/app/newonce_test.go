@@ -22,7 +22,10 @@ func TestNewOncePassesItsOwnTest(t *testing.T) {
 		if strings.HasPrefix(args, "invoice") {
 			golden(t, "newonce.txt", strings.ReplaceAll(r.stdout, dir, "shop"))
 		} else {
-			require.Contains(t, r.stdout, ".New(ledger) to the plugins of your binary: ")
+			require.Contains(t, r.stdout, ".New(ledger)\n")
+		}
+		if strings.HasPrefix(args, "parcel-label") {
+			golden(t, "newonce_second.txt", strings.ReplaceAll(r.stdout, dir, "shop"))
 		}
 	}
 	invoice := filepath.Join(dir, "handlers", "invoice", "invoice.go")
