@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -162,9 +163,8 @@ func (h *Host) writeMain(root string, d handler) error {
 	}
 	replace := ""
 	if mod, err := os.ReadFile(filepath.Join(root, "go.mod")); err == nil && !strings.Contains(string(mod), framework) {
-		if source := sourceFolder(); source != "" {
-			replace = fmt.Sprintf("\tgo mod edit -replace %s=%s\n", framework, source)
-		}
+		info, _ := debug.ReadBuildInfo()
+		replace = replaceLine(sourceFolder(), info)
 	}
 	_, err := fmt.Fprintf(h.opts.Stdout, `
 Next, with Kafka inside the process or with the brokers of a settings file:
@@ -182,6 +182,26 @@ For production, edit cmd/%[1]s/production.yaml:
 }
 
 const framework = "github.com/millrace-io/millrace"
+
+// releaseVersion matches the versions that are no commit between two releases.
+var releaseVersion = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
+
+// replaceLine returns the command that makes a copy of the framework the source of a new module, in which `go mod tidy`
+// would look for a release. It is empty if this binary is of a release, or of a module that was downloaded. source is
+// empty in a binary that was compiled with -trimpath, and info may be nil.
+func replaceLine(source string, info *debug.BuildInfo) string {
+	line := "\tgo mod edit -replace " + framework + "="
+	switch {
+	case source != "":
+		return line + source + "\n"
+	case info == nil || info.Main.Path != framework || releaseVersion.MatchString(info.Main.Version):
+		return ""
+	case info.Main.Version != "" && info.Main.Version != "(devel)" &&
+		!slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" }):
+		return "" // go install MODULE@COMMIT
+	}
+	return line + "../millrace  # where your copy of it is\n"
+}
 
 // sourceFolder returns the folder of the framework that this binary was compiled in, or "" if that was a
 // downloaded module, or the folder is not there.
