@@ -32,14 +32,23 @@ const pageID = "15183961ad668aab"
 // The page of the first handler runs from top to bottom, in a copy of the repository.
 func TestTheFirstHandlerPage(t *testing.T) {
 	tier.Rest(t, tier.CLI, tier.Pipeline)
-	runPage(t, pageOf(t, "first-handler.md"), copyOfTheRepository(t), 7, func(t *testing.T, dir, _, text string) {
+	write := func(t *testing.T, dir, _, text string) {
 		file := filepath.Join(dir, "handlers/greetings/handler.go")
 		generated, err := os.ReadFile(file)
 		require.NoError(t, err)
 		_, rest, found := strings.Cut(string(generated), "// Plugin")
 		require.True(t, found, "the page names a line of the generated file")
 		require.NoError(t, os.WriteFile(file, []byte(text+"\n// Plugin"+rest), 0o600))
-	})
+	}
+	const texts = 7
+	repository := copyOfTheRepository(t)
+	before, own, after := ownModuleIn(t, pageOf(t, "first-handler.md"), "\n### ")
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	require.Contains(t, string(readme), block.FindString(own), "the README has the same commands")
+
+	t.Run("in this repository", func(t *testing.T) { runPage(t, before+after, repository, texts, write) })
+	t.Run("in a module of its own", func(t *testing.T) { runInOwnModule(t, own, after, repository, texts, write) })
 }
 
 // The page of the first effect does, too. In a module of one's own it has other commands at its beginning and
@@ -53,19 +62,29 @@ func TestTheFirstEffectPage(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	const texts = 13
-	before, after, found := strings.Cut(page, "\n### In a module of your own\n")
-	require.True(t, found)
-	own, after, found := strings.Cut(after, "\n## ")
-	require.True(t, found)
-	after = "\n## " + after
+	before, own, after := ownModuleIn(t, page, "\n## ")
 
 	t.Run("in this repository", func(t *testing.T) { runPage(t, before+after, repository, texts, write) })
-	t.Run("in a module of its own", func(t *testing.T) {
-		dir := t.TempDir()
-		own = strings.ReplaceAll(own, "../millrace", repository)
-		after = strings.NewReplacer("./cmd/millrace", "./cmd/shop", "bin/millrace", "bin/shop").Replace(after)
-		runPage(t, own+after, dir, texts, write)
-	})
+	t.Run("in a module of its own", func(t *testing.T) { runInOwnModule(t, own, after, repository, texts, write) })
+}
+
+// ownModuleIn returns the part of a page about a module of one's own, which ends with the next heading, and what is
+// before and after it.
+func ownModuleIn(t *testing.T, page, heading string) (before, own, after string) {
+	t.Helper()
+	before, rest, found := strings.Cut(page, "\n### In a module of your own\n")
+	require.True(t, found)
+	own, after, found = strings.Cut(rest, heading)
+	require.True(t, found)
+	return before, own, heading + after
+}
+
+// runInOwnModule runs a page in a new module on the repository.
+func runInOwnModule(t *testing.T, own, after, repository string, texts int, write func(t *testing.T, dir, kind, text string)) {
+	t.Helper()
+	own = strings.ReplaceAll(own, "../millrace", repository)
+	after = strings.NewReplacer("./cmd/millrace", "./cmd/shop", "bin/millrace", "bin/shop").Replace(after)
+	runPage(t, own+after, t.TempDir(), texts, write)
 }
 
 func pageOf(t *testing.T, name string) string {

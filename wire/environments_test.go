@@ -34,7 +34,7 @@ func TestFilesOfTheEmbeddedEnvironmentAreTheOwnersOnly(t *testing.T) {
 			require.NoError(t, os.Chmod(filepath.Join(dir, "ledger.db"), 0o644))
 			require.NoError(t, os.Chmod(filepath.Join(dir, "kafka"), 0o755))
 		}
-		overrides, stop, err := wire.Environments()["embedded"](t.Context(), dir, pipelinetest.Logger(t))
+		overrides, stop, err := wire.Environments()["embedded"].Start(t.Context(), dir, pipelinetest.Logger(t))
 		require.NoError(t, err)
 		ledger, err := sqldb.ParseFile(overrides["plugins.promotion.ledger.dsn"].(string))
 		require.NoError(t, err)
@@ -54,7 +54,7 @@ func TestFilesOfTheEmbeddedEnvironmentAreTheOwnersOnly(t *testing.T) {
 func TestTheEmbeddedEnvironmentHasAKeyForTokens(t *testing.T) {
 	dir := t.TempDir()
 	environment := func() map[string]any {
-		overrides, stop, err := wire.Environments()["embedded"](t.Context(), dir, pipelinetest.Logger(t))
+		overrides, stop, err := wire.Environments()["embedded"].Start(t.Context(), dir, pipelinetest.Logger(t))
 		require.NoError(t, err)
 		require.NoError(t, stop(context.Background()))
 		return overrides

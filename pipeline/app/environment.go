@@ -21,11 +21,17 @@ import (
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
-// Environment starts servers inside the process, with their files in dataDir (empty: in memory
-// only). It returns the settings that lead plugins to the servers, dotted path to value. Settings
-// of plugins that the binary lacks are ignored. stop is called after everything else has ended; it
-// may be nil.
-type Environment func(ctx context.Context, dataDir string, log *slog.Logger) (overrides map[string]any, stop func(context.Context) error, err error)
+// Environment has servers inside the process, with their files in dataDir (empty: in memory only).
+type Environment struct {
+	// Start starts the servers and returns the settings that lead plugins to them, dotted path to value.
+	// They win over all other settings, and those of plugins that the binary lacks are ignored. stop is
+	// called after everything else has ended; it may be nil.
+	Start func(ctx context.Context, dataDir string, log *slog.Logger) (overrides map[string]any, stop func(context.Context) error, err error)
+	// Settings returns the same settings for commands that start nothing, such as validate, so that they
+	// judge what `run` would use. A value that is known only after the start is replaced by one that is as
+	// valid. It creates no files. Nil: there are none.
+	Settings func(dataDir string) map[string]any
+}
 
 // Reachable is implemented by a plugin with servers inside the process, which commands use.
 type Reachable interface {
@@ -39,26 +45,39 @@ type Reachable interface {
 // folder.
 func (h *Host) connect(ctx context.Context, l *Loaded, notice notice) (addresses map[string]any, stop func() error, err error) {
 	stop = func() error { return nil }
-	switch begin := h.opts.Environments[l.Settings.Environment]; {
-	case begin == nil:
+	switch environment := h.opts.Environments[l.Settings.Environment]; {
+	case environment.Start == nil:
 		return nil, stop, nil
 	case notice != nil:
 		notice(ctx, l)
-		addresses, stop, err = h.startEnvironment(ctx, l, begin)
+		addresses, stop, err = h.startEnvironment(ctx, l, environment)
 	default:
 		addresses, err = h.runningEnvironment(ctx, l.Settings)
 	}
+	return h.ofPlugins(addresses), stop, err
+}
+
+// ofPlugins removes the settings of plugins that the binary lacks.
+func (h *Host) ofPlugins(addresses map[string]any) map[string]any {
 	maps.DeleteFunc(addresses, func(path string, _ any) bool {
 		return !slices.ContainsFunc(h.opts.Plugins, func(p pipeline.Plugin) bool { return strings.HasPrefix(path, section(p)+".") })
 	})
-	return addresses, stop, err
+	return addresses
 }
 
-func (h *Host) startEnvironment(ctx context.Context, l *Loaded, start Environment) (addresses map[string]any, stop func() error, err error) {
+// withAddresses returns the settings of a command with those of an environment, which win.
+func withAddresses(overrides, addresses map[string]any) map[string]any {
+	all := map[string]any{}
+	maps.Copy(all, overrides)
+	maps.Copy(all, addresses)
+	return all
+}
+
+func (h *Host) startEnvironment(ctx context.Context, l *Loaded, environment Environment) (addresses map[string]any, stop func() error, err error) {
 	s := l.Settings
 	startCtx, cancel := context.WithTimeout(ctx, s.StartTimeout)
 	defer cancel()
-	addresses, stopServers, err := start(startCtx, s.DataDir, l.Logger)
+	addresses, stopServers, err := environment.Start(startCtx, s.DataDir, l.Logger)
 	switch {
 	case setting.Denied(err):
 		return nil, nil, Usage("start the %s environment: %w; set data_dir (%s) to a folder that this process can write", s.Environment, err, h.Variable("data_dir"))

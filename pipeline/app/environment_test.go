@@ -27,14 +27,14 @@ func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 	p, dir := newToy(), t.TempDir()
 	o := options(p, "run", "--profile", "embedded")
 	o.Environ = []string{"MILL__DATA_DIR=" + dir, "MILL__PLUGINS__TOY__GREETING=env"}
-	o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(_ context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
+	o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": {Start: func(_ context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		require.NotNil(t, log)
 		p.order.add("servers in " + dir)
 		return map[string]any{"plugins.toy.greeting": "servers", "plugins.another.address": "nowhere"}, func(context.Context) error {
 			p.order.add("servers stopped")
 			return nil
 		}, nil
-	}}
+	}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := start(ctx, o)
 	p.feed.SendPayloads(`"world"`)
@@ -59,9 +59,9 @@ func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 	})
 	t.Run("an environment that can't start", func(t *testing.T) {
 		o.Environ = []string{"MILL__LOG__LEVEL=error"}
-		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": {Start: func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			return nil, nil, errors.New("folder is in use by another process")
-		}}
+		}}}
 		r := run(t.Context(), o)
 		require.Equal(t, app.ExitUnavailable, r.code)
 		first, rest, _ := strings.Cut(r.stderr, "\n")
@@ -72,9 +72,9 @@ func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 		t.Run("an environment whose folder can't be written: "+name, func(t *testing.T) {
 			o := o
 			o.Environ = []string{"MILL__LOG__LEVEL=error"}
-			o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(_ context.Context, dir string, _ *slog.Logger) (map[string]any, func(context.Context) error, error) {
+			o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": {Start: func(_ context.Context, dir string, _ *slog.Logger) (map[string]any, func(context.Context) error, error) {
 				return nil, nil, fmt.Errorf("data folder: %w", &fs.PathError{Op: "mkdir", Path: dir, Err: cause})
-			}}
+			}}}
 			r := run(t.Context(), o)
 			require.Equal(t, app.ExitUsage, r.code)
 			_, rest, _ := strings.Cut(r.stderr, "\n")
@@ -83,9 +83,9 @@ func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 		})
 	}
 	t.Run("an environment that can't stop", func(t *testing.T) {
-		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": {Start: func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			return nil, func(context.Context) error { return errors.New("disk full") }, nil
-		}}
+		}}}
 		o.Environ = []string{"MILL__DATA_DIR="} // in memory: there is no running file
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -97,13 +97,50 @@ func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 	})
 }
 
+// A command that starts nothing judges the settings that `run` would use, so both agree.
+func TestSettingsOfTheEnvironmentAreThoseOfRun(t *testing.T) {
+	t.Parallel()
+	ask := func(text string, args ...string) result {
+		p := newToy()
+		p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
+			_, err := h.Load(cmd, nil)
+			return err
+		})
+		o := options(p, append(args, "--config", settingsFile(t, text))...)
+		o.Environments = map[string]app.Environment{"embedded": {
+			Start: func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+				return nil, nil, errors.New("started")
+			},
+			Settings: func(dir string) map[string]any {
+				return map[string]any{"plugins.toy.greeting": "servers in " + dir, "plugins.another.address": "nowhere"}
+			},
+		}}
+		return run(t.Context(), o)
+	}
+	const text, mistake = "data_dir: here\nplugins: {toy: {greeting: \"\"}}\n", "plugins.toy: says nothing"
+	for _, command := range []string{"validate", "topology", "do"} {
+		r := ask("environment: embedded\n"+text, command)
+		require.Zero(t, r.code, "%s: %s", command, r.stderr)
+		require.NotContains(t, r.stdout, "override", "no layer of the person who asks")
+		r = ask(text, command)
+		require.Equal(t, app.ExitUsage, r.code, command)
+		require.Contains(t, r.stderr, mistake, command)
+	}
+	for _, command := range []string{"validate", "run"} {
+		r := ask("environment: embedded\n"+strings.Replace(text, "greeting", "every: soon, greeting", 1), command)
+		require.Equal(t, app.ExitUsage, r.code, command)
+		require.Contains(t, r.stderr, "plugins.toy.every: expected a duration", command)
+		require.NotContains(t, r.stderr, mistake, command)
+	}
+}
+
 // A command uses the servers of the process that runs in the data folder. It starts none.
 func TestACommandUsesTheRunningEnvironment(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	environments := map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+	environments := map[string]app.Environment{"embedded": {Start: func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		return map[string]any{"plugins.toy.greeting": "servers", "plugins.another.address": "nowhere"}, nil, nil
-	}}
+	}}}
 	command := func() result {
 		p := newToy()
 		p.commands = func(h *app.Host) []*cobra.Command {
@@ -153,9 +190,9 @@ func TestAnEndWhileTheAddressesAreWritten(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	o := options(endingReach{newToy(), cancel}, "run", "--profile", "embedded")
 	o.Environ = []string{"MILL__DATA_DIR=" + dir}
-	o.Environments = map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+	o.Environments = map[string]app.Environment{"embedded": {Start: func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		return map[string]any{"plugins.toy.greeting": "servers"}, nil, nil
-	}}
+	}}}
 	r := run(ctx, o)
 	require.Zero(t, r.code, r.stderr)
 	require.NoFileExists(t, filepath.Join(dir, "running.json"))

@@ -30,11 +30,10 @@ func (h *Host) validateCommand() *cobra.Command {
 		Example: h.examples("validate --config settings.yaml", "validate --config settings.yaml --allow-unset-secrets"),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := h.decode(cmd, nil)
+			l, err := h.read(cmd, nil)
 			v := verdict{Layers: []string{}, Errors: []*configs.Error{}}
 			if l != nil {
-				v.Profile, v.Layers = l.Document.Profile(), append(v.Layers, l.Document.Layers()...)
-				err = both(err, h.validate(l))
+				v.Profile, v.Layers = l.Document.Profile(), append(v.Layers, l.layers...)
 			}
 			unset, err := secrets.split(err)
 			if err == nil {

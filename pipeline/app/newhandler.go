@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,6 +45,8 @@ type handler struct {
 type skeleton struct {
 	files, main [][2]string
 	arguments   string // of New, in a binary that exists
+	from        string // what the arguments are
+	settings    string // without which the plugin is off; %[2]s is the name. Empty: it is on
 	wired       string // what the service has afterwards; %[1]s is the name
 }
 
@@ -52,8 +55,8 @@ func handlerSkeleton() skeleton {
 	return skeleton{
 		files:     [][2]string{{"doc.go", "doc.go"}, {"handler.go", "handler.go"}, {"handler_test.go", "handler_test.go"}, {"README.md", "README.md"}},
 		main:      [][2]string{{"main.go", "main.go"}, {"embedded.yaml", "embedded.yaml"}, {"production.yaml", "production.yaml"}},
-		arguments: "topics, dead",
-		wired:     "The binary has the routes %[1]s and %[1]s.retry.",
+		arguments: "topics, dead", from: "of kafka.New and deadletter.New",
+		wired: "The binary has the routes %[1]s and %[1]s.retry.",
 	}
 }
 
@@ -145,7 +148,10 @@ func (h *Host) writeMain(root string, d handler) error {
 	folder := filepath.Join(root, "cmd", d.Binary)
 	file := filepath.Join(folder, "main.go")
 	if _, err := os.Stat(file); err == nil {
-		fmt.Fprintf(h.opts.Stdout, "\nAdd %s.New(%s) to the plugins of your binary: %s exists.\n", d.Package, d.arguments, file)
+		fmt.Fprintf(h.opts.Stdout, "\n%s exists, so add the plugin to it. The arguments are those %s:\n\n\timport %q\n\tPlugins: …, %s.New(%s)\n", file, d.from, d.Import, d.Package, d.arguments)
+		if d.settings != "" {
+			fmt.Fprintf(h.opts.Stdout, "\nThe plugin is off until the settings, such as cmd/%s/embedded.yaml, have:\n\n"+d.settings, d.Binary, d.Name)
+		}
 	} else {
 		files, err := d.render(d.main)
 		if err != nil {
@@ -157,9 +163,8 @@ func (h *Host) writeMain(root string, d handler) error {
 	}
 	replace := ""
 	if mod, err := os.ReadFile(filepath.Join(root, "go.mod")); err == nil && !strings.Contains(string(mod), framework) {
-		if source := sourceFolder(); source != "" {
-			replace = fmt.Sprintf("\tgo mod edit -replace %s=%s\n", framework, source)
-		}
+		info, _ := debug.ReadBuildInfo()
+		replace = replaceLine(sourceFolder(), info)
 	}
 	_, err := fmt.Fprintf(h.opts.Stdout, `
 Next, with Kafka inside the process or with the brokers of a settings file:
@@ -177,6 +182,26 @@ For production, edit cmd/%[1]s/production.yaml:
 }
 
 const framework = "github.com/millrace-io/millrace"
+
+// releaseVersion matches the versions that are no commit between two releases.
+var releaseVersion = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
+
+// replaceLine returns the command that makes a copy of the framework the source of a new module, in which `go mod tidy`
+// would look for a release. It is empty if this binary is of a release, or of a module that was downloaded. source is
+// empty in a binary that was compiled with -trimpath, and info may be nil.
+func replaceLine(source string, info *debug.BuildInfo) string {
+	line := "\tgo mod edit -replace " + framework + "="
+	switch {
+	case source != "":
+		return line + source + "\n"
+	case info == nil || info.Main.Path != framework || releaseVersion.MatchString(info.Main.Version):
+		return ""
+	case info.Main.Version != "" && info.Main.Version != "(devel)" &&
+		!slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" }):
+		return "" // go install MODULE@COMMIT
+	}
+	return line + "../millrace  # where your copy of it is\n"
+}
 
 // sourceFolder returns the folder of the framework that this binary was compiled in, or "" if that was a
 // downloaded module, or the folder is not there.

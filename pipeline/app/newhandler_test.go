@@ -52,7 +52,7 @@ func TestNewHandlerPassesItsOwnTest(t *testing.T) {
 	require.Zero(t, r.code, r.stderr)
 	golden(t, "newhandler.txt", strings.ReplaceAll(r.stdout, dir, "shop"))
 	second := run(t.Context(), options(newToy(), "new", "handler", "second", "--dir", dir))
-	require.Contains(t, second.stdout, "Add second.New(topics, dead) to the plugins of your binary: "+filepath.Join(dir, "cmd", "shop", "main.go")+" exists.\n")
+	golden(t, "newhandler_second.txt", strings.ReplaceAll(second.stdout, dir, "shop"))
 
 	target := filepath.Join(dir, "handlers", "order-mail")
 	for _, name := range []string{"doc.go", "handler.go", "handler_test.go", "README.md"} {

@@ -183,7 +183,8 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 			return err
 		}
 		if _, rest := takeMissing(err); rest != nil || !unused {
-			return both(err, h.validate(first))
+			_, err = h.Load(cmd, overrides)
+			return err
 		}
 	}
 	// The addresses of the environment are still missing, so the plugins' own validation comes
@@ -197,12 +198,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	}
 	defer func() { err = errors.Join(err, stopServers()) }()
 
-	overrides = maps.Clone(overrides)
-	if overrides == nil {
-		overrides = map[string]any{}
-	}
-	maps.Copy(overrides, addresses)
-	l, err := h.loadFor(cmd, overrides, unused)
+	l, err := h.loadFor(cmd, withAddresses(overrides, addresses), unused)
 	if err != nil {
 		return err
 	}

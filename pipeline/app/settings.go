@@ -130,6 +130,7 @@ type Loaded struct {
 	Plugins  []pipeline.Plugin // those of the binary that are enabled, in their order
 	Disabled []string          // the names of the others; their settings are not validated
 
+	layers    []string         // those of Document that the command did not add
 	logLevel  *slog.LevelVar   // of Logger
 	addresses map[string]any   // of the environment; nil without one
 	command   bool             // it is not for `run`, `migrate` or a demo
@@ -245,31 +246,47 @@ func (h *Host) addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Com
 
 // Load reads the settings from the command's --config and --profile, the environment and the
 // overrides (dotted path to value). It decodes them into the plugins and validates all, but starts
-// nothing. Its error holds every mistake at once, as *configs.Error.
+// nothing; of the environment that they name, it takes Environment.Settings. Its error holds every
+// mistake at once, as *configs.Error.
 func (h *Host) Load(cmd *cobra.Command, overrides map[string]any) (*Loaded, error) {
-	l, err := h.decode(cmd, overrides)
-	if l == nil {
-		return nil, err
-	}
-	if err := both(err, h.validate(l)); err != nil {
+	l, err := h.read(cmd, overrides)
+	if err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// loadFor is Load for a command. With unused, a secret that has no value here is no mistake until the command asks for
-// it.
-func (h *Host) loadFor(cmd *cobra.Command, overrides map[string]any, unused bool) (*Loaded, error) {
-	if !unused {
-		return h.Load(cmd, overrides)
+// read is Load that also returns what it has read of settings with mistakes. l is nil only when the layers themselves
+// can't be read.
+func (h *Host) read(cmd *cobra.Command, overrides map[string]any) (l *Loaded, err error) {
+	l, err = h.decode(cmd, overrides)
+	if l == nil {
+		return nil, err
 	}
+	if addresses := h.opts.Environments[l.Settings.Environment].Settings; addresses != nil {
+		layers := l.layers
+		var again error
+		if l, again = h.decode(cmd, withAddresses(overrides, h.ofPlugins(addresses(l.Settings.DataDir)))); l == nil {
+			return nil, again
+		}
+		l.layers = layers
+		if err == nil { // `run` needs settings without such mistakes before it starts the environment
+			err = again
+		}
+	}
+	return l, both(err, h.validate(l))
+}
+
+// loadFor is Load for a command whose environment has started. With unused, a secret that has no value here is no
+// mistake until the command asks for it.
+func (h *Host) loadFor(cmd *cobra.Command, overrides map[string]any, unused bool) (*Loaded, error) {
 	l, err := h.decode(cmd, overrides)
 	if l == nil {
 		return nil, err
 	}
 	err = both(err, h.validate(l))
 	missing, rest := takeMissing(err)
-	if rest != nil {
+	if rest != nil || err != nil && !unused {
 		return nil, err
 	}
 	for _, e := range missing {
@@ -339,7 +356,7 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 			"no settings: give --config FILE or --profile NAME, or set %s (--profile %s starts all servers in this process; nothing in it is real)",
 			h.configVariable(), h.opts.DefaultProfile)}
 	}
-	l = &Loaded{Settings: defaultSettings(h.opts.Name), Document: doc}
+	l = &Loaded{Settings: defaultSettings(h.opts.Name), Document: doc, layers: doc.Layers()}
 	var errs []error
 	for _, p := range h.opts.Plugins {
 		enabled, err := doc.Enabled(section(p), settingsOf(p))
@@ -397,12 +414,12 @@ type Placed interface {
 	ValidateIn(where Where) error
 }
 
-// checkEnabled reports plugins that are switched off although an enabled plugin, or the command
-// that belongs to plugin owner, needs them.
+// checkEnabled reports plugins that the binary lacks, or that are switched off, although an enabled plugin needs them,
+// or the command that belongs to plugin owner.
 func (h *Host) checkEnabled(l *Loaded, owner string) error {
-	off := map[string]bool{}
+	off, all := map[string]bool{}, []string{}
 	for _, p := range h.opts.Plugins {
-		off[p.Name()] = true
+		off[p.Name()], all = true, append(all, p.Name())
 	}
 	for _, p := range l.Plugins {
 		off[p.Name()] = false
@@ -420,7 +437,10 @@ func (h *Host) checkEnabled(l *Loaded, owner string) error {
 			continue
 		}
 		for _, name := range d.Needs() {
-			if off[name] {
+			switch isOff, has := off[name]; {
+			case !has:
+				problem(p.Name(), "must be false: the plugin needs the plugin %s, which this binary lacks: add it to the plugins, or correct the name in Needs (there are %s)", name, strings.Join(all, ", "))
+			case isOff:
 				problem(name, "must be true: plugin %s needs it; switch it on, or set %s.enabled: false as well", p.Name(), section(p))
 			}
 		}

@@ -102,10 +102,10 @@ func TestRunAndValidateNeedSettings(t *testing.T) {
 	for _, command := range []string{"run", "validate"} {
 		o := options(newToy(), command)
 		started := false
-		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": {Start: func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			started = true
 			return nil, nil, errors.New("started")
-		}}
+		}}}
 		r := run(t.Context(), o)
 		require.Equal(t, app.ExitUsage, r.code, command)
 		require.Contains(t, r.stderr, "no settings: give --config FILE or --profile NAME, or set MILL_CONFIG", command)
@@ -117,7 +117,7 @@ func TestRunAndValidateNeedSettings(t *testing.T) {
 		require.Contains(t, r.stderr, `mill.yaml:1: environment: must be embedded or external, got "raal"`, command)
 	}
 	o := options(newToy(), "validate", "--profile", "local")
-	o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": nil}
+	o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": {}}
 	require.Equal(t, "The settings are valid (profile local).\n", run(t.Context(), o).stdout)
 	o.Args = []string{"validate", "--config", settingsFile(t, "environment: external\n")}
 	require.Contains(t, run(t.Context(), o).stdout, "mill.yaml)", "a file without a profile stands on the defaults")
@@ -168,6 +168,23 @@ func TestAPluginCanBeSwitchedOff(t *testing.T) {
 	}
 }
 
+func TestAPluginThatTheBinaryLacksIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"run", "validate", "topology"} {
+		o := options(newToy(), command)
+		o.Plugins = append(o.Plugins, dependent{needs: []string{"toy", "tyo"}})
+		r := run(t.Context(), o)
+		require.Equal(t, app.ExitUsage, r.code, command)
+		require.Contains(t, r.stderr, "plugins.dependent.enabled: must be false: the plugin needs the plugin tyo, which this binary lacks: "+
+			"add it to the plugins, or correct the name in Needs (there are toy, dependent)\n", command)
+		require.NotContains(t, r.stderr, "plugin toy", command)
+		o.Environ = []string{"MILL__PLUGINS__DEPENDENT__ENABLED=false"}
+		if command != "run" {
+			require.Zero(t, run(t.Context(), o).code, command)
+		}
+	}
+}
+
 // Without settings no empty environment is shown or created.
 func TestACommandOfAServiceAssumesNoProfile(t *testing.T) {
 	t.Parallel()
@@ -175,7 +192,7 @@ func TestACommandOfAServiceAssumesNoProfile(t *testing.T) {
 	load := func(environ []string, args ...string) (result, string) {
 		p := newToy()
 		o := options(p, append([]string{"ask", "do"}, args...)...)
-		o.DefaultProfile, o.Environments, o.Environ = "embedded", map[string]app.Environment{"embedded": nil}, environ
+		o.DefaultProfile, o.Environments, o.Environ = "embedded", map[string]app.Environment{"embedded": {}}, environ
 		layers := "not loaded"
 		p.commands = func(h *app.Host) []*cobra.Command {
 			group := h.ServiceFlags(&cobra.Command{Use: "ask"})

@@ -44,11 +44,12 @@ type TopologyOutput struct {
 type Topology struct {
 	Routes    []TopologyRoute           `json:"routes"`
 	Endpoints []pipeline.PluginEndpoint `json:"endpoints"`
+	Off       []string                  `json:"off,omitempty"` // plugins that the settings disable
 }
 
 // NewTopology returns the topology of the plugins in a registry, which it only reads.
 func NewTopology(reg *pipeline.Registry) Topology {
-	out := Topology{Routes: []TopologyRoute{}, Endpoints: append([]pipeline.PluginEndpoint{}, reg.Endpoints()...)}
+	out := Topology{Routes: []TopologyRoute{}, Endpoints: append([]pipeline.PluginEndpoint{}, reg.Endpoints()...), Off: reg.Env().Disabled}
 	for _, r := range reg.Routes() {
 		f := TopologyRoute{
 			Plugin: r.Plugin(), Name: r.Name, From: r.From.Describe(), To: endpoint(r.To), Retry: endpoint(r.Policy.Retry.To),
@@ -116,10 +117,7 @@ func (h *Host) topologyCommand() *cobra.Command {
 
 // offline reads the settings and registers the plugins, and opens nothing.
 func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Registry, error) {
-	l, err := h.decode(cmd, nil)
-	if l != nil {
-		err = both(err, h.validate(l))
-	}
+	l, err := h.read(cmd, nil)
 	unset, err := secrets.split(err)
 	if err != nil {
 		return nil, err
@@ -215,6 +213,7 @@ func writeBlocks(w io.Writer, t Topology) error {
 		}
 		fmt.Fprintf(&b, "  %-12s %s %s\n", e.Use, e.Kind, e.Name)
 	}
+	_ = t.writeOff(&b)
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("write the topology: %w", err)
 	}
@@ -233,10 +232,23 @@ func writeTable(w io.Writer, t Topology) error {
 	for _, e := range t.Endpoints {
 		fmt.Fprintln(tab, strings.Join([]string{e.Plugin, e.String(), e.Use}, "\t"))
 	}
-	if err := tab.Flush(); err != nil {
+	err := tab.Flush()
+	if err == nil {
+		err = t.writeOff(w)
+	}
+	if err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil
+}
+
+// writeOff names the plugins that are off, because nothing else of them is shown.
+func (t Topology) writeOff(w io.Writer) error {
+	if len(t.Off) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "\noff (plugins.NAME.enabled: true switches one on)\n  %s\n", strings.Join(t.Off, "\n  "))
+	return err
 }
 
 // chain returns the steps of a route.

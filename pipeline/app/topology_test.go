@@ -92,6 +92,17 @@ func TestTopology(t *testing.T) {
 		golden(t, "topology.json", run(t.Context(), options(mill{t}, "topology", "--json")).stdout)
 		golden(t, "topology_wide.txt", run(t.Context(), options(mill{t}, "topology", "--wide")).stdout)
 	})
+	t.Run("plugins that are off", func(t *testing.T) {
+		t.Parallel()
+		o := options(bare{}, "topology")
+		o.Environ = []string{"MILL__PLUGINS__BARE__ENABLED=false"}
+		const off = "\noff (plugins.NAME.enabled: true switches one on)\n  bare\n"
+		require.Equal(t, result{0, "No routes.\n" + off, ""}, run(t.Context(), o))
+		o.Args = []string{"topology", "--wide"}
+		require.Contains(t, run(t.Context(), o).stdout, off)
+		o.Args = []string{"topology", "--json"}
+		require.Contains(t, run(t.Context(), o).stdout, "\"off\": [\n    \"bare\"\n  ]")
+	})
 	t.Run("nothing", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, result{0, "{\n  \"routes\": [],\n  \"endpoints\": []\n}\n", ""}, run(t.Context(), options(bare{}, "topology", "--json")))

@@ -142,8 +142,9 @@ func startProcess(t *testing.T, further func(*kafka.Plugin, *deadletter.Plugin) 
 	var between *proxy
 	all := map[string]string{"plugins.deadletter.store.dsn": "sqlite:{dir}/dead.db"}
 	maps.Copy(all, settings)
-	start := embedded.Environment(all)
-	environment := func(ctx context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
+	environment := embedded.Environment(all)
+	start := environment.Start
+	environment.Start = func(ctx context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		overrides, stop, err := start(ctx, dir, log)
 		if err == nil {
 			addrs, _ := overrides["plugins.redis.addrs"].([]string)

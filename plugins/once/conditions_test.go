@@ -66,12 +66,12 @@ func TestAPausedGroupIsACondition(t *testing.T) {
 	})
 }
 
-// keeper is a plugin that keeps the registry.
-type keeper struct{ *pipeline.Registry }
+// registered is a plugin that keeps the registry.
+type registered struct{ *pipeline.Registry }
 
-func (*keeper) Name() string { return "keeper" }
+func (*registered) Name() string { return "registered" }
 
-func (k *keeper) Register(r *pipeline.Registry) error {
+func (k *registered) Register(r *pipeline.Registry) error {
 	k.Registry = r
 	return nil
 }
@@ -82,7 +82,7 @@ func TestWhatAPersonMustDecideIsACondition(t *testing.T) {
 	each(t, func(t *testing.T, w *oncetest.World) {
 		p := newInvoices(w.Once, once.Never, nil)
 		p.far.Next(oncetest.Step{Execute: true, Answer: once.Answer{Text: "no answer within 3s"}}, oncetest.Step{Answer: once.IsRejected("no", "no")})
-		kept := &keeper{}
+		kept := &registered{}
 		w.Start(p, kept)
 		o := operator{t, w}
 		for i, state := range []rules.State{rules.Unknown, rules.Failed} {

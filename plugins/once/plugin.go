@@ -57,8 +57,17 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 		return nil
 	}
 	var problems setting.Problems
-	problems.Check(false, "ledger.dsn", "must be set, because effects of the plugin %s are stored there: %s", strings.Join(where.NeededBy, ", "), dsnForms)
+	problems.Check(false, "ledger.dsn", "must be set, because effects of the %s are stored there: %s", pluginsOf(where.NeededBy), dsnForms)
 	return problems.Err()
+}
+
+// pluginsOf names one plugin or more, in a sentence.
+func pluginsOf(names []string) string {
+	last := len(names) - 1
+	if last == 0 {
+		return "plugin " + names[0]
+	}
+	return "plugins " + strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
 // Plugin is the capability: the ledger, and the workers that call for the effects of all kinds. Wire

@@ -41,3 +41,14 @@ func TestAKindWithoutALedgerIsAMistakeOfTheSettings(t *testing.T) {
 	code, printed = validate("plugins:\n  once: {ledger: {dsn: \"env:LEDGER_DSN\"}}\n", "--allow-unset-secrets")
 	require.Zero(t, code, "a secret that is not set here may be set there: %s", printed)
 }
+
+func TestALedgerThatIsMissingNamesItsPlugins(t *testing.T) {
+	t.Parallel()
+	for want, names := range map[string][]string{
+		"effects of the plugin shop are":                   {"shop"},
+		"effects of the plugins shop and effects are":      {"shop", "effects"},
+		"effects of the plugins shop, mail and parcel are": {"shop", "mail", "parcel"},
+	} {
+		require.ErrorContains(t, once.NewPlugin(nil, nil).ValidateIn(app.Where{NeededBy: names}), want)
+	}
+}
