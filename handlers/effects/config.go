@@ -33,8 +33,11 @@ type Kind struct {
 	// Group is the path of what can be paused and cancelled, such as the customer.
 	Group string `yaml:"group"`
 	// NotBefore is the path of the earliest time of the first attempt. Empty: at once.
-	NotBefore string  `yaml:"not_before"`
-	Request   Request `yaml:"request"`
+	NotBefore string `yaml:"not_before"`
+	// Sum is the path of what an effect amounts to, for once reconcile: a whole number, in the unit of the API's own
+	// book. Empty: effects have no sum.
+	Sum     string  `yaml:"sum"`
+	Request Request `yaml:"request"`
 	// Lookup finds out what became of an effect. by_lookup requires it, and by_key may have it.
 	Lookup  *Lookup `yaml:"lookup"`
 	Answers Answers `yaml:"answers"`
@@ -281,6 +284,7 @@ func (k *Kind) validate(name string) error {
 		{"key", k.Key, false},
 		{"group", k.Group, false},
 		{"not_before", k.NotBefore, true},
+		{"sum", k.Sum, true},
 		{"request.body", k.Request.Body, true},
 		{"answers.receipt", k.Answers.Receipt, true},
 		{"answers.key", k.Answers.Key, true},

@@ -82,6 +82,12 @@ func (p *Plugin) register(r *pipeline.Registry, name string, k *Kind) error {
 			return oncehttp.Post(ctx, client, k.Request.Path, a)
 		},
 	}
+	if k.Sum != "" {
+		kind.Sum = func(r record) (int64, bool) {
+			sum, err := k.sumOf(r)
+			return sum, err == nil
+		}
+	}
 	if k.Lookup != nil {
 		kind.Lookup = func(ctx context.Context, l once.Lookup) once.Answer {
 			return oncehttp.Find(ctx, client, k.Lookup.Path, l)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -107,6 +108,10 @@ func (k *Kind) requestOf(r record) ([]byte, error) {
 	if _, err := k.timeOf(r); err != nil {
 		return nil, err
 	}
+	// Otherwise it would be compared with no book, and nobody would notice.
+	if _, err := k.sumOf(r); err != nil {
+		return nil, err
+	}
 	value := json.RawMessage(r)
 	if k.Request.Body != "" {
 		var err error
@@ -142,4 +147,24 @@ func (k *Kind) timeOf(r record) (time.Time, error) {
 		return at, fmt.Errorf("not_before: %s is no time such as 2026-01-31T09:00:00Z", k.NotBefore)
 	}
 	return at, nil
+}
+
+// sumOf returns what the effect amounts to, and 0 if the kind has no sums. A text or a fraction is no sum, because its
+// unit can't be told.
+func (k *Kind) sumOf(r record) (int64, error) {
+	if k.Sum == "" {
+		return 0, nil
+	}
+	value, err := r.at("sum", k.Sum)
+	if err != nil {
+		return 0, err
+	}
+	if !wholeNumber.Match(value) {
+		return 0, fmt.Errorf("sum: %s is %s: expected a whole number", k.Sum, describe(value))
+	}
+	sum, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("sum: %s has more than 64 bits", k.Sum)
+	}
+	return sum, nil
 }

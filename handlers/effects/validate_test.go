@@ -72,14 +72,15 @@ func TestMistakesOfAKindOfSettings(t *testing.T) {
 `,
 		},
 		"paths": {
-			"invoice:\n  repeat: never\n  key: \"\"\n  group: .id\n  not_before: due.\n  request: {path: \"/x/{number}\", body: a..b}\n  api: {url: \"http://127.0.0.1\"}\n  answers: {receipt: id., code: \"\"}\n", `
+			"invoice:\n  repeat: never\n  key: \"\"\n  group: .id\n  not_before: due.\n  sum: a..b\n  request: {path: \"/x/{number}\", body: a..b}\n  api: {url: \"http://127.0.0.1\"}\n  answers: {receipt: id., code: \"\"}\n", `
 :6: plugins.effects.kinds.invoice.key: must be a path such as order.id, in which each part has a character, got ""
 :7: plugins.effects.kinds.invoice.group: must be a path such as order.id, in which each part has a character, got ".id"
 :8: plugins.effects.kinds.invoice.not_before: must be a path such as order.id, in which each part has a character, got "due."
-:9: plugins.effects.kinds.invoice.request.body: must be a path such as order.id, in which each part has a character, got "a..b"
-:9: plugins.effects.kinds.invoice.request.path: the path "/x/{number}" has a brace, and no placeholder but {key}, {group} and {id} is known
-:11: plugins.effects.kinds.invoice.answers.receipt: must be a path such as order.id, in which each part has a character, got "id."
-:11: plugins.effects.kinds.invoice.answers.code: must be a path such as order.id, in which each part has a character, got ""
+:9: plugins.effects.kinds.invoice.sum: must be a path such as order.id, in which each part has a character, got "a..b"
+:10: plugins.effects.kinds.invoice.request.body: must be a path such as order.id, in which each part has a character, got "a..b"
+:10: plugins.effects.kinds.invoice.request.path: the path "/x/{number}" has a brace, and no placeholder but {key}, {group} and {id} is known
+:12: plugins.effects.kinds.invoice.answers.receipt: must be a path such as order.id, in which each part has a character, got "id."
+:12: plugins.effects.kinds.invoice.answers.code: must be a path such as order.id, in which each part has a character, got ""
 `,
 		},
 		"a request": {

@@ -55,6 +55,6 @@ func (e *Effects[T]) sumOf() func(payload []byte) (int64, bool) {
 		if err != nil {
 			return 0, false
 		}
-		return e.kind.Sum(v), true
+		return e.kind.Sum(v)
 	}
 }

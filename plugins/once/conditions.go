@@ -44,15 +44,24 @@ func (w *worker) reasons(now time.Time) (all []operate.Check) {
 		add(operate.Warn, "", why)
 	}
 	m := w.measured.Load()
-	if m == nil || m.held == 0 {
+	if m == nil {
 		return all
 	}
-	held := operate.Are(m.held, "group")
-	if m.held >= ledger.PausedLimit {
-		held = fmt.Sprintf("%d groups or more are", m.held)
+	if p := m.backlog.Paused; p != nil {
+		add(operate.Warn, "resume it when its effects may take place ("+resumeKind(w.name)+")", sincePaused(*p))
 	}
-	add(operate.Warn, "resume each when its effects may take place (once resume)", held+" paused, which holds effects back")
+	if m.held > 0 {
+		add(operate.Warn, "resume each when its effects may take place (once resume)", heldGroups(m.held)+" paused, which holds effects back")
+	}
 	return all
+}
+
+// heldGroups is the subject of a sentence about paused groups that hold effects back.
+func heldGroups(n int) string {
+	if n >= ledger.PausedLimit {
+		return fmt.Sprintf("%d groups or more are", n)
+	}
+	return operate.Are(n, "group")
 }
 
 // left says how many effects wait for a person. Those that failed do not: they may stay as they are.

@@ -34,7 +34,7 @@ func (p *Plugin) Console() []console.Page {
 	}
 	return []console.Page{
 		{Path: effectsPage, Title: "Effects", Order: 5, Panels: []console.Panel{
-			{Name: "kinds", Title: "Kinds", Load: p.show(p.showKinds)},
+			{Name: "kinds", Title: "Kinds", Load: p.show(p.showKinds), Actions: []string{"once pause", "once resume", "once limit"}},
 			{Name: "find", Title: "Find an effect", Load: showFind},
 			{Name: "groups", Title: "Groups", Load: p.show(showGroups)},
 			{Name: "problems", Title: "Failed or unknown", Load: p.show(showProblems)},
@@ -185,6 +185,14 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 	if err != nil {
 		return nil, err
 	}
+	pause := console.Word("none")
+	paused, err := l.KindPaused(ctx, g.Kind)
+	if err != nil {
+		return nil, err
+	}
+	if paused != nil {
+		pause = console.Word(sincePaused(*paused)).In(operate.Warn)
+	}
 	return console.Blocks{
 		console.Stats{
 			{Name: "Kind", Cell: console.Word(s.Kind)},
@@ -192,6 +200,7 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 			{Name: "State", Cell: groupState(s.State)},
 			{Name: "Created", Cell: console.Moment(s.CreatedAt)},
 			{Name: "Oldest due", Cell: console.Cell{Text: console.Short(s.OldestDue), Data: s.OldestDue.Seconds()}},
+			{Name: "Pause of the kind", Cell: pause},
 			{Name: "Limits of the kind", Cell: console.Word(textOfLimits(limits))},
 		},
 		console.Stats{

@@ -159,6 +159,12 @@ func nextOf(x ledger.Explanation, held ledger.Held) string {
 		return "it may have been done, and nothing more is tried. Look at the far side, then `once resolve --done RECEIPT` or `--not-done`."
 	case open && x.NextCallIn > 0:
 		return fmt.Sprintf("%s is calling for it. If that worker has died, its lease ends %s.", x.Row.AttemptBy, in(x.NextCallIn))
+	case held.Paused != nil:
+		then := "nothing until the kind " + x.Kind + " is resumed: `" + resumeKind(x.Kind) + "`. It " + sincePaused(*held.Paused) + "."
+		if x.Group == rules.GroupPaused {
+			then += " Its group is paused, too, and must be resumed as well: `once resume`."
+		}
+		return then
 	case x.Group == rules.GroupPaused:
 		return "nothing until its group is resumed: `once resume`."
 	case !x.Registered:

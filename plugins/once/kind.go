@@ -48,8 +48,8 @@ type Kind[T any] struct {
 	// Describe returns what people see of a value, such as "12.00 EUR for acme". Nil: the key alone.
 	Describe func(T) string
 	// Sum returns what a value amounts to, in the smallest unit of the far side's book, such as cents, for once
-	// reconcile. Nil: effects have no sum.
-	Sum func(T) int64
+	// reconcile. ok is false if this one has no sum. Nil: effects have none.
+	Sum func(T) (sum int64, ok bool)
 }
 
 var kindShape = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)

@@ -86,12 +86,17 @@ func showLimits(ctx context.Context, l *ledger.Ledger, in operate.Input) (operat
 	if s.Slots > 0 {
 		a.Lines = append(a.Lines, fmt.Sprintf("  %d of them in flight belong to %d instances now", s.Slots, s.Holders))
 	}
-	audit := operate.Table{Columns: []string{"AT", "ACTION", "WHO", "WHY", "DETAIL"}, Empty: "No operator has changed them."}
-	for _, x := range s.Audit {
-		audit.Rows = append(audit.Rows, []string{x.At.UTC().Format(time.RFC3339), x.Action, x.Who, x.Why, x.Detail})
-	}
-	a.Tables = []operate.Table{audit}
+	a.Tables = []operate.Table{auditTable(s.Audit)}
 	return a, nil
+}
+
+// auditTable has what operators did to a kind.
+func auditTable(audit []ledger.Audit) operate.Table {
+	t := operate.Table{Columns: []string{"AT", "ACTION", "WHO", "WHY", "DETAIL"}, Empty: "No operator has changed the kind."}
+	for _, x := range audit {
+		t.Rows = append(t.Rows, []string{x.At.UTC().Format(time.RFC3339), x.Action, x.Who, x.Why, x.Detail})
+	}
+	return t
 }
 
 // textOfLimits returns the limits and where each comes from, such as "20/s (operator), 8 in flight (settings)".
@@ -145,7 +150,14 @@ func (p *Plugin) showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Grou
 	if err != nil {
 		return a, err
 	}
+	paused, err := l.KindPaused(ctx, g.Kind)
+	if err != nil {
+		return a, err
+	}
 	a.Lines = append(a.Lines, "limits of the kind: "+textOfLimits(s))
+	if paused != nil {
+		a.Lines = append(a.Lines, textOfPause(*paused))
+	}
 	for _, stop := range stops {
 		a.Lines = append(a.Lines, textOfStops([]ledger.Stop{stop}))
 	}
@@ -154,8 +166,9 @@ func (p *Plugin) showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Grou
 	}
 	a.Value = struct {
 		groupStatus
-		Limits ledger.InForce `json:"limits"`
-		Stops  []ledger.Stop  `json:"stops"` // instances that call for nothing of the kind
-	}{a.Value.(groupStatus), s.InForce, append([]ledger.Stop{}, stops...)}
+		Limits ledger.InForce    `json:"limits"`
+		Stops  []ledger.Stop     `json:"stops"`       // instances that call for nothing of the kind
+		Paused *ledger.KindPause `json:"kind_paused"` // null: it is not
+	}{a.Value.(groupStatus), s.InForce, append([]ledger.Stop{}, stops...), paused}
 	return a, nil
 }

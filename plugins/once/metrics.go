@@ -107,6 +107,8 @@ type measurement struct {
 	at      time.Time
 	backlog ledger.Backlog
 	held    int // paused groups that hold effects back
+	// pausedAt is the last measurement at which the kind was paused.
+	pausedAt time.Time
 }
 
 // measure reads the backlog for the metrics and the readiness check.
@@ -124,7 +126,13 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 		}
 		return
 	}
-	w.measured.Store(&measurement{time.Now(), b, held})
+	now := &measurement{at: time.Now(), backlog: b, held: held}
+	if b.Paused != nil {
+		now.pausedAt = now.at
+	} else if before := w.measured.Load(); before != nil {
+		now.pausedAt = before.pausedAt
+	}
+	w.measured.Store(now)
 	m := w.plugin.metrics
 	for state, n := range map[string]int64{"due": b.Due, "waiting": b.Waiting, "calling": b.Calling, "failed": b.Failed, "unknown": b.Unknown} {
 		m.backlog.WithLabelValues(w.name, state).Set(float64(n))
@@ -172,6 +180,7 @@ func (w *worker) check(now time.Time) error {
 	case now.Sub(m.at) > measureStale:
 		return fmt.Errorf("kind %s: the ledger was last measured %s ago; see the log for the error", w.name, now.Sub(m.at).Round(time.Second))
 	case now.Sub(time.Unix(0, w.limited.Load())) < stalledAfter: // a limit holds the work up, as it is meant to
+	case now.Sub(m.pausedAt) < stalledAfter: // what has been due since before the pause is called for now
 	case m.backlog.OldestDue > stalledAfter && now.Sub(time.Unix(0, w.lastSettled.Load())) > stalledAfter:
 		return fmt.Errorf("kind %s: an effect has been due for %s, and this instance has settled none for %s", w.name,
 			m.backlog.OldestDue.Round(time.Second), stalledAfter)

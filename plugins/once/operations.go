@@ -23,25 +23,9 @@ func (p *Plugin) Operations() operate.Operations {
 		{Name: "group", Help: "the `group` of effects", Required: true},
 	}
 	effect := append(slices.Clone(group), operate.Field{Name: "id", Help: "the `id` of the effect in its group", Required: true})
-	steer := func(verb, short string, danger operate.Danger, do func(context.Context, *ledger.Ledger, ledger.Group, ledger.By) (string, error)) operate.Action {
-		return operate.Action{
-			About:   p.about("once "+verb, short, group, "once "+verb+" --kind invoice --group acme --why \"they asked for it\""),
-			Danger:  danger,
-			Role:    operate.Operator,
-			Audited: true,
-			Preview: p.withGroup(previewGroup),
-			Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
-				return p.withGroup(func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
-					line, err := do(ctx, l, g, byOf(use))
-					if err != nil {
-						return operate.Answer{}, noGroup(err, g)
-					}
-					a, err := previewGroup(ctx, l, g, in)
-					a.Lines = append([]string{line}, a.Lines...)
-					return a, err
-				})(ctx, r, in)
-			},
-		}
+	cancel := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
+		c, err := l.Cancel(ctx, g, by)
+		return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; being called: %d; perhaps done, and looked up: %d.", c.Cancelled, c.Calling, c.Ambiguous), err
 	}
 	return operate.Operations{
 		Reports: []operate.Report{
@@ -71,17 +55,18 @@ func (p *Plugin) Operations() operate.Operations {
 			},
 			p.reconcileReport(),
 		},
-		Actions: []operate.Action{
-			steer("pause", "Start no call for a group until it is resumed", operate.Safe, func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
-				return "No call starts any more. Calls that are running end normally.", l.Pause(ctx, g, by)
-			}),
-			steer("resume", "Call for a paused group again", operate.Safe, func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
-				return "Calls start again within seconds.", l.Resume(ctx, g, by)
-			}),
-			steer("cancel", "Cancel what a group has not done yet, for good", operate.Irreversible, func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
-				c, err := l.Cancel(ctx, g, by)
-				return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; being called: %d; perhaps done, and looked up: %d.", c.Cancelled, c.Calling, c.Ambiguous), err
-			}),
+		Actions: append(p.pauseActions(), []operate.Action{
+			{
+				About: p.about("once cancel", "Cancel what a group has not done yet, for good", group,
+					"once cancel --kind invoice --group acme --why \"they asked for it\""),
+				Danger:  operate.Irreversible,
+				Role:    operate.Operator,
+				Audited: true,
+				Preview: p.withGroup(previewGroup),
+				Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+					return p.withGroup(doThenShow(cancel, previewGroup, use))(ctx, r, in)
+				},
+			},
 			p.limitAction(),
 			p.recoverAction(),
 			p.probeAction(),
@@ -118,7 +103,7 @@ func (p *Plugin) Operations() operate.Operations {
 					})(ctx, r, in)
 				},
 			},
-		},
+		}...),
 	}
 }
 
@@ -183,16 +168,24 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 			number(g.Cancelled), number(g.Accepted - g.Done - g.Failed - g.Unknown - g.Cancelled),
 		})
 	}
+	paused, err := l.PausedKinds(ctx)
+	if err != nil {
+		return operate.Answer{}, err
+	}
 	list := struct {
-		Groups []groupStatus `json:"groups"`
-		More   bool          `json:"more"` // there are groups that are not in the list
-	}{make([]groupStatus, len(groups)), more}
+		Groups []groupStatus      `json:"groups"`
+		More   bool               `json:"more"`         // there are groups that are not in the list
+		Paused []ledger.KindPause `json:"paused_kinds"` // whole kinds
+	}{make([]groupStatus, len(groups)), more, append([]ledger.KindPause{}, paused...)}
 	for i, g := range groups {
 		list.Groups[i] = groupStatus{g, g.OldestDue.Seconds()}
 	}
 	a := operate.Answer{Value: list, Tables: []operate.Table{t}}
 	if more {
 		a.Notes = []string{fmt.Sprintf("There are more than %d groups; --limit shows them.", limit)}
+	}
+	for _, k := range paused {
+		a.Notes = append(a.Notes, textOfPause(k))
 	}
 	left, err := absent(ctx, l, p.kinds)
 	for _, k := range left {

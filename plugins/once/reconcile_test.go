@@ -25,7 +25,7 @@ import (
 
 // withSums is a kind whose effects have sums, which is sent again after an unclear answer.
 func withSums(k *once.Kind[invoice], c *once.KindConfig) {
-	k.Sum = func(i invoice) int64 { return i.Cents }
+	k.Sum = func(i invoice) (int64, bool) { return i.Cents, true }
 	c.Retry = pipeline.Backoff{First: millisecond, Max: millisecond}
 }
 

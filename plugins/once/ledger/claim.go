@@ -11,9 +11,10 @@ import (
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
-// The limits that an operator has set, and the number of losses, ride along, so that all instances learn of a change without a statement of its own.
+// The limits that an operator has set, the number of losses and the pause ride along, so that all instances learn of a change without a statement of its own.
 const sqlDue = `SELECT l.lane, (SELECT min(d.at) FROM once_due AS d WHERE d.kind = $1 AND d.lane = l.lane),
-	(SELECT m.per_second FROM once_limits AS m WHERE m.kind = $1), (SELECT m.in_flight FROM once_limits AS m WHERE m.kind = $1), (SELECT count(*) FROM once_lost AS m WHERE m.kind = $1) FROM (%s) AS l`
+	(SELECT m.per_second FROM once_limits AS m WHERE m.kind = $1), (SELECT m.in_flight FROM once_limits AS m WHERE m.kind = $1), (SELECT count(*) FROM once_lost AS m WHERE m.kind = $1),
+	(SELECT count(*) FROM once_paused AS m WHERE m.kind = $1) FROM (%s) AS l`
 
 // laneList is a query of all lanes.
 func laneList() (sql string) {
@@ -26,7 +27,8 @@ func laneList() (sql string) {
 	return sql
 }
 
-// Due says where a kind has work, by one statement that reads one entry of an index per lane. A claim
+// Due says where a kind has work, by one statement that reads one entry of an index per lane. A kind that is paused
+// has none. A claim
 // of a lane may get less than Due has found, because other transactions hold the rest: wait a moment
 // after a claim without a result.
 func (l *Ledger) Due(ctx context.Context, kind string) (due Due, err error) {
@@ -37,14 +39,14 @@ func (l *Ledger) Due(ctx context.Context, kind string) (due Due, err error) {
 	err = l.briefly(ctx, "due", func(ctx context.Context) error {
 		return l.store.read(ctx, func(q querier, now time.Time) error {
 			due = Due{Next: -1}
-			losses := 0
+			losses, paused := 0, 0
 			err := q.query(ctx, func(r scanner) error {
 				var lane int
 				var at portableTime
 				var set steered
-				err := r.Scan(&lane, &at, &set.perSecond, &set.inFlight, &losses)
+				err := r.Scan(&lane, &at, &set.perSecond, &set.inFlight, &losses, &paused)
 				due.Limits = set.over(k.Limits)
-				if err != nil || time.Time(at).IsZero() {
+				if err != nil || time.Time(at).IsZero() || paused > 0 {
 					return err
 				}
 				wait := max(0, time.Time(at).Sub(now))
@@ -91,7 +93,9 @@ func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claim
 			if err := k.readClaim(ctx, tx, read); err != nil {
 				return err
 			}
-			claimed, rows = k.claim(read, writes)
+			if !read.paused {
+				claimed, rows = k.claim(read, writes)
+			}
 			return nil
 		})
 		if err != nil && l.store.fault(err) == faultServer && len(claimed) > 0 {
@@ -106,10 +110,10 @@ func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claim
 	return claimed, err
 }
 
-// readClaim reads the groups and effects of the rows that are due. The groups' locks come first, so
-// that no group is paused until the commit, and the clock last.
+// readClaim reads the groups and effects of the rows that are due, and whether the kind is paused. The locks of the
+// groups and of the kind's pause come first, so that nothing is paused until the commit, and the clock last.
 func (k *kind) readClaim(ctx context.Context, tx transaction, read *readResult) error {
-	w := readRequest{share: true, messages: true, lock: lockSkip}
+	w := readRequest{share: true, pauseOf: k.number, messages: true, lock: lockSkip}
 	for _, key := range read.due {
 		w.groups = append(w.groups, key.of())
 	}
@@ -125,6 +129,9 @@ func (k *kind) readClaim(ctx context.Context, tx transaction, read *readResult) 
 		if err := tx.readMore(ctx, w, read); err != nil {
 			return err
 		}
+	}
+	if read.paused {
+		return nil
 	}
 	var missing []groupID
 	for _, g := range groups {

@@ -18,6 +18,8 @@
 //   - A claim that meets an effect of a paused group parks its row: the time becomes null, and the group
 //     is marked. A paused group is therefore met once and costs nothing afterwards. Sweep unparks the
 //     marked groups that are not paused, and only removes the mark when nothing is parked.
+//   - A claim of a paused kind writes nothing, and its rows stay as they are. It costs nothing either, because
+//     [Ledger.Due] says that there is no work. So a resume has nothing to undo, and groups that are paused stay so.
 //   - A begin of a lease increments the epoch, and an answer with another epoch changes nothing:
 //     docs/decisions/0011-fencing.md.
 //   - Counts are inserted as deltas, and a sweep adds them to the totals, so that two transactions never
@@ -30,17 +32,18 @@
 //
 // Each transaction of PostgreSQL takes its locks in an order that has no cycle:
 //
-//   - A claim takes due rows that are free, then the locks of their groups in shared mode, then effects
-//     that are free, then rows of groups. It waits for no due row, and for no effect, except for one that was never
-//     begun and that an operator's action locks while the first begin runs. Such an action is refused and
-//     writes nothing, and pgLockTimeout bounds the wait.
+//   - A claim takes due rows that are free, then the locks of their groups and of the pause of their kind in
+//     shared mode, in the order of the keys of these locks, then effects that are free, then rows of groups.
+//     It waits for no due row, and for no effect, except for one that was never begun and that an operator's
+//     action locks while the first begin runs. Such an action is refused and writes nothing, and
+//     pgLockTimeout bounds the wait.
 //   - A settle, a cancellation and an operator's action wait for effects, in the order of their keys, and
 //     write their due rows afterwards. A claim that holds such a due row does not wait for the effect,
 //     and it writes only due rows that it has locked or made.
 //     An operator's action takes the lock of the group after the effect, because a claim that waits for
 //     the group may hold the due row that a settle of the same effect waits for.
 //   - A pause, a resume and the first part of a cancellation take the lock of one group exclusively and
-//     write its row, and nothing else.
+//     write its row, and nothing else. Those of a kind do so with the lock of its pause.
 //   - A sweep that unparks takes the lock of one group in shared mode and due rows that are free. One that
 //     adds counts takes rows of groups and totals, in the order of their keys.
 //   - A [Ledger.Permit] and a change of limits take the lock of the limits of one kind exclusively, and then

@@ -25,6 +25,7 @@ type Held struct {
 	Limits  InForce       // of its kind
 	TokenIn time.Duration // the time until Limits.PerSecond lets a call begin
 	Stops   []Stop        // instances that call for nothing of its kind
+	Paused  *KindPause    // nil: its kind is not paused
 }
 
 const (
@@ -130,7 +131,10 @@ func (l *Ledger) Held(ctx context.Context, key Key) (h Held, err error) {
 			if h.Limits = set.over(k.Limits); h.Limits.PerSecond > 0 {
 				_, h.TokenIn, _ = rate.Take(tat, now, h.Limits.PerSecond, 1)
 			}
-			h.Stops, err = readStops(ctx, q, k, now)
+			if h.Stops, err = readStops(ctx, q, k, now); err != nil {
+				return err
+			}
+			h.Paused, err = l.readPause(ctx, q, k)
 			return err
 		})
 	})

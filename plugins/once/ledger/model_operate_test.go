@@ -9,6 +9,16 @@ import (
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
+// steerKind pauses a kind, or has it called for again.
+func (m *model) steerKind(l *Ledger) {
+	kind := testKinds[m.rnd.IntN(len(testKinds))]
+	if m.paused[kind] = m.rnd.IntN(3) == 0; m.paused[kind] {
+		require.NoError(m.t, l.PauseKind(m.t.Context(), kind, operator))
+	} else {
+		require.NoError(m.t, l.ResumeKind(m.t.Context(), kind, operator))
+	}
+}
+
 func (m *model) steer(l *Ledger) {
 	k, ok := m.known()
 	if !ok {

@@ -58,6 +58,7 @@ type model struct {
 	due     map[Key]time.Time // zero: parked
 	parts   map[Key]string
 	groups  map[Group]rules.GroupState
+	paused  map[string]bool // kinds
 	calls   []rowCall
 	ended   map[rowCall]rules.Outcome // stored attempts, with those of the rows of effects
 	late    map[rowCall]rules.Outcome // first late answer of each call
@@ -71,14 +72,14 @@ type rowCall struct {
 }
 
 func newModel(t *testing.T, h *testDB, rnd *rand.Rand, ledgers []*Ledger) *model {
-	for _, table := range []string{"effects", "due", "attempts", "problems", "deltas", "totals", "groups", "audit"} {
+	for _, table := range []string{"effects", "due", "attempts", "problems", "deltas", "totals", "groups", "paused", "audit"} {
 		require.NoError(t, ledgers[0].store.update(t.Context(), groupLock{}, func(q querier, _ time.Time) error {
 			_, err := q.exec(t.Context(), "DELETE FROM once_"+table)
 			return err
 		}))
 	}
 	return &model{t: t, h: h, rnd: rnd, ledgers: ledgers, rows: map[Key]rules.Row{}, due: map[Key]time.Time{}, parts: map[Key]string{},
-		groups: map[Group]rules.GroupState{}, ended: map[rowCall]rules.Outcome{}, late: map[rowCall]rules.Outcome{}}
+		groups: map[Group]rules.GroupState{}, paused: map[string]bool{}, ended: map[rowCall]rules.Outcome{}, late: map[rowCall]rules.Outcome{}}
 }
 
 // record returns one of a few effects. An id contains what separates keys elsewhere.
@@ -123,8 +124,10 @@ func (m *model) step() {
 		m.h.advance(time.Duration(m.rnd.IntN(9)) * time.Second)
 	case choice < 83:
 		m.h.advance([]time.Duration{time.Minute, 2 * time.Hour}[m.rnd.IntN(2)])
-	case choice < 89:
+	case choice < 88:
 		m.steer(l)
+	case choice < 90:
+		m.steerKind(l)
 	case choice < 94:
 		m.sweep(l)
 	default:
@@ -291,6 +294,11 @@ func (m *model) claim(l *Ledger) {
 			} else if !at.After(m.began) {
 				waiting++
 			}
+		}
+		if m.paused[kind] {
+			require.Empty(m.t, met, "the kind is paused, and nothing of it changes\n%s", m)
+			require.Empty(m.t, claimed, "the kind is paused\n%s", m)
+			continue
 		}
 		if limit == 100 {
 			require.Zero(m.t, waiting, "due and not met\n%s", m)

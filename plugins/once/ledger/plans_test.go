@@ -54,6 +54,7 @@ func hotStatements() []planned {
 	list := []planned{
 		{name: "read groups", sql: pgReadGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey"}, rows: 8},
 		{name: "park groups", sql: pgParkGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey|once_groups_parked"}, rows: 8},
+		{name: "read paused", sql: pgReadPaused, args: []string{"1"}, via: map[string]string{"once_paused": "once_paused_pkey"}, rows: 1},
 		{name: "add groups", sql: pgAddGroups, args: append(groups[:2:2], "now()")},
 		{name: "lock due", sql: pgLockDue, args: []string{"1", "3", "8", "0", "ARRAY[7]"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: 8},
 		{name: "add due", sql: pgAddDue, args: []string{"-5", "1", "3", "true", "now()", "'g1'", "'x'"}},
@@ -67,7 +68,7 @@ func hotStatements() []planned {
 		{name: "begin effects", sql: pgBeginEffects, args: append(append(keys[:3:3], repeated("100")), "2", "1", "1", "now()", "now()", "now()", "now()", "'a'"), via: effects, rows: 8},
 		{name: "end effects", sql: pgEndEffects, args: append(append(keys[:3:3], repeated("200")), repeated("'r'"), "5", "now()"), via: effects, rows: 8},
 		{name: "ordinary begin", sql: pgBeginOrdinary, args: []string{"1", "ARRAY['g1']", repeated("1"), keys[2], repeated("100"), "0", "1", "1", "1000", "'a'", "'2020-01-01'", "2", repeated("-1")},
-			via: map[string]string{"once_effects": "once_effects_pkey", "once_groups": "once_groups_pkey"}, rows: 8},
+			via: map[string]string{"once_effects": "once_effects_pkey", "once_groups": "once_groups_pkey", "once_paused": "once_paused_pkey"}, rows: 8},
 		{name: "ordinary settle", sql: pgSettleOrdinary, args: append(keys[:3:3], repeated("200"), repeated("'r'"), "0", "5", "7", repeated("1")), via: effects, rows: 8},
 
 		{name: "accept", sql: pgAccept, args: append(arraysOf(insertEffect, fresh), "7")},
@@ -77,7 +78,8 @@ func hotStatements() []planned {
 		{name: "delete problems", sql: deleteProblems.postgres, args: arraysOf(deleteProblems, key), via: problems, rows: 8},
 		{name: "insert deltas", sql: insertDeltas.postgres, args: arraysOf(insertDeltas, map[string]string{"number": "g"})},
 
-		{name: "due", sql: fmt.Sprintf(sqlDue, laneList()), args: []string{"1"}, via: map[string]string{"once_due": "once_due_at", "once_limits": "once_limits_pkey", "once_lost": "once_lost_pkey"}, rows: 20, cold: true},
+		{name: "due", sql: fmt.Sprintf(sqlDue, laneList()), args: []string{"1"}, via: map[string]string{"once_due": "once_due_at", "once_limits": "once_limits_pkey", "once_lost": "once_lost_pkey", "once_paused": "once_paused_pkey"}, rows: 20, cold: true},
+		{name: "pause", sql: sqlPauseOf, args: []string{"1"}, via: map[string]string{"once_paused": "once_paused_pkey"}, rows: 1, cold: true},
 		{name: "lost", sql: sqlLostOf, args: []string{"1"}, via: map[string]string{"once_lost": "once_lost_pkey"}, rows: 20, cold: true},
 		{name: "limits", sql: sqlLimits, args: []string{"1"}, via: map[string]string{"once_limits": "once_limits_pkey"}, rows: 1, cold: true},
 		{name: "slots", sql: sqlSlots, args: []string{"1"}, via: slots, rows: 20, cold: true},
@@ -130,6 +132,7 @@ func TestPlansOfPostgres(t *testing.T) {
 			`ALTER TABLE once_deltas SET (autovacuum_enabled = false)`,
 			`INSERT INTO once_groups SELECT 1, 'g' || g, 1, g % 2000 = 0, now(), now() FROM generate_series(1, 20000) g`,
 			`INSERT INTO once_limits (kind, tat) SELECT g, now() FROM generate_series(1, 2000) g`,
+			`INSERT INTO once_paused SELECT g, now(), 'x', 'x' FROM generate_series(3, 2000) g`,
 			`INSERT INTO once_slots SELECT k, 'i' || g, 1, 1, now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
 			`INSERT INTO once_lost SELECT k, now() + g * interval '1 hour', now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
 			`INSERT INTO once_stops SELECT k, 'i' || g, 'x', now(), now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
@@ -148,7 +151,7 @@ func TestPlansOfPostgres(t *testing.T) {
 			require.NoError(t, err, sql)
 		}
 		explainAll(t, s, "un-analysed")
-		_, err := s.cold.Exec(t.Context(), `ANALYZE once_groups; ANALYZE once_effects; ANALYZE once_due; ANALYZE once_attempts; ANALYZE once_problems; ANALYZE once_deltas; ANALYZE once_totals; ANALYZE once_limits; ANALYZE once_slots; ANALYZE once_stops; ANALYZE once_lost; ANALYZE once_audit`)
+		_, err := s.cold.Exec(t.Context(), `ANALYZE once_groups; ANALYZE once_effects; ANALYZE once_due; ANALYZE once_attempts; ANALYZE once_problems; ANALYZE once_deltas; ANALYZE once_totals; ANALYZE once_limits; ANALYZE once_slots; ANALYZE once_stops; ANALYZE once_paused; ANALYZE once_lost; ANALYZE once_audit`)
 		require.NoError(t, err)
 		explainAll(t, s, "full")
 

@@ -17,15 +17,16 @@ import (
 //
 //nolint:gochecknoglobals // constant, but not for the compiler
 var (
-	// The locks of the groups are taken by an own statement before, so the states are those of after the wait, and so is
-	// the clock. An effect that another transaction has locked has an xmax: a begin must not wait for one, see the
+	// The locks of the groups and of the kind's pause are taken by an own statement before, so the states are those of after
+	// the wait, and so is the clock. An effect that another transaction has locked has an xmax: a begin must not wait for one, see the
 	// package comment.
 	pgBeginOrdinary = `WITH c AS MATERIALIZED (SELECT clock_timestamp() + $6::bigint * interval '1 microsecond' AS now,
-	ARRAY(SELECT (SELECT g.state FROM once_groups AS g WHERE g.kind = $1 AND g.grp = k.grp) FROM unnest($2::text[]) AS k(grp)) AS states)
+	ARRAY(SELECT (SELECT g.state FROM once_groups AS g WHERE g.kind = $1 AND g.grp = k.grp) FROM unnest($2::text[]) AS k(grp)) AS states,
+	EXISTS (SELECT 1 FROM once_paused WHERE kind = $1) AS paused)
 UPDATE once_effects AS p SET due = u.due, state = $12, epoch = $7, attempts = $8, lease_until = c.now + $9::bigint * interval '1 microsecond', first_sent_at = c.now,
 	key_first_used_at = c.now, attempt_started_at = c.now, attempt_by = $10, next_attempt_at = NULL
 FROM c CROSS JOIN (SELECT $1::smallint AS kind, ($2::text[])[k.g] AS grp, k.* FROM unnest($3::int[], $4::text[], $5::bigint[], $13::bigint[]) WITH ORDINALITY AS k(g, id, was, due, n) OFFSET 0) AS u
-WHERE ` + sameKey(keyColumns) + ` AND p.due = u.was AND coalesce(c.states[u.g], 1) = 1 AND p.xmax = '0'::xid
+WHERE ` + sameKey(keyColumns) + ` AND p.due = u.was AND NOT c.paused AND coalesce(c.states[u.g], 1) = 1 AND p.xmax = '0'::xid
 	AND p.state = 1 AND p.epoch IS NULL AND p.accepted_at >= $11 AND (p.next_attempt_at IS NULL OR p.next_attempt_at <= c.now)
 	AND p.attempts IS NULL AND p.released IS NULL AND p.looking_up IS NULL AND p.first_sent_at IS NULL AND p.key_first_used_at IS NULL AND p.last_sent_at IS NULL
 RETURNING u.n, c.now, c.states[u.g] IS NOT NULL, p.accepted_at, ` + reads(messageColumns, "p.")
@@ -40,7 +41,7 @@ counted AS (INSERT INTO once_deltas (kind, grp, part, number, done) SELECT kind,
 SELECT n FROM done`
 )
 
-// beginOrdinary takes the locks of the groups of w, and begins those of its effects, all of one kind, that have only
+// beginOrdinary takes the locks that w shares, and begins those of its effects, all of one kind, that have only
 // been accepted. It removes them from w.
 func (tx *pgTransaction) beginOrdinary(ctx context.Context, w *readRequest, b ordinaryBegin, read *readResult) error {
 	place, names, due := make(map[string]int, len(w.groups)), make([]string, len(w.groups)), make([]int64, len(w.groups))
@@ -55,8 +56,8 @@ func (tx *pgTransaction) beginOrdinary(ctx context.Context, w *readRequest, b or
 	kind := w.groups[0].kind
 	begun := make([]bool, len(w.keys))
 	var batch pgx.Batch
-	kinds, _ := groupArrays(w.groups)
-	batch.Queue(pgShareGroupLocks, kinds, names)
+	kinds, locks := groupArrays(w.shared())
+	batch.Queue(pgShareGroupLocks, kinds, locks)
 	batch.Queue(pgBeginOrdinary, kind, names, groups, ids, was, tx.s.skewMicros(), b.epoch, b.attempts, b.lease.Microseconds(), b.by, b.after, effectCode(rules.Sending), numbers).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var n int

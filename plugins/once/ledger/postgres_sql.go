@@ -31,6 +31,8 @@ const (
 	pgReadGroups = `SELECT g.kind, g.grp, g.state, g.parked FROM unnest($1::smallint[], $2::text[]) AS k(kind, grp)
 CROSS JOIN LATERAL (SELECT * FROM once_groups AS g WHERE g.kind = k.kind AND g.grp = k.grp OFFSET 0) AS g`
 
+	pgReadPaused = `SELECT EXISTS (SELECT 1 FROM once_paused WHERE kind = $1)`
+
 	pgAddGroups = `INSERT INTO once_groups (kind, grp, state, created_at, changed_at)
 SELECT k.kind, k.grp, 1, $3, $3 FROM unnest($1::smallint[], $2::text[]) AS k(kind, grp) ON CONFLICT (kind, grp) DO NOTHING`
 

@@ -82,10 +82,11 @@ func (tx *pgTransaction) readMore(ctx context.Context, w readRequest, read *read
 // queueReads adds the reads, and then the clock.
 func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, read *readResult) {
 	if len(w.groups) > 0 {
-		kinds, names := groupArrays(w.groups)
 		if w.share {
+			kinds, names := groupArrays(w.shared())
 			b.Queue(pgShareGroupLocks, kinds, names)
 		}
+		kinds, names := groupArrays(w.groups)
 		b.Queue(pgReadGroups, kinds, names).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				var id groupID
@@ -97,6 +98,9 @@ func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, read *readResul
 			}
 			return rows.Err()
 		})
+	}
+	if w.pauseOf != 0 {
+		b.Queue(pgReadPaused, w.pauseOf).QueryRow(func(row pgx.Row) error { return row.Scan(&read.paused) })
 	}
 	if len(w.keys) > 0 {
 		columns := rowColumns

@@ -68,12 +68,13 @@ func (l *Ledger) Problems(ctx context.Context, kind, group string, state rules.S
 
 // Backlog has the counts of a kind for metrics.
 type Backlog struct {
-	Due       int64         // effects that are due now; at most BacklogLimit
-	OldestDue time.Duration // how long the oldest due effect waits; 0: none is due
+	Due       int64         // effects that may be called for now, so none of a paused kind; at most BacklogLimit
+	OldestDue time.Duration // how long the oldest of them waits; 0: there is none
 	Waiting   int64         // accepted and neither settled nor called at the moment
 	Calling   int64         // under a lease
 	Failed    int64
 	Unknown   int64
+	Paused    *KindPause // nil: the kind is not paused
 }
 
 // BacklogLimit is the highest value of Backlog.Due.
@@ -88,7 +89,7 @@ var sqlBacklog = `SELECT ` + eachCount(", ", func(c string) string {
 	(SELECT count(*) FROM (SELECT 1 FROM (` + laneList() + `) AS l JOIN once_due_effects AS d ON d.kind = $1 AND d.lane = l.lane AND d.at <= $2 LIMIT ` + fmt.Sprint(BacklogLimit) + `) AS d),
 	(SELECT min(l.at) FROM (SELECT (SELECT min(d.at) FROM once_due AS d WHERE d.kind = $1 AND d.lane = l.lane) AS at FROM (` + laneList() + `) AS l) AS l)`
 
-// Backlog counts the effects of a kind in one statement. Its cost is bounded: the totals of the kind are
+// Backlog counts the effects of a kind in one statement, after one about its pause. Its cost is bounded: the totals of the kind are
 // one row and what was not swept yet, calls are counted by an index of their own, due effects up to
 // BacklogLimit, and the oldest one is the first entry of an index in each lane.
 func (l *Ledger) Backlog(ctx context.Context, kind string) (b Backlog, err error) {
@@ -98,15 +99,22 @@ func (l *Ledger) Backlog(ctx context.Context, kind string) (b Backlog, err error
 			return err
 		}
 		return l.store.read(ctx, func(q querier, now time.Time) error {
+			paused, err := l.readPause(ctx, q, k)
+			if err != nil {
+				return err
+			}
 			return q.query(ctx, func(r scanner) error {
 				var t Totals
 				var oldest time.Time
-				b = Backlog{}
+				b = Backlog{Paused: paused}
 				if err := r.Scan(append(t.counts(), &b.Calling, &b.Due, (*portableTime)(&oldest))...); err != nil {
 					return err
 				}
 				b.Waiting, b.Failed, b.Unknown = t.unsettled()-b.Calling, t.Failed, t.Unknown
-				if !oldest.IsZero() {
+				switch {
+				case paused != nil:
+					b.Due = 0
+				case !oldest.IsZero():
 					b.OldestDue = max(0, now.Sub(oldest))
 				}
 				return nil

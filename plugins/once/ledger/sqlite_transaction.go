@@ -16,6 +16,8 @@ const (
 
 	sqliteReadGroup = `SELECT state, parked FROM once_groups WHERE kind = ?1 AND grp = ?2`
 
+	sqliteReadPaused = `SELECT TRUE FROM once_paused WHERE kind = ?1`
+
 	sqliteAddGroup = `INSERT INTO once_groups (kind, grp, state, created_at, changed_at) VALUES (?1, ?2, 1, ?3, ?3) ON CONFLICT DO NOTHING`
 
 	sqliteParkGroup = `UPDATE once_groups SET parked = TRUE WHERE kind = ?1 AND grp = ?2 AND NOT parked`
@@ -80,6 +82,11 @@ func (tx *sqliteTransaction) readMore(ctx context.Context, w readRequest, read *
 		}
 		if found {
 			read.groups[id] = g
+		}
+	}
+	if w.pauseOf != 0 {
+		if _, err := tx.queryRow(sqliteReadPaused, []any{w.pauseOf}, &read.paused); err != nil {
+			return err
 		}
 	}
 	query, columns := sqliteReadRow, rowColumns

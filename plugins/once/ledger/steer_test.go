@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
@@ -228,11 +229,7 @@ func TestAClaimAndAPauseExcludeEachOther(t *testing.T) {
 		require.Len(t, claimed, 1)
 		paused := make(chan error, 1)
 		go func() { paused <- l.Pause(t.Context(), acme, operator) }()
-		waits := "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = " + pgGroupLockClass + " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-		require.Eventually(t, func() bool {
-			var n int
-			return claim.QueryRow(t.Context(), waits).Scan(&n) == nil && n > 0
-		}, time.Minute, 5*time.Millisecond, "the pause waits for the claim")
+		h.awaitLock(t, claim, groupID{number, "acme"})
 		select {
 		case err := <-paused:
 			require.Fail(t, "the pause has returned before the claim ended", "%v", err)
@@ -241,4 +238,15 @@ func TestAClaimAndAPauseExcludeEachOther(t *testing.T) {
 		require.NoError(t, claim.Commit(t.Context()))
 		require.NoError(t, <-paused)
 	})
+}
+
+// awaitLock returns when a pause waits for a lock that the transaction has.
+func (*testDB) awaitLock(t *testing.T, claim pgx.Tx, lock groupID) {
+	t.Helper()
+	waits := "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid = " + pgGroupLockClass + ` AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND objid::bigint = hashtext(current_schema() || '/' || $1::bigint || '/' || $2::text)::bigint & 4294967295`
+	require.Eventually(t, func() bool {
+		var n int
+		return claim.QueryRow(t.Context(), waits, lock.kind, lock.name).Scan(&n) == nil && n > 0
+	}, time.Minute, 5*time.Millisecond, "the pause waits for the claim")
 }

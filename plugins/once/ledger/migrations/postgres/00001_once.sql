@@ -43,6 +43,14 @@ CREATE TABLE once_stops (
     PRIMARY KEY (kind, holder)
 ) WITH (fillfactor = 50);
 
+-- A kind of which nothing is called for until it is resumed. A claim reads it under a lock that a pause takes alone.
+CREATE TABLE once_paused (
+    kind  smallint PRIMARY KEY,
+    since timestamptz NOT NULL,
+    who   text NOT NULL,
+    why   text NOT NULL
+);
+
 -- The database was restored: what was called for from since to until is not in it.
 CREATE TABLE once_lost (
     kind  smallint NOT NULL,
@@ -200,7 +208,7 @@ CREATE TABLE once_totals (
     PRIMARY KEY (kind, grp, part)
 ) WITH (fillfactor = 50);
 
--- Actions of operators. An empty id: on the whole group; an empty group, too: on the limits of the kind.
+-- Actions of operators. An empty id: on the whole group; an empty group, too: on the kind.
 CREATE TABLE once_audit (
     number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at      timestamptz NOT NULL,
@@ -227,6 +235,7 @@ DROP TABLE once_due;
 DROP TABLE once_effects;
 DROP TABLE once_groups;
 DROP TABLE once_lost;
+DROP TABLE once_paused;
 DROP TABLE once_stops;
 DROP TABLE once_slots;
 DROP TABLE once_limits;

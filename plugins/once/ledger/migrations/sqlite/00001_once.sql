@@ -45,6 +45,14 @@ CREATE TABLE once_stops (
     PRIMARY KEY (kind, holder)
 ) WITHOUT ROWID;
 
+-- A kind of which nothing is called for until it is resumed.
+CREATE TABLE once_paused (
+    kind  INTEGER PRIMARY KEY,
+    since INTEGER NOT NULL,
+    who   TEXT NOT NULL,
+    why   TEXT NOT NULL
+);
+
 -- The database was restored: what was called for from since to until is not in it.
 CREATE TABLE once_lost (
     kind  INTEGER NOT NULL,
@@ -192,7 +200,7 @@ CREATE TABLE once_totals (
     PRIMARY KEY (kind, grp, part)
 ) WITHOUT ROWID;
 
--- Actions of operators. An empty id: on the whole group; an empty group, too: on the limits of the kind.
+-- Actions of operators. An empty id: on the whole group; an empty group, too: on the kind.
 CREATE TABLE once_audit (
     number  INTEGER PRIMARY KEY AUTOINCREMENT,
     at      INTEGER NOT NULL,
@@ -219,6 +227,7 @@ DROP TABLE once_due;
 DROP TABLE once_effects;
 DROP TABLE once_groups;
 DROP TABLE once_lost;
+DROP TABLE once_paused;
 DROP TABLE once_stops;
 DROP TABLE once_slots;
 DROP TABLE once_limits;

@@ -1,0 +1,148 @@
+package once
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+)
+
+// pauseActions pause and resume a group, or a whole kind.
+func (p *Plugin) pauseActions() []operate.Action {
+	return []operate.Action{
+		p.pauseAction("pause", "Start no call for a group or a kind until it is resumed", `Start no call for a group, or with --all for a whole kind, until it is resumed.
+
+When the command has returned no call starts any more, in any instance. Calls
+that are running end normally, and effects are accepted.`,
+			func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
+				const said = "No call starts any more. Calls that are running end normally."
+				if g.Name == "" {
+					return said, l.PauseKind(ctx, g.Kind, by)
+				}
+				return said, l.Pause(ctx, g, by)
+			}),
+		p.pauseAction("resume", "Call for a paused group or kind again", `Call for a paused group again, or with --all for a paused kind.
+
+A group that was paused for itself stays so when its kind is resumed, and a
+group of a paused kind waits for its kind.`,
+			func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
+				if g.Name == "" {
+					return "Calls start again within seconds.", l.ResumeKind(ctx, g.Kind, by)
+				}
+				if err := l.Resume(ctx, g, by); err != nil {
+					return "", err
+				}
+				paused, err := l.KindPaused(ctx, g.Kind)
+				if paused != nil {
+					return "The group is resumed, and calls start when its kind is resumed, too.", err
+				}
+				return "Calls start again within seconds.", err
+			}),
+	}
+}
+
+func (p *Plugin) pauseAction(verb, short, long string, do func(context.Context, *ledger.Ledger, ledger.Group, ledger.By) (string, error)) operate.Action {
+	about := p.about("once "+verb, short, []operate.Field{
+		{Name: "kind", Help: "the `kind` of effect", Required: true},
+		{Name: "group", Help: "the `group` of effects"},
+		{Name: "all", Type: operate.Switch, Help: "the whole kind, in place of a group"},
+	}, "once "+verb+" --kind invoice --group acme --why \"they asked for it\"", "once "+verb+" --kind invoice --all --why \"their API is broken\"")
+	about.Long = long
+	about.Validate = func(in operate.Input) error {
+		switch all := in.Switch("all"); {
+		case all && in.Text("group") != "":
+			return &operate.InputError{Field: "all", Problem: "give --group or --all, not both: --all is the whole kind"}
+		case !all && in.Text("group") == "":
+			return &operate.InputError{Field: "group", Problem: "--group is required, or --all for the whole kind"}
+		}
+		return nil
+	}
+	preview := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
+		if g.Name == "" {
+			return previewKind(ctx, l, g.Kind)
+		}
+		return previewGroup(ctx, l, g, in)
+	}
+	return operate.Action{
+		About:   about,
+		Danger:  operate.Safe,
+		Role:    operate.Operator,
+		Audited: true,
+		Preview: p.withGroup(preview),
+		Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
+			return p.withGroup(doThenShow(do, preview, use))(ctx, r, in)
+		},
+	}
+}
+
+// doThenShow does something to a group, or to a kind with an empty group, and answers with what is so then.
+func doThenShow(do func(context.Context, *ledger.Ledger, ledger.Group, ledger.By) (string, error), show func(context.Context, *ledger.Ledger, ledger.Group, operate.Input) (operate.Answer, error),
+	use operate.Use) func(context.Context, *ledger.Ledger, ledger.Group, operate.Input) (operate.Answer, error) {
+	return func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
+		line, err := do(ctx, l, g, byOf(use))
+		if err != nil {
+			if g.Name == "" {
+				return operate.Answer{}, noKind(err, g.Kind)
+			}
+			return operate.Answer{}, noGroup(err, g)
+		}
+		a, err := show(ctx, l, g, in)
+		a.Lines = append([]string{line}, a.Lines...)
+		return a, err
+	}
+}
+
+// kindStatus is a kind for programs.
+type kindStatus struct {
+	Kind         string            `json:"kind"`
+	Paused       *ledger.KindPause `json:"paused"` // null: it is not
+	PausedGroups int               `json:"paused_groups"`
+	Waiting      int64             `json:"waiting"`
+	Calling      int64             `json:"calling"`
+	Failed       int64             `json:"failed"`
+	Unknown      int64             `json:"unknown"`
+	Audit        []ledger.Audit    `json:"audit"`
+}
+
+// previewKind answers with whether a kind is paused, and what waits.
+func previewKind(ctx context.Context, l *ledger.Ledger, kind string) (operate.Answer, error) {
+	b, err := l.Backlog(ctx, kind)
+	if err != nil {
+		return operate.Answer{}, noKind(err, kind)
+	}
+	groups, err := l.PausedGroups(ctx, kind)
+	if err != nil {
+		return operate.Answer{}, err
+	}
+	limits, err := l.LimitsOf(ctx, kind) // which has the audit of the kind
+	if err != nil {
+		return operate.Answer{}, err
+	}
+	line := "The kind " + kind + " is not paused"
+	if b.Paused != nil {
+		line = textOfPause(*b.Paused)
+	}
+	t := operate.Table{Columns: []string{"EFFECTS", "COUNT"}, Rows: [][]string{
+		{"waiting", number(b.Waiting)}, {"being called", number(b.Calling)}, {"failed", number(b.Failed)}, {"unknown", number(b.Unknown)},
+	}}
+	a := operate.Answer{
+		Value: kindStatus{kind, b.Paused, groups, b.Waiting, b.Calling, b.Failed, b.Unknown, limits.Audit},
+		Lines: []string{line}, Tables: []operate.Table{t, auditTable(limits.Audit)},
+	}
+	if groups > 0 {
+		a.Notes = append(a.Notes, fmt.Sprintf("%s paused as well, and waits for a resume of its own.", heldGroups(groups)))
+	}
+	return a, nil
+}
+
+// textOfPause says since when a kind is paused, and by whom and why.
+func textOfPause(p ledger.KindPause) string { return "The kind " + p.Kind + " " + sincePaused(p) }
+
+func sincePaused(p ledger.KindPause) string {
+	return fmt.Sprintf("has been paused since %s by %s: %s", p.Since.UTC().Format(time.RFC3339), p.Who, p.Why)
+}
+
+func resumeKind(kind string) string { return "once resume --kind " + kind + " --all" }
