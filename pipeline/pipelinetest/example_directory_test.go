@@ -33,12 +33,13 @@ type directory struct {
 }
 
 func (d *directory) Name() string                               { return "directory" }
+func (d *directory) Kind() string                               { return "directory" } // of its origins, for deadletter.New
 func (d *directory) Register(r *pipeline.Registry) error        { d.routes = r; return nil }
 func (d *directory) Source(topic, group string) pipeline.Source { return d.open(topic, group) }
 func (d *directory) Sink(topic string) pipeline.Sink            { return d.open(topic, "") }
 
 func (d *directory) open(topic, group string) folder {
-	return folder{d, filepath.Join(d.root, topic), pipeline.Endpoint{Kind: "directory", Name: topic, Group: group}}
+	return folder{d, filepath.Join(d.root, topic), pipeline.Endpoint{Kind: d.Kind(), Name: topic, Group: group}}
 }
 
 // folder is both ends of a topic. As a Delayer, a member leaves a file of a retry topic alone until it
