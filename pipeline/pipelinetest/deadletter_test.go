@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -124,6 +125,27 @@ func TestADirectoryHasDeadLetters(t *testing.T) {
 		require.Eventually(t, func() bool { return len(b.greeted) == 1 }, 2*time.Minute, 50*time.Millisecond)
 	})
 	require.Equal(t, "Ann", <-b.greeted)
+}
+
+// A file that is no message keeps its bytes, so a replay makes a message of them.
+func TestAMalformedFileKeepsItsBytes(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{"no JSON": `{"name":`, "no message": `{"name":"Ann"}`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBinary(t)
+			b.command(t, "migrate")
+			require.NoError(t, os.MkdirAll(filepath.Join(b.root, "greetings"), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(b.root, "greetings", "1"), []byte(content), 0o600))
+			b.during(t, func() { require.Eventually(t, b.hasDeadLetter(t), 2*time.Minute, 50*time.Millisecond) })
+			require.Empty(t, b.greeted)
+			b.command(t, "deadletter", "replay", "--all", "--why", "they can be read")
+			b.during(t, func() {
+				require.Eventually(t, func() bool { return len(b.greeted) == 1 }, 2*time.Minute, 50*time.Millisecond)
+			})
+			require.Equal(t, content, <-b.greeted)
+		})
+	}
 }
 
 func TestDeadLettersNeedTheirTransport(t *testing.T) {
