@@ -107,8 +107,12 @@ func (b binary) command(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-func (b binary) hasDeadLetter(t *testing.T) func() bool {
-	return func() bool { return strings.Contains(b.command(t, "deadletter", "list", "--json"), `"total": 1`) }
+func (b binary) hasDeadLetter(ctx context.Context) func() bool {
+	return func() bool {
+		var out pipelinetest.Buffer
+		code, _ := b.run(ctx, &out, "deadletter", "list", "--json")
+		return code == 0 && strings.Contains(out.String(), `"total": 1`)
+	}
 }
 
 // A transport without a service has dead letters, and they are replayed into it.
@@ -118,7 +122,7 @@ func TestADirectoryHasDeadLetters(t *testing.T) {
 	b.command(t, "migrate")
 	require.NoError(t, (&directory{root: b.root}).Sink("greetings").Publish(t.Context(), message.NewMessage("1", []byte("Ann"))))
 	b.refused = pipeline.Permanent(errors.New("nobody is there"))
-	b.during(t, func() { require.Eventually(t, b.hasDeadLetter(t), 2*time.Minute, 50*time.Millisecond) })
+	b.during(t, func() { require.Eventually(t, b.hasDeadLetter(t.Context()), 2*time.Minute, 50*time.Millisecond) })
 	b.command(t, "deadletter", "replay", "--all", "--why", "somebody is there now")
 	b.refused = nil
 	b.during(t, func() {
@@ -137,7 +141,7 @@ func TestAMalformedFileKeepsItsBytes(t *testing.T) {
 			b.command(t, "migrate")
 			require.NoError(t, os.MkdirAll(filepath.Join(b.root, "greetings"), 0o700))
 			require.NoError(t, os.WriteFile(filepath.Join(b.root, "greetings", "1"), []byte(content), 0o600))
-			b.during(t, func() { require.Eventually(t, b.hasDeadLetter(t), 2*time.Minute, 50*time.Millisecond) })
+			b.during(t, func() { require.Eventually(t, b.hasDeadLetter(t.Context()), 2*time.Minute, 50*time.Millisecond) })
 			require.Empty(t, b.greeted)
 			b.command(t, "deadletter", "replay", "--all", "--why", "they can be read")
 			b.during(t, func() {

@@ -86,6 +86,31 @@ func TestTransportNamesTheFieldsThatAreMissing(t *testing.T) {
 	}
 }
 
+// undelayed is a directory whose topics are no pipeline.Delayer.
+type undelayed struct{ *directory }
+
+func (u undelayed) Source(topic, group string) pipeline.Source {
+	return struct{ pipeline.Source }{u.directory.Source(topic, group)}
+}
+
+func (u undelayed) Sink(topic string) pipeline.Sink {
+	return struct{ pipeline.Sink }{u.directory.Sink(topic)}
+}
+
+func TestTransportSaysWhatItDidNotCheck(t *testing.T) {
+	t.Parallel()
+	tt := directoryTest(t, func(d *directory) pipeline.Topics { return undelayed{d} })
+	tt.Malformed = nil
+	for name, want := range map[string]string{
+		"a retry comes no sooner than it is due":  "the transport is no pipeline.Delayer, so it has no retry topics",
+		"a message that can't be decoded says so": "TransportTest.Malformed is nil",
+	} {
+		err := pipelinetest.CheckTransport(t, tt, name)
+		require.True(t, pipelinetest.IsNotChecked(err), "%v", err)
+		require.EqualError(t, err, want)
+	}
+}
+
 func TestConformanceOfATransport(t *testing.T) {
 	t.Parallel()
 	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{&directory{root: t.TempDir()}} })
