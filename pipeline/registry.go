@@ -287,6 +287,13 @@ func (r *Registry) Collectors() []prometheus.Collector { return r.collectors }
 // Services returns the registered services, in the order they start.
 func (r *Registry) Services() []NamedService { return r.services }
 
+// Has reports whether a plugin is registered: it is in the binary, and the settings do not disable it. Call
+// it when services start, or later: during Register the plugins that follow are not there yet.
+func (r *Registry) Has(plugin string) bool {
+	_, registered := r.names["plugin "+plugin]
+	return registered
+}
+
 // CheckCollectors reports collectors that can't live in one Prometheus registry.
 func (r *Registry) CheckCollectors() error {
 	check := prometheus.NewPedanticRegistry()

@@ -31,9 +31,10 @@ func goLines(page string) []string {
 func TestTheGoOfPagesIsCompiled(t *testing.T) {
 	t.Parallel()
 	for page, file := range map[string]string{
-		"CONTRIBUTING.md":    "pipeline/pipelinetest/transport_test.go",
-		"docs/concepts.md":   "pipeline/example_test.go",
-		"docs/middleware.md": "pipeline/example_middleware_test.go",
+		"CONTRIBUTING.md":                 "pipeline/pipelinetest/transport_test.go",
+		"docs/concepts.md":                "pipeline/example_test.go",
+		"docs/middleware.md":              "pipeline/example_middleware_test.go",
+		"pipeline/pipelinetest/README.md": "pipeline/pipelinetest/readme_test.go",
 	} {
 		lines := goLines(pages(t)[page])
 		require.NotEmpty(t, lines, page)

@@ -37,7 +37,7 @@ func rooms() []room {
 		{folder: "pipeline/app", ours: []string{"pipeline/", "configs"}, testsToo: []string{"plugins/", "internal/terminaltest"}},
 		{folder: "pipeline/middleware", ours: []string{"pipeline", "pipeline/logs", "pipeline/loop", "pipeline/setting"}, testsToo: []string{"pipeline/"}, others: append([]string{"github.com/prometheus/client_model/go"}, contract...)},
 		{folder: "pipeline/httpclient", ours: []string{"pipeline/logs", "pipeline/setting"}, testsToo: []string{"pipeline/"}, others: append([]string{"golang.org/x/oauth2"}, contract...)},
-		{folder: "pipeline/pipelinetest", ours: []string{"pipeline/"}, others: append([]string{"github.com/stretchr/testify"}, contract...)},
+		{folder: "pipeline/pipelinetest", ours: []string{"pipeline/"}, testsToo: []string{"plugins/"}, others: append([]string{"github.com/stretchr/testify"}, contract...)},
 		{folder: "pipeline", testsToo: []string{"pipeline/"}, others: contract},
 		{folder: "configs", testsToo: []string{"wire", "pipeline/", "plugins/", "handlers/"}},
 		{folder: "wire", ours: []string{"configs/", "pipeline/", "plugins/", "handlers/"}},

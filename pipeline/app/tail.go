@@ -106,14 +106,26 @@ func (h *Host) tail(cmd *cobra.Command, name string, f tailFlags) error {
 			return err
 		}
 		var source pipeline.Source
+		var hidden []string           // transports without Tailer
 		for _, p := range l.Plugins { // the last one counts: Redis allows every name
-			if t, ok := p.(Tailer); ok && (f.plugin == "" || f.plugin == p.Name()) {
-				if s := t.Tail(name, f.from == "oldest"); s != nil {
-					source = s
+			if f.plugin != "" && f.plugin != p.Name() {
+				continue
+			}
+			t, ok := p.(Tailer)
+			if !ok {
+				if _, ok := p.(pipeline.Topics); ok {
+					hidden = append(hidden, p.Name())
 				}
+				continue
+			}
+			if s := t.Tail(name, f.from == "oldest"); s != nil {
+				source = s
 			}
 		}
-		if source == nil {
+		switch {
+		case source == nil && len(hidden) > 0:
+			return Usage("the messages of %q can't be shown: plugin %s is a transport without app.Tailer", name, strings.Join(hidden, ", "))
+		case source == nil:
 			return Usage("no enabled transport has a topic or stream with the name %q", name)
 		}
 		if f.ends(followSet) {

@@ -33,12 +33,13 @@ type directory struct {
 }
 
 func (d *directory) Name() string                               { return "directory" }
+func (d *directory) Kind() string                               { return "directory" } // of its origins, for deadletter.New
 func (d *directory) Register(r *pipeline.Registry) error        { d.routes = r; return nil }
 func (d *directory) Source(topic, group string) pipeline.Source { return d.open(topic, group) }
 func (d *directory) Sink(topic string) pipeline.Sink            { return d.open(topic, "") }
 
 func (d *directory) open(topic, group string) folder {
-	return folder{d, filepath.Join(d.root, topic), pipeline.Endpoint{Kind: "directory", Name: topic, Group: group}}
+	return folder{d, filepath.Join(d.root, topic), pipeline.Endpoint{Kind: d.Kind(), Name: topic, Group: group}}
 }
 
 // folder is both ends of a topic. As a Delayer, a member leaves a file of a retry topic alone until it
@@ -159,8 +160,7 @@ func (m *member) take(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	var r message.Message
-	malformed := json.Unmarshal(content, &r) // the chain makes a dead letter of it
+	r, malformed := decode(name, content)
 	isRetry, now := len(m.d.routes.RetriesInto(m.at)) > 0, time.Now()
 	if isRetry && pipeline.DueTime(r.Metadata, now).After(now) {
 		return nil
@@ -173,12 +173,26 @@ func (m *member) take(ctx context.Context, name string) error {
 		origin := pipeline.Origin{
 			Kind: m.at.Kind, Source: m.at.Name, Group: m.at.Group, Position: m.at.Name + "/" + name, Key: r.Metadata.Get(pipeline.MetaKey),
 		}
-		if m.deliver(pipeline.WithDelivery(ctx, pipeline.Delivery{Origin: origin, Delivered: delivered, Malformed: malformed}), &r) {
+		if m.deliver(pipeline.WithDelivery(ctx, pipeline.Delivery{Origin: origin, Delivered: delivered, Malformed: malformed}), r) {
 			_, err := state.WriteAt([]byte("done"), 0)
 			return err
 		}
 	}
 	return nil
+}
+
+// decode returns the message of a file. The chain makes a dead letter of a file that is none, so its
+// payload is then all of the file, and a person can read it.
+func decode(name string, content []byte) (*message.Message, error) {
+	r := new(message.Message)
+	err := json.Unmarshal(content, r)
+	if err == nil && r.UUID == "" {
+		err = errors.New("the file is JSON, but no message: it has no uuid")
+	}
+	if err != nil {
+		return message.NewMessage(name, content), fmt.Errorf("decode file %s: %w", name, err)
+	}
+	return r, nil
 }
 
 // deliver reports whether the message was acked. The end of a Close abandons it.

@@ -1,6 +1,9 @@
 package pipelinetest
 
-import "testing"
+import (
+	"errors"
+	"testing"
+)
 
 // CheckTransport runs the case of Transport with this name, for tests of transports that break it.
 func CheckTransport(t testing.TB, tt TransportTest, name string) error {
@@ -12,6 +15,12 @@ func CheckTransport(t testing.TB, tt TransportTest, name string) error {
 	}
 	t.Fatalf("there is no case %q", name)
 	return nil
+}
+
+// IsNotChecked reports whether a case did not concern the transport, so that Transport logs it.
+func IsNotChecked(err error) bool {
+	_, is := errors.AsType[notCheckedError](err)
+	return is
 }
 
 // Validate reports the fields of a TransportTest that are missing.

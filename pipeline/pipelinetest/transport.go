@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
-// TransportTest is how Transport reaches a transport. All fields but Bubble are required.
+// TransportTest is how Transport reaches a transport. New and Topic are required.
 type TransportTest struct {
 	// New returns the transport as a new process has it, with the plugins to run: it comes after the
 	// plugins that it depends on. All of them reach the same messages. The test starts and stops them,
@@ -28,25 +28,31 @@ type TransportTest struct {
 	// Topic returns the name of a topic that is empty, as is the topic of this name with the suffix
 	// -retry. The test also uses groups with names of its own, which begin with that of the topic.
 	Topic func(t testing.TB) string
+	// Malformed publishes a message to a topic that the transport can't decode, such as a file that is no
+	// JSON. Nil: the test does not check Delivery.Malformed, and logs that. Set it unless every sequence of
+	// bytes is a message of the transport.
+	Malformed func(t testing.TB, topic string)
 	// Bubble runs each case in a bubble of testing/synctest, where waiting takes no time. Set it when
 	// the transport needs no network.
 	Bubble bool
 }
 
 // Transport checks what routes rely on in a transport: its messages and their Delivery, redelivery,
-// groups and their members, Drain, every limit of a Flow, and the due time of a retry topic. A topic of a transport that is
-// no pipeline.Delayer is not checked for the due time, and Conformance checks that it is refused as a
-// retry topic. Call Transport with a server where there is one, for example with a real broker and an
+// groups and their members, Drain, every limit of a Flow, and the due time of a retry topic. It logs
+// what it did not check. That is the due time where a topic is no pipeline.Delayer, because Conformance
+// checks that such a topic is refused as a retry topic. Call Transport with a server where there is one, for example with a real broker and an
 // embedded one. What a transport takes to notice a dead member lengthens the test, so set it to a few
 // seconds.
 func Transport(t *testing.T, tt TransportTest) {
 	t.Helper()
 	require.NoError(t, tt.validate())
+	parent := t
 	for _, c := range transportCases() {
 		t.Run(c.name, func(t *testing.T) {
 			check := func(t *testing.T) {
 				err := tt.check(t, c)
-				if reason, skip := errors.AsType[notDelayedError](err); skip {
+				if reason, skip := errors.AsType[notCheckedError](err); skip {
+					parent.Logf("not checked: %s: %s", c.name, reason)
 					t.Skip(reason)
 				}
 				require.NoError(t, err)
@@ -77,6 +83,7 @@ type transportCase struct {
 func transportCases() []transportCase {
 	return []transportCase{
 		{"a message comes as it was published and with its origin", (*transportRun).checkOrigin},
+		{"a message that can't be decoded says so", (*transportRun).checkMalformed},
 		{"a nacked message comes again", (*transportRun).checkNack},
 		{"each group receives every message", (*transportRun).checkGroups},
 		{"the members of a group share its messages", (*transportRun).checkMembers},
@@ -89,8 +96,8 @@ func transportCases() []transportCase {
 	}
 }
 
-// notDelayedError says why a transport has no retry topics.
-type notDelayedError struct{ error }
+// notCheckedError says why a case does not concern a transport.
+type notCheckedError struct{ error }
 
 const (
 	transportPatience = 2 * time.Minute       // for each thing that must happen
@@ -104,7 +111,7 @@ const (
 func (tt TransportTest) check(t testing.TB, c transportCase) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*transportPatience)
 	defer cancel()
-	r := &transportRun{TransportTest: tt, ctx: ctx, log: Logger(t), topic: tt.Topic(t), id: watermill.NewULID()}
+	r := &transportRun{TransportTest: tt, t: t, ctx: ctx, log: Logger(t), topic: tt.Topic(t), id: watermill.NewULID()}
 	err := c.check(r)
 	for _, m := range r.members {
 		err = errors.Join(err, m.stop())
@@ -115,6 +122,7 @@ func (tt TransportTest) check(t testing.TB, c transportCase) error {
 // transportRun is one run of a case.
 type transportRun struct {
 	TransportTest
+	t       testing.TB
 	ctx     context.Context
 	log     *slog.Logger
 	topic   string

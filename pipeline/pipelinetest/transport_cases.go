@@ -45,6 +45,9 @@ func (r *transportRun) checkOrigin() error {
 		if err := checkDeliveryOf(d, in.at); err != nil {
 			return fmt.Errorf("%s: origin of message %s: %w", in.at, m.UUID, err)
 		}
+		if want := sent[m.UUID].Metadata.Get(pipeline.MetaKey); d.Key != want {
+			return fmt.Errorf("%s: message %s has the Origin.Key %q, want %q: dead letters and the order of keys need it", in.at, m.UUID, d.Key, want)
+		}
 		if other := positions[d.Position]; other != "" && other != m.UUID {
 			return fmt.Errorf("%s: messages %s and %s have the same position %s", in.at, other, m.UUID, d.Position)
 		}
@@ -67,6 +70,35 @@ func checkContent(got, want *message.Message) error {
 		}
 	}
 	return nil
+}
+
+// checkMalformed reads a message that the transport can't decode.
+func (r *transportRun) checkMalformed() error {
+	if r.Malformed == nil {
+		return notCheckedError{errors.New("TransportTest.Malformed is nil")}
+	}
+	_, in, err := r.startReading("a", pipeline.Flow{})
+	if err != nil {
+		return err
+	}
+	r.Malformed(r.t, r.topic)
+	m, err := in.next()
+	if err != nil {
+		return fmt.Errorf("%w: want the malformed one, so that it can be a dead letter", err)
+	}
+	m.Ack()
+	d := pipeline.DeliveryFrom(m.Context())
+	switch {
+	case d.Malformed == nil:
+		return fmt.Errorf("%s: Delivery.Malformed is nil, want the error of decoding: the handler gets the message otherwise", in.at)
+	case len(m.Payload) == 0 && len(m.Metadata) == 0:
+		return fmt.Errorf("%s: the malformed message has no payload and no metadata, so its dead letter has nothing of it", in.at)
+	}
+	d.Malformed = nil
+	if err := checkDeliveryOf(d, in.at); err != nil {
+		return fmt.Errorf("%s: origin of the malformed message: %w", in.at, err)
+	}
+	return in.drain()
 }
 
 func checkDeliveryOf(d pipeline.Delivery, at pipeline.Endpoint) error {
@@ -377,10 +409,10 @@ func (r *transportRun) checkDue() error {
 	for _, end := range []any{topics.Sink(r.topic + "-retry"), topics.Source(r.topic+"-retry", r.topic+"-retry")} {
 		d, ok := end.(pipeline.Delayer)
 		if !ok {
-			return notDelayedError{errors.New("the transport is no pipeline.Delayer, so it has no retry topics")}
+			return notCheckedError{errors.New("the transport is no pipeline.Delayer, so it has no retry topics")}
 		}
 		if err := d.Delays(); err != nil {
-			return notDelayedError{fmt.Errorf("the topic can't be a retry topic: %w", err)}
+			return notCheckedError{fmt.Errorf("the topic can't be a retry topic: %w", err)}
 		}
 	}
 	runs := make(chan time.Time, 100)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,9 +27,19 @@ func directoryTest(t *testing.T, of func(*directory) pipeline.Topics) pipelinete
 			d := &directory{root: root}
 			return of(d), []pipeline.Plugin{d}
 		},
-		Topic:  func(testing.TB) string { return watermill.NewULID() },
-		Bubble: true,
+		Topic:     func(testing.TB) string { return watermill.NewULID() },
+		Malformed: func(t testing.TB, topic string) { malformedFile(t, root, topic) },
+		Bubble:    true,
 	}
+}
+
+// malformedFile publishes a file that is no message.
+func malformedFile(t testing.TB, root, topic string) {
+	t.Helper()
+	dir := filepath.Join(root, topic)
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".part"), []byte(`{"uuid":`), 0o600))
+	require.NoError(t, os.Rename(filepath.Join(dir, ".part"), filepath.Join(dir, "1")))
 }
 
 func TestTransport(t *testing.T) {
@@ -38,8 +50,9 @@ func TestTransport(t *testing.T) {
 			d := &directory{root: root}
 			return d, []pipeline.Plugin{d}
 		},
-		Topic:  func(testing.TB) string { return watermill.NewULID() },
-		Bubble: true,
+		Topic:     func(testing.TB) string { return watermill.NewULID() },
+		Malformed: func(t testing.TB, topic string) { malformedFile(t, root, topic) },
+		Bubble:    true,
 	})
 }
 
@@ -73,6 +86,31 @@ func TestTransportNamesTheFieldsThatAreMissing(t *testing.T) {
 	}
 }
 
+// undelayed is a directory whose topics are no pipeline.Delayer.
+type undelayed struct{ *directory }
+
+func (u undelayed) Source(topic, group string) pipeline.Source {
+	return struct{ pipeline.Source }{u.directory.Source(topic, group)}
+}
+
+func (u undelayed) Sink(topic string) pipeline.Sink {
+	return struct{ pipeline.Sink }{u.directory.Sink(topic)}
+}
+
+func TestTransportSaysWhatItDidNotCheck(t *testing.T) {
+	t.Parallel()
+	tt := directoryTest(t, func(d *directory) pipeline.Topics { return undelayed{d} })
+	tt.Malformed = nil
+	for name, want := range map[string]string{
+		"a retry comes no sooner than it is due":  "the transport is no pipeline.Delayer, so it has no retry topics",
+		"a message that can't be decoded says so": "TransportTest.Malformed is nil",
+	} {
+		err := pipelinetest.CheckTransport(t, tt, name)
+		require.True(t, pipelinetest.IsNotChecked(err), "%v", err)
+		require.EqualError(t, err, want)
+	}
+}
+
 func TestConformanceOfATransport(t *testing.T) {
 	t.Parallel()
 	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{&directory{root: t.TempDir()}} })
@@ -83,6 +121,7 @@ type fault struct {
 	want    string                          // the error of the case
 	publish func(*message.Message)          // changes a message before it is written
 	deliver func(*pipeline.Delivery)        // changes the delivery of a message
+	receive func(*message.Message)          // changes a message before it is delivered
 	group   func(group string) string       // returns the group that is read instead
 	early   bool                            // acks a message before it is delivered
 	settle  func(acked, draining bool) bool // returns whether the message is acked
@@ -106,8 +145,15 @@ func TestATransportThatBreaksARule(t *testing.T) {
 			"binary position":      {want: "must be printable", deliver: position(func(d pipeline.Delivery) string { return d.Position + "\x00" })},
 			"number as a position": {want: "must include the source", deliver: position(func(pipeline.Delivery) string { return "12" })},
 			"one position":         {want: "have the same position", deliver: position(func(d pipeline.Delivery) string { return d.Source })},
+			"no key":               {want: `has the Origin.Key "", want "key `, deliver: func(d *pipeline.Delivery) { d.Key = "" }},
 			"no deliveries":        {want: "0 deliveries", deliver: func(d *pipeline.Delivery) { d.Delivered = 0 }},
 			"malformed":            {want: "could not decode what it has published: x", deliver: func(d *pipeline.Delivery) { d.Malformed = errors.New("x") }},
+		},
+		"a message that can't be decoded says so": {
+			"no error":      {want: "Delivery.Malformed is nil", deliver: func(d *pipeline.Delivery) { d.Malformed = nil }},
+			"empty":         {want: "has no payload and no metadata", receive: func(m *message.Message) { m.Payload = nil }},
+			"no position":   {want: "must be printable", deliver: position(func(pipeline.Delivery) string { return "" })},
+			"it is skipped": {want: "want the malformed one", flow: func(f *pipeline.Flow) { f.Gate = always(false) }},
 		},
 		"a nacked message comes again": {
 			"a nack is an ack": {want: "no message came", settle: func(bool, bool) bool { return true }},
@@ -297,6 +343,9 @@ func (s *faultySubscription) relay(m *message.Message, out chan<- *message.Messa
 	d.Group = s.source.group
 	if s.source.deliver != nil {
 		s.source.deliver(&d)
+	}
+	if s.source.receive != nil {
+		s.source.receive(passed)
 	}
 	passed.SetContext(pipeline.WithDelivery(m.Context(), d))
 	if s.draining.Err() != nil {

@@ -93,7 +93,7 @@ func (p *Plugin) Settings() any { return &p.config }
 // Register implements pipeline.Plugin. A plugin with an outbox registers its relay itself.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log = r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
-	r.Service("deadletter.store", &storeService{plugin: p, schemas: r.Env().Schemas, count: true, services: r.Services})
+	r.Service("deadletter.store", &storeService{plugin: p, schemas: r.Env().Schemas, count: true, registry: r})
 	// A service runs once, and a plugin may be registered again.
 	p.relayed = logs.NewSampled(logInterval, p.logRelayed)
 	r.Service("deadletter.log", p.relayed)

@@ -23,11 +23,10 @@ const noDrivers = "this binary has no drivers for it: its main calls StoreIn(sql
 
 // storeService opens and closes the store. Without a DSN it does nothing.
 type storeService struct {
-	plugin  *Plugin
-	schemas migration.Policy
-	count   bool // export the metric of waiting dead letters
-	// services are those of the process; nil in a command.
-	services func() []pipeline.NamedService
+	plugin   *Plugin
+	schemas  migration.Policy
+	count    bool               // export the metric of waiting dead letters
+	registry *pipeline.Registry // of the process; nil in a command
 
 	open  *store.Store
 	hide  func() // the open store from the metrics; nil: it is not shown
@@ -98,18 +97,20 @@ func (s *storeService) Start(ctx context.Context) error {
 	return s.loops.Start(ctx, func(ctx context.Context) { p.countStored(ctx, s.open) })
 }
 
-// checkTopics returns an error when routes have dead-letter topics and the plugin of the topics is
-// disabled.
+// checkTopics returns an error when routes have dead-letter topics and the plugin of the topics is not
+// registered. A plugin need not have a service, such as a transport whose topics are folders.
 func (s *storeService) checkTopics() error {
 	topics, ok := s.plugin.topics.(pipeline.Plugin)
-	if !ok || s.services == nil {
+	if !ok || s.registry == nil || s.registry.Has(topics.Name()) {
 		return nil
 	}
-	if slices.ContainsFunc(s.services(), func(n pipeline.NamedService) bool { return n.Plugin == topics.Name() }) {
-		return nil
-	}
+	disabled := slices.Contains(s.registry.Env().Disabled, topics.Name())
 	for _, name := range slices.Sorted(maps.Keys(s.plugin.sinks)) {
-		if !s.plugin.sinks[name] {
+		switch {
+		case s.plugin.sinks[name]: // a stream
+		case !disabled:
+			return app.Usage("the dead-letter topic %s needs plugin %s, which this binary does not have: add it to app.Options.Plugins", name, topics.Name())
+		default:
 			return app.Usage("the dead-letter topic %s needs plugin %s: set plugins.%s.enabled: true, or disable the plugin of the route", name, topics.Name(), topics.Name())
 		}
 	}
