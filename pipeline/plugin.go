@@ -34,9 +34,9 @@ type Configurable interface {
 
 // Dependent is implemented by a plugin that does not work without others.
 type Dependent interface {
-	// Needs returns the names of those plugins. The binary must have them, and they can't be switched
-	// off (plugins.<name>.enabled), while this plugin is enabled. It is called after the settings were
-	// decoded, and may depend on them, but a plugin that is merely useful is not in it.
+	// Needs returns the names of those plugins. They can't be switched off (plugins.<name>.enabled)
+	// while this plugin is enabled. It is called after the settings were decoded, and may depend on
+	// them.
 	Needs() []string
 }
 

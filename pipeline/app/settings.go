@@ -414,12 +414,12 @@ type Placed interface {
 	ValidateIn(where Where) error
 }
 
-// checkEnabled reports plugins that the binary lacks, or that are switched off, although an enabled plugin needs them,
-// or the command that belongs to plugin owner.
+// checkEnabled reports plugins that are switched off although an enabled plugin, or the command
+// that belongs to plugin owner, needs them.
 func (h *Host) checkEnabled(l *Loaded, owner string) error {
-	off, all := map[string]bool{}, []string{}
+	off := map[string]bool{}
 	for _, p := range h.opts.Plugins {
-		off[p.Name()], all = true, append(all, p.Name())
+		off[p.Name()] = true
 	}
 	for _, p := range l.Plugins {
 		off[p.Name()] = false
@@ -437,10 +437,7 @@ func (h *Host) checkEnabled(l *Loaded, owner string) error {
 			continue
 		}
 		for _, name := range d.Needs() {
-			switch isOff, has := off[name]; {
-			case !has:
-				problem(p.Name(), "must be false: the plugin needs the plugin %s, which this binary lacks: add it to the plugins, or correct the name in Needs (there are %s)", name, strings.Join(all, ", "))
-			case isOff:
+			if off[name] {
 				problem(name, "must be true: plugin %s needs it; switch it on, or set %s.enabled: false as well", p.Name(), section(p))
 			}
 		}

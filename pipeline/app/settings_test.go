@@ -168,23 +168,6 @@ func TestAPluginCanBeSwitchedOff(t *testing.T) {
 	}
 }
 
-func TestAPluginThatTheBinaryLacksIsNamed(t *testing.T) {
-	t.Parallel()
-	for _, command := range []string{"run", "validate", "topology"} {
-		o := options(newToy(), command)
-		o.Plugins = append(o.Plugins, dependent{needs: []string{"toy", "tyo"}})
-		r := run(t.Context(), o)
-		require.Equal(t, app.ExitUsage, r.code, command)
-		require.Contains(t, r.stderr, "plugins.dependent.enabled: must be false: the plugin needs the plugin tyo, which this binary lacks: "+
-			"add it to the plugins, or correct the name in Needs (there are toy, dependent)\n", command)
-		require.NotContains(t, r.stderr, "plugin toy", command)
-		o.Environ = []string{"MILL__PLUGINS__DEPENDENT__ENABLED=false"}
-		if command != "run" {
-			require.Zero(t, run(t.Context(), o).code, command)
-		}
-	}
-}
-
 // Without settings no empty environment is shown or created.
 func TestACommandOfAServiceAssumesNoProfile(t *testing.T) {
 	t.Parallel()
