@@ -85,14 +85,15 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		})
 	}
 	var work Work
-	var reading sync.WaitGroup
-	reading.Go(func() {
+	backlogs, problems := measure(ctx, routes, workKind(reg), func(ctx context.Context, err error) {
+		if err != nil {
+			work.Unknown = logs.OneLine(err.Error())
+			return
+		}
 		bounded, cancel := context.WithTimeout(ctx, instancesLimit)
 		defer cancel()
 		work, _ = ReadWork(bounded, reg) // why it is not known stands in it
 	})
-	backlogs, problems := measure(ctx, routes)
-	reading.Wait()
 	dead, err := CountDead(ctx, reg)
 	if err != nil {
 		problems = append(problems, fmt.Errorf("dead letters: %w", err))
@@ -150,7 +151,7 @@ func Backlogs(ctx context.Context, reg *pipeline.Registry, kind string) (backlog
 			return
 		}
 		backlogs[route] = b
-	})
+	}, func(context.Context, error) {})
 	return backlogs, err
 }
 
@@ -233,9 +234,10 @@ func isRetry(reg *pipeline.Registry, r pipeline.Route) bool {
 }
 
 // measure reads the backlogs by route. The sources of one kind share a connection and are read one
-// after the other, and a server that does not answer is asked once.
-func measure(ctx context.Context, routes []pipeline.Route) (backlogs map[string]Backlog, problems []error) {
-	byKind := map[string][]pipeline.Route{}
+// after the other, and a server that does not answer is asked once. beside is called with the connection of
+// one kind, or with the error of connecting.
+func measure(ctx context.Context, routes []pipeline.Route, besideKind string, beside func(ctx context.Context, err error)) (backlogs map[string]Backlog, problems []error) {
+	byKind := map[string][]pipeline.Route{besideKind: nil}
 	for _, r := range routes {
 		kind := r.From.Describe().Kind
 		byKind[kind] = append(byKind[kind], r)
@@ -243,7 +245,11 @@ func measure(ctx context.Context, routes []pipeline.Route) (backlogs map[string]
 	backlogs = map[string]Backlog{}
 	var mu sync.Mutex
 	var reading sync.WaitGroup
-	for _, of := range byKind {
+	for kind, of := range byKind {
+		then := beside
+		if kind != besideKind {
+			then = func(context.Context, error) {}
+		}
 		reading.Go(func() {
 			measureKind(ctx, of, func(route string, b Backlog, err error) {
 				mu.Lock()
@@ -253,7 +259,7 @@ func measure(ctx context.Context, routes []pipeline.Route) (backlogs map[string]
 				} else {
 					backlogs[route] = b
 				}
-			})
+			}, then)
 		})
 	}
 	reading.Wait()
@@ -261,18 +267,21 @@ func measure(ctx context.Context, routes []pipeline.Route) (backlogs map[string]
 	return backlogs, problems
 }
 
-// measureKind reads the backlogs of routes whose sources have one kind, until the server does not answer.
-func measureKind(ctx context.Context, routes []pipeline.Route, note func(route string, b Backlog, err error)) {
+// measureKind reads the backlogs of routes whose sources have one kind, until the server does not answer. It calls then
+// with the connection that they share, or with the error of connecting.
+func measureKind(ctx context.Context, routes []pipeline.Route, note func(route string, b Backlog, err error), then func(ctx context.Context, err error)) {
 	isConnecting := func(r pipeline.Route) bool { _, ok := r.From.(Connecting); return ok }
 	if i := slices.IndexFunc(routes, isConnecting); i >= 0 {
 		connected, closeIt, err := connect(ctx, routes[i].From.(Connecting))
 		if err != nil {
 			note(routes[i].Name, Backlog{}, err)
+			then(ctx, err)
 			return
 		}
 		defer closeIt()
 		ctx = connected
 	}
+	defer func() { then(ctx, nil) }()
 	for _, r := range routes {
 		source, ok := r.From.(Measured)
 		if !ok {

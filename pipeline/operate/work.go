@@ -20,6 +20,8 @@ type WorkTeller interface {
 
 // WorkReader is offered by the plugin through which instances tell what they do.
 type WorkReader interface {
+	// Kind is that of the sources on the same server, with which a report shares its connection.
+	Kind() string
 	// ReadWork returns what each instance that runs has told last. more says that there are others. An error that
 	// wraps pipeline.ErrUnavailable says that the server does not answer.
 	ReadWork(context.Context) (told []InstanceWork, more bool, err error)
@@ -53,6 +55,14 @@ type Work struct {
 	Known  int                           // instances that are added up
 	// Unknown says why this is not the work of all instances that run, in words. Empty: it is.
 	Unknown string
+}
+
+// workKind returns the kind of the server through which instances tell what they do, or nothing.
+func workKind(reg *pipeline.Registry) string {
+	for _, r := range pipeline.Offers[WorkReader](reg) {
+		return r.Kind()
+	}
+	return ""
 }
 
 // ReadWork returns the work of all instances as far as it is known. That of this process is up to date, and that

@@ -142,7 +142,7 @@ func (t *trouble) reason() string {
 	if t.count < lasting {
 		return ""
 	}
-	return fmt.Sprintf("the far side works for no effect since %s, so one call at a time finds out whether it does again; its last answer: %s",
+	return fmt.Sprintf("the far side has carried out nothing since %s, so one call at a time tests it; its last answer: %s",
 		t.since.UTC().Format(time.RFC3339), t.last)
 }
 

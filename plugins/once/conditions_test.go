@@ -114,12 +114,12 @@ func TestTheStateOfAKindHasEachCause(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		w.Turn(minute)
-		return strings.Contains(said(t, w), "the far side works for no effect since ")
+		return strings.Contains(said(t, w), "the far side has carried out nothing since ")
 	}, minute, 5*millisecond)
 	refuses.Store(true)
-	state := `calls nothing, because its client says that the far side would not be called now; the far side works for no effect since `
+	state := `calls nothing, because its client says that the far side would not be called now; the far side has carried out nothing since `
 	require.Contains(t, operator{t, w}.see("effects", "kinds", nil), state)
-	require.Contains(t, said(t, w), "warn calls nothing, because its client says that the far side would not be called now\nwarn the far side works for no effect since ")
+	require.Contains(t, said(t, w), "warn calls nothing, because its client says that the far side would not be called now\nwarn the far side has carried out nothing since ")
 	require.Contains(t, said(t, w), "its last answer: not_sent: connection refused")
 	refuses.Store(false)
 	require.Eventually(t, func() bool {

@@ -193,6 +193,10 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 	if paused != nil {
 		pause = console.Word(sincePaused(*paused)).In(operate.Warn)
 	}
+	audit, err := l.GroupAudit(ctx, g)
+	if err != nil {
+		return nil, err
+	}
 	return console.Blocks{
 		console.Stats{
 			{Name: "Kind", Cell: console.Word(s.Kind)},
@@ -213,6 +217,7 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 			{Name: "Cancelled", Cell: console.Count(s.Cancelled)},
 		},
 		console.Checks{balanceOf(s)},
+		auditOf(audit, "No operator has changed the group."),
 	}, nil
 }
 
@@ -284,7 +289,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 	if !x.NotBefore.IsZero() {
 		record.Fields = append(record.Fields, console.Stat{Name: "Not before", Cell: console.Until(x.NotBefore)})
 	}
-	return console.Blocks{record, callsOf(x.Calls), auditOf(x.Audit)}, nil
+	return console.Blocks{record, callsOf(x.Calls), auditOf(changesOf(x), "No operator has changed it or its group.")}, nil
 }
 
 func effectState(s rules.State) console.Cell {
@@ -331,8 +336,8 @@ func callsOf(calls []rules.Attempt) console.Table {
 	return t
 }
 
-func auditOf(audit []ledger.Audit) console.Table {
-	t := console.Table{Columns: console.Columns("When", "Action", "Who", "Why", "Detail"), Empty: "No operator has changed it or its group."}
+func auditOf(audit []ledger.Audit, empty string) console.Table {
+	t := console.Table{Columns: console.Columns("When", "Action", "Who", "Why", "Detail"), Empty: empty}
 	for _, a := range audit {
 		t.Rows = append(t.Rows, []console.Cell{console.Moment(a.At), console.Word(a.Action), console.Word(a.Who), console.Word(a.Why), console.Word(a.Detail)})
 	}

@@ -86,7 +86,7 @@ func TestThePageOfKindsSaysThatTheFarSideIsDown(t *testing.T) {
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			w.Turn(minute)
-			return strings.Contains(o.see("effects", "kinds", nil), `"state":"the far side works for no effect since `)
+			return strings.Contains(o.see("effects", "kinds", nil), `"state":"the far side has carried out nothing since `)
 		}, minute, 5*millisecond)
 		require.Contains(t, o.see("effects", "kinds", nil), "connection refused")
 	})

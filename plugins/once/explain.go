@@ -3,6 +3,7 @@ package once
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ type explained struct {
 	Lost        *rules.Lost     `json:"lost,omitempty"` // it may have been called for in this time, which a restored ledger does not know
 	KeyUsedAt   time.Time       `json:"key_first_used_at,omitzero"`
 	Calls       []rules.Attempt `json:"calls"`
-	Audit       []ledger.Audit  `json:"audit"`
+	Audit       []ledger.Audit  `json:"audit"` // of the effect and of its group
 	Next        string          `json:"next"`
 }
 
@@ -49,7 +50,7 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 	e := explained{
 		Key: textOf(k), Value: textOf(k), State: x.Row.State, Group: string(x.Group), Part: x.Part, Origin: x.Origin, TraceID: traceOf(x.Headers), Record: string(x.Payload),
 		Request: string(x.Request), AcceptedAt: x.Row.AcceptedAt, SettledAt: x.Row.SettledAt, NotBefore: x.NotBefore, Receipt: x.Row.Receipt,
-		PerhapsDone: x.Row.PerhapsDone() || x.Lost != nil, Lost: x.Lost, KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...),
+		PerhapsDone: x.Row.PerhapsDone() || x.Lost != nil, Lost: x.Lost, KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: changesOf(x),
 		Next: then,
 	}
 	if w := p.kindOf(k.Kind); w != nil {
@@ -128,13 +129,30 @@ func (e explained) tables() []operate.Table {
 	}
 	tables := []operate.Table{calls}
 	if len(e.Audit) > 0 {
-		audit := operate.Table{Columns: []string{"AT", "ACTION", "WHO", "WHY", "DETAIL"}}
-		for _, a := range e.Audit {
-			audit.Rows = append(audit.Rows, []string{a.At.UTC().Format(time.RFC3339), a.Action, a.Who, a.Why, a.Detail})
-		}
-		tables = append(tables, audit)
+		tables = append(tables, auditTable(e.Audit, ""))
 	}
 	return tables
+}
+
+// changesOf returns what operators did to an effect and to its group, in order.
+func changesOf(x ledger.Explanation) []ledger.Audit {
+	all := append([]ledger.Audit{}, x.Audit...)
+	for _, a := range x.GroupAudit {
+		a.Action += " of the group"
+		all = append(all, a)
+	}
+	slices.SortStableFunc(all, func(a, b ledger.Audit) int { return a.At.Compare(b.At) })
+	return all
+}
+
+// sinceGroupPaused says who paused a group, when and why, from what operators did to it.
+func sinceGroupPaused(audit []ledger.Audit) string {
+	for _, a := range slices.Backward(audit) {
+		if a.Action == "pause" {
+			return fmt.Sprintf("It has been paused since %s by %s: %s.", a.At.UTC().Format(time.RFC3339), a.Who, a.Why)
+		}
+	}
+	return ""
 }
 
 // next reads what an effect waits for, and says what happens next with it, or what an operator can do.
@@ -166,7 +184,7 @@ func nextOf(x ledger.Explanation, held ledger.Held) string {
 		}
 		return then
 	case x.Group == rules.GroupPaused:
-		return "nothing until its group is resumed: `once resume`."
+		return strings.TrimSpace("nothing until its group is resumed: `once resume`. " + sinceGroupPaused(x.GroupAudit))
 	case !x.Registered:
 		return fmt.Sprintf("this binary does not have the kind %s, so a program that has it decides. If none runs, nothing happens.", x.Kind)
 	}
@@ -240,7 +258,7 @@ func atMost(n int64) string {
 func textOfStops(stops []ledger.Stop) string {
 	var each []string
 	for _, s := range stops {
-		each = append(each, fmt.Sprintf("%s has called for nothing since %s: %s", s.Instance, s.Since.UTC().Format(time.RFC3339), s.Reason))
+		each = append(each, fmt.Sprintf("%s has made no call since %s: %s", s.Instance, s.Since.UTC().Format(time.RFC3339), s.Reason))
 	}
 	return strings.Join(each, "; ")
 }

@@ -126,7 +126,7 @@ func TestWhatWaitsForABreakerIsExplained(t *testing.T) {
 		p.effects.Measure(t.Context())
 
 		o := command(t, w, nil) // its client has no breaker that is open
-		why := `.* has called for nothing since .*Z: its client would send nothing now, such as while the breaker of the far side is open`
+		why := `.* has made no call since .*Z: its client would send nothing now, such as while the breaker of the far side is open`
 		require.Regexp(t, `^Next: the request is sent when an instance calls for the kind invoice again. At the moment `+why+`\.$`, o.next(one))
 		require.Regexp(t, why, o.must("once status", input("")).Lines[2])
 
@@ -155,7 +155,7 @@ func TestWhatWaitsForAFarSideIsExplained(t *testing.T) {
 	waiting := invoice{Customer: "acme", Number: "19"}
 	_, err = p.effects.Enqueue(t.Context(), waiting)
 	require.NoError(t, err)
-	require.Regexp(t, `the far side works for no effect since \d{4}-\d\d-\d\dT[\d:]+Z, so one call at a time finds out whether it does again; its last answer: throttled: quota\.`, o.next(waiting))
+	require.Regexp(t, `the far side has carried out nothing since \d{4}-\d\d-\d\dT[\d:]+Z, so one call at a time tests it; its last answer: throttled: quota\.`, o.next(waiting))
 }
 
 // A program without the kind doesn't say what only one that has it knows.

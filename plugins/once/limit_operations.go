@@ -86,13 +86,13 @@ func showLimits(ctx context.Context, l *ledger.Ledger, in operate.Input) (operat
 	if s.Slots > 0 {
 		a.Lines = append(a.Lines, fmt.Sprintf("  %d of them in flight belong to %d instances now", s.Slots, s.Holders))
 	}
-	a.Tables = []operate.Table{auditTable(s.Audit)}
+	a.Tables = []operate.Table{auditTable(s.Audit, "No operator has changed the kind.")}
 	return a, nil
 }
 
-// auditTable has what operators did to a kind.
-func auditTable(audit []ledger.Audit) operate.Table {
-	t := operate.Table{Columns: []string{"AT", "ACTION", "WHO", "WHY", "DETAIL"}, Empty: "No operator has changed the kind."}
+// auditTable has what operators did, or the text empty.
+func auditTable(audit []ledger.Audit, empty string) operate.Table {
+	t := operate.Table{Columns: []string{"AT", "ACTION", "WHO", "WHY", "DETAIL"}, Empty: empty}
 	for _, x := range audit {
 		t.Rows = append(t.Rows, []string{x.At.UTC().Format(time.RFC3339), x.Action, x.Who, x.Why, x.Detail})
 	}
@@ -154,6 +154,13 @@ func (p *Plugin) showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Grou
 	if err != nil {
 		return a, err
 	}
+	audit, err := l.GroupAudit(ctx, g)
+	if err != nil {
+		return a, err
+	}
+	if len(audit) > 0 {
+		a.Tables = append(a.Tables, auditTable(audit, ""))
+	}
 	a.Lines = append(a.Lines, "limits of the kind: "+textOfLimits(s))
 	if paused != nil {
 		a.Lines = append(a.Lines, textOfPause(*paused))
@@ -169,6 +176,7 @@ func (p *Plugin) showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Grou
 		Limits ledger.InForce    `json:"limits"`
 		Stops  []ledger.Stop     `json:"stops"`       // instances that call for nothing of the kind
 		Paused *ledger.KindPause `json:"kind_paused"` // null: it is not
-	}{a.Value.(groupStatus), s.InForce, append([]ledger.Stop{}, stops...), paused}
+		Audit  []ledger.Audit    `json:"audit"`       // of the group
+	}{a.Value.(groupStatus), s.InForce, append([]ledger.Stop{}, stops...), paused, append([]ledger.Audit{}, audit...)}
 	return a, nil
 }

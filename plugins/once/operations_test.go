@@ -81,7 +81,11 @@ func TestAGroupIsPausedAndResumedAndCancelled(t *testing.T) {
 		_, err = p.effects.Enqueue(t.Context(), second, invoice{Customer: "zeta", Number: "1"})
 		require.NoError(t, err)
 		oncetest.Settled(t, p.effects, once.Key{Group: "zeta", ID: "1"}) // another group goes on
-		require.Equal(t, []string{"Next: nothing until its group is resumed: `once resume`."}, o.must("once explain", input("18")).Notes)
+		explained := o.must("once explain", input("18"))
+		require.Len(t, explained.Notes, 1)
+		require.Regexp(t, "^Next: nothing until its group is resumed: `once resume`. It has been paused since [0-9TZ:-]+ by .+: .+[.]$", explained.Notes[0])
+		require.Equal(t, "pause of the group", explained.Tables[1].Rows[0][1])
+		require.Equal(t, "pause", o.must("once status", input("")).Tables[1].Rows[0][1])
 		require.Zero(t, p.far.Executed(second.idempotency()))
 
 		o.must("once resume", input(""))
@@ -178,11 +182,11 @@ func TestAnswersForPrograms(t *testing.T) {
 	}
 	status := `{"kind":"invoice","group":"acme","state":"PAUSED","created_at":"TIME","accepted":1,"done":0,"failed":0,"unknown":1,"cancelled":0,"waiting":0,"calling":0,"oldest_due_seconds":0}`
 	limits := `{"per_second":0,"in_flight":0,"per_second_from":"settings","in_flight_from":"settings"}`
-	require.JSONEq(t, strings.TrimSuffix(status, "}")+`,"limits":`+limits+`,"stops":[],"kind_paused":null}`, value("once status", input("")))
+	require.JSONEq(t, strings.TrimSuffix(status, "}")+`,"limits":`+limits+`,"stops":[],"kind_paused":null,"audit":[{"at":"TIME","who":"me","why":"ticket 4711","action":"pause","detail":"RUNNING to PAUSED"}]}`, value("once status", input("")))
 	require.JSONEq(t, `{"groups":[`+status+`],"more":false,"paused_kinds":[]}`, value("once", input("")))
 	require.JSONEq(t, `{"problems":[{"kind":"invoice","group":"acme","id":"17","state":"UNKNOWN","at":"TIME","class":"unknown","error":"no answer"}],"more":false}`,
 		value("once problems", input("")))
-	require.Contains(t, value("once explain", input("17")), `"audit":[]`)
+	require.Contains(t, value("once explain", input("17")), `"audit":[{"at":"TIME","who":"me","why":"ticket 4711","action":"pause of the group","detail":"RUNNING to PAUSED"}]`)
 	o.must("once resolve", input("17", "done", "in_1"))
-	require.Contains(t, value("once explain", input("17")), `"audit":[{"at":"TIME","who":"me","why":"ticket 4711","action":"resolve","detail":`)
+	require.Contains(t, value("once explain", input("17")), `},{"at":"TIME","who":"me","why":"ticket 4711","action":"resolve","detail":`)
 }

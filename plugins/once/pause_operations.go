@@ -130,7 +130,7 @@ func previewKind(ctx context.Context, l *ledger.Ledger, kind string) (operate.An
 	}}
 	a := operate.Answer{
 		Value: kindStatus{kind, b.Paused, groups, b.Waiting, b.Calling, b.Failed, b.Unknown, limits.Audit},
-		Lines: []string{line}, Tables: []operate.Table{t, auditTable(limits.Audit)},
+		Lines: []string{line}, Tables: []operate.Table{t, auditTable(limits.Audit, "No operator has changed the kind.")},
 	}
 	if groups > 0 {
 		a.Notes = append(a.Notes, fmt.Sprintf("%s paused as well, and waits for a resume of its own.", heldGroups(groups)))

@@ -151,6 +151,9 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (x Explanation, err error) 
 			if x.Audit, err = readAudit(ctx, q, key); err != nil {
 				return err
 			}
+			if x.GroupAudit, err = readAudit(ctx, q, rowKey{kind: key.kind, group: key.group}); err != nil {
+				return err
+			}
 			x.Part, x.Origin, x.Payload, x.Request, x.NotBefore = row.part, row.origin, row.payload, row.requestToSend(), row.notBefore
 			x.Row = row.Row
 			x.Row.Queue = ""

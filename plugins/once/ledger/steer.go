@@ -75,6 +75,21 @@ const (
 	sqlAudit = `SELECT at, who, why, action, detail, db_user FROM once_audit WHERE kind = $1 AND grp = $2 AND id = $3 ORDER BY kind, grp, id, number`
 )
 
+// GroupAudit returns what operators did to a group, in order.
+func (l *Ledger) GroupAudit(ctx context.Context, g Group) (audit []Audit, err error) {
+	err = l.call(ctx, "audit", func(ctx context.Context) error {
+		k, err := l.known(ctx, g.Kind)
+		if err != nil {
+			return err
+		}
+		return l.store.read(ctx, func(q querier, _ time.Time) error {
+			audit, err = readAudit(ctx, q, rowKey{kind: k.number, group: g.Name})
+			return err
+		})
+	})
+	return audit, err
+}
+
 // writeAudit writes an action on an effect, or on a group with an empty id.
 func writeAudit(ctx context.Context, q querier, now time.Time, k rowKey, a Audit) error {
 	_, err := q.exec(ctx, sqlWriteAudit, now, a.By.Who, a.By.Why, a.Action, k.kind, k.group, k.id, a.Detail)

@@ -133,11 +133,12 @@ type Explanation struct {
 	Headers    map[string]string
 	NotBefore  time.Time
 	Calls      []rules.Attempt // by epoch; an open call is last
-	Audit      []Audit
-	Lost       *rules.Lost   // in which it may have been called for without a trace; nil: none
-	Registered bool          // this program has the kind, and so its rules
-	NextCall   rules.Next    // Send or Lookup; rules.Ack: none
-	NextCallIn time.Duration // 0: now, or never
+	Audit      []Audit         // of the effect
+	GroupAudit []Audit         // of its group
+	Lost       *rules.Lost     // in which it may have been called for without a trace; nil: none
+	Registered bool            // this program has the kind, and so its rules
+	NextCall   rules.Next      // Send or Lookup; rules.Ack: none
+	NextCallIn time.Duration   // 0: now, or never
 }
 
 // Audit is one action of an operator.
