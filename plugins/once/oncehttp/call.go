@@ -216,14 +216,14 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, p permit, key
 		n.ended.Failed(a.Text)
 	}
 	many := n.breaker.manyMisconfigured(key, v)
-	switch {
-	case v == misconfigured:
+	switch v {
+	case misconfigured:
 		n.metrics.misconfigured.WithLabelValues(strconv.Itoa(a.Status)).Inc()
 		if many || refused {
 			n.misconfigured.Store(true)
 			n.told.refuses(n.log, a.Status, a.Text)
 		}
-	case v == healthy:
+	case healthy:
 		if n.misconfigured.CompareAndSwap(true, false) {
 			n.refused.Store(nil)
 		}
