@@ -124,8 +124,8 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 // Operations implements operate.Operated. The same reports and actions work in the process of a command
 // and in one that runs routes.
 func (p *Plugin) Operations() operate.Operations {
-	env := p.commandDeps()
-	return operate.Operations{Reports: []operate.Report{env.List()}, Actions: env.Actions()}
+	deps := p.commandDeps()
+	return operate.Operations{Reports: []operate.Report{deps.List()}, Actions: deps.Actions()}
 }
 
 func (p *Plugin) commandDeps() cli.Deps {

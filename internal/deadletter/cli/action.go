@@ -26,7 +26,7 @@ func (e Deps) Actions() []operate.Action {
 
 // step is what an action does to each dead letter.
 type step interface {
-	// start starts what the step needs.
+	// startWork starts what the step needs.
 	startWork(ctx context.Context, targets []store.Target) error
 	// apply does it. The error is a *store.HeldError while a replay holds the dead letter.
 	apply(ctx context.Context, id string) (Line, error)

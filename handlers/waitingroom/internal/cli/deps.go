@@ -34,8 +34,8 @@ type commands struct {
 }
 
 // Command returns the command with its subcommands.
-func Command(h *app.Host, env Deps) *cobra.Command {
-	c := commands{env, h}
+func Command(h *app.Host, deps Deps) *cobra.Command {
+	c := commands{deps, h}
 	group := &cobra.Command{
 		Use:     "room",
 		Short:   "Open, control and inspect waiting rooms",

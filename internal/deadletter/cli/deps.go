@@ -41,14 +41,14 @@ type Replayer interface {
 }
 
 // Command returns the command with its subcommands, without the reports and actions.
-func Command(h *app.Host, env Deps) *cobra.Command {
+func Command(h *app.Host, deps Deps) *cobra.Command {
 	group := h.ServiceFlags(&cobra.Command{
 		Use:     "deadletter",
 		Aliases: []string{"dlq"},
 		Short:   "List, show, replay, discard and prune dead letters",
 		Example: fmt.Sprintf("  %[1]s deadletter list\n  %[1]s deadletter show 15183961\n  %[1]s deadletter replay 15183961 --why \"the receiver is back\"", h.Name()),
 	})
-	group.AddCommand(env.showCommand(h), env.pruneCommand(h))
+	group.AddCommand(deps.showCommand(h), deps.pruneCommand(h))
 	return group
 }
 

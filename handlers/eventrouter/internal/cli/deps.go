@@ -64,8 +64,8 @@ type commands struct {
 }
 
 // Command returns the command with its subcommands.
-func Command(h *app.Host, env Deps) *cobra.Command {
-	c := commands{env, h}
+func Command(h *app.Host, deps Deps) *cobra.Command {
+	c := commands{deps, h}
 	group := &cobra.Command{
 		Use:     "jobs",
 		Short:   "Publish, watch and inspect events of jobs",
@@ -79,8 +79,8 @@ func Command(h *app.Host, env Deps) *cobra.Command {
 }
 
 // Operations returns the reports and actions of the group of commands.
-func Operations(env Deps) operate.Operations {
-	return operate.Operations{Reports: []operate.Report{env.status(), env.shards()}, Actions: []operate.Action{env.reset()}}
+func Operations(deps Deps) operate.Operations {
+	return operate.Operations{Reports: []operate.Report{deps.status(), deps.shards()}, Actions: []operate.Action{deps.reset()}}
 }
 
 // jobField is the argument of the commands about one job.
