@@ -40,7 +40,7 @@ CREATE INDEX dead_letters_fingerprint ON dead_letters (fingerprint, seq);
 -- Actions of persons, and failures after a replay. A replay that crashed has no final outcome.
 CREATE TABLE dead_letter_actions (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    dead_letter text       NOT NULL,
+    dead_letter text        NOT NULL,
     generation integer     NOT NULL,
     action     text        NOT NULL CHECK (action IN ('replay', 'discard', 'return')),
     who        text        NOT NULL,
