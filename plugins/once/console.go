@@ -289,7 +289,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 	if !x.NotBefore.IsZero() {
 		record.Fields = append(record.Fields, console.Stat{Name: "Not before", Cell: console.Until(x.NotBefore)})
 	}
-	return console.Blocks{record, callsOf(x.Calls), auditOf(changesOf(x), "No operator has changed it or its group.")}, nil
+	return console.Blocks{record, callsOf(x.Calls), auditOf(changesOf(x.Audit, x.GroupAudit), "No operator has changed it or its group.")}, nil
 }
 
 func effectState(s rules.State) console.Cell {

@@ -33,7 +33,8 @@ type explained struct {
 	Lost        *rules.Lost     `json:"lost,omitempty"` // it may have been called for in this time, which a restored ledger does not know
 	KeyUsedAt   time.Time       `json:"key_first_used_at,omitzero"`
 	Calls       []rules.Attempt `json:"calls"`
-	Audit       []ledger.Audit  `json:"audit"` // of the effect and of its group
+	Audit       []ledger.Audit  `json:"audit"`
+	GroupAudit  []ledger.Audit  `json:"group_audit"`
 	Next        string          `json:"next"`
 }
 
@@ -50,7 +51,7 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 	e := explained{
 		Key: textOf(k), Value: textOf(k), State: x.Row.State, Group: string(x.Group), Part: x.Part, Origin: x.Origin, TraceID: traceOf(x.Headers), Record: string(x.Payload),
 		Request: string(x.Request), AcceptedAt: x.Row.AcceptedAt, SettledAt: x.Row.SettledAt, NotBefore: x.NotBefore, Receipt: x.Row.Receipt,
-		PerhapsDone: x.Row.PerhapsDone() || x.Lost != nil, Lost: x.Lost, KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: changesOf(x),
+		PerhapsDone: x.Row.PerhapsDone() || x.Lost != nil, Lost: x.Lost, KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...), GroupAudit: append([]ledger.Audit{}, x.GroupAudit...),
 		Next: then,
 	}
 	if w := p.kindOf(k.Kind); w != nil {
@@ -128,16 +129,16 @@ func (e explained) tables() []operate.Table {
 		calls.Rows = append(calls.Rows, []string{name, started, took, a.Instance, outcome, status, a.Class, strings.TrimSpace(a.Answer + " " + a.Receipt)})
 	}
 	tables := []operate.Table{calls}
-	if len(e.Audit) > 0 {
-		tables = append(tables, auditTable(e.Audit, ""))
+	if changes := changesOf(e.Audit, e.GroupAudit); len(changes) > 0 {
+		tables = append(tables, auditTable(changes, ""))
 	}
 	return tables
 }
 
-// changesOf returns what operators did to an effect and to its group, in order.
-func changesOf(x ledger.Explanation) []ledger.Audit {
-	all := append([]ledger.Audit{}, x.Audit...)
-	for _, a := range x.GroupAudit {
+// changesOf returns what operators did to an effect and to its group, in order, for people.
+func changesOf(effect, group []ledger.Audit) []ledger.Audit {
+	all := append([]ledger.Audit{}, effect...)
+	for _, a := range group {
 		a.Action += " of the group"
 		all = append(all, a)
 	}

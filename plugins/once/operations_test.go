@@ -186,7 +186,7 @@ func TestAnswersForPrograms(t *testing.T) {
 	require.JSONEq(t, `{"groups":[`+status+`],"more":false,"paused_kinds":[]}`, value("once", input("")))
 	require.JSONEq(t, `{"problems":[{"kind":"invoice","group":"acme","id":"17","state":"UNKNOWN","at":"TIME","class":"unknown","error":"no answer"}],"more":false}`,
 		value("once problems", input("")))
-	require.Contains(t, value("once explain", input("17")), `"audit":[{"at":"TIME","who":"me","why":"ticket 4711","action":"pause of the group","detail":"RUNNING to PAUSED"}]`)
+	require.Contains(t, value("once explain", input("17")), `"audit":[],"group_audit":[{"at":"TIME","who":"me","why":"ticket 4711","action":"pause","detail":"RUNNING to PAUSED"}]`)
 	o.must("once resolve", input("17", "done", "in_1"))
-	require.Contains(t, value("once explain", input("17")), `},{"at":"TIME","who":"me","why":"ticket 4711","action":"resolve","detail":`)
+	require.Contains(t, value("once explain", input("17")), `"audit":[{"at":"TIME","who":"me","why":"ticket 4711","action":"resolve","detail":`)
 }
