@@ -29,7 +29,7 @@ type Report struct {
 
 // Kept are totals that the ledger keeps beside its effects, so that nobody has to count them.
 type Kept struct {
-	Accepted  int64 `json:"accepted"`
+	Accepted  int64 `json:"accepted,omitzero"` // 0 where the ledger keeps no such total, as that of promotions
 	Done      int64 `json:"done"`
 	Failed    int64 `json:"failed"`
 	Unknown   int64 `json:"unknown"`
