@@ -130,12 +130,9 @@ func topicChecks(topics []*topicStatus, maxMessageBytes int) (checks []operate.C
 	var absent int
 	var single []string
 	for _, t := range topics {
-		var delays []string // which delayChecks has
-		for _, d := range t.tooLong() {
-			delays = append(delays, t.textOf(d)+"; "+remedyOfDelay)
-		}
+		delays := t.delayProblems()
 		for _, problem := range t.Problems {
-			if slices.Contains(delays, problem) {
+			if slices.Contains(delays, problem) { // delayChecks says so
 				continue
 			}
 			checks = append(checks, operate.Check{

@@ -30,9 +30,15 @@ const maxDuration = time.Duration(1<<63 - 1)
 // checkRetention reports each route that may delay a retry for longer than the retry topic t keeps
 // its record: the record would be gone before it is due.
 func (t *topicStatus) checkRetention() {
+	t.Problems = append(t.Problems, t.delayProblems()...)
+}
+
+// delayProblems are the problems that checkRetention adds.
+func (t *topicStatus) delayProblems() (all []string) {
 	for _, delay := range t.tooLong() {
-		t.problem("%s; %s", t.textOf(delay), remedyOfDelay)
+		all = append(all, t.textOf(delay)+"; "+remedyOfDelay)
 	}
+	return all
 }
 
 const remedyOfDelay = "raise " + configRetention + " of the topic, or shorten the delay of the route"
