@@ -141,34 +141,36 @@ func nextVersion(t *testing.T, file string) string {
 	return next
 }
 
+// contentOf returns the text of a file.
+func contentOf(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(text)
+}
+
 func TestDpkgInstallsUpgradesAndRemovesThePackage(t *testing.T) {
 	file, root := debFile(packages(t)), t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "var/lib/dpkg/updates"), 0o755))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "var/lib/dpkg/info"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "var/lib/dpkg/status"), nil, 0o600))
 	settings, unit := filepath.Join(root, "etc/millrace/millrace.yaml"), filepath.Join(root, "usr/lib/systemd/system/millrace.service")
-	read := func(name string) string {
-		t.Helper()
-		text, err := os.ReadFile(name)
-		require.NoError(t, err)
-		return string(text)
-	}
 
 	dpkg(t, root, "--install", file)
 	require.Contains(t, output(t, filepath.Join(root, "usr/bin/millrace"), "version"), "millrace v0.98.7")
-	require.Contains(t, read(settings), "profile: production")
+	require.Contains(t, contentOf(t, settings), "profile: production")
 
 	const edited = "profile: router\n"
 	require.NoError(t, os.WriteFile(settings, []byte(edited), 0o600))
 	dpkg(t, root, "--force-confdef", "--install", nextVersion(t, file)) // the default answer
-	require.Equal(t, edited, read(settings), "the operator's settings stay")
-	require.Contains(t, read(settings+".dpkg-dist"), "profile: staging", "and the new ones are beside them")
-	require.Contains(t, read(unit), "WatchdogSec=31s")
+	require.Equal(t, edited, contentOf(t, settings), "the operator's settings stay")
+	require.Contains(t, contentOf(t, settings+".dpkg-dist"), "profile: staging", "and the new ones are beside them")
+	require.Contains(t, contentOf(t, unit), "WatchdogSec=31s")
 
 	dpkg(t, root, "--remove", "millrace")
 	require.NoFileExists(t, unit)
 	require.NoFileExists(t, filepath.Join(root, "usr/bin/millrace"))
-	require.Equal(t, edited, read(settings))
+	require.Equal(t, edited, contentOf(t, settings))
 
 	dpkg(t, root, "--purge", "millrace")
 	require.NoDirExists(t, filepath.Join(root, "etc/millrace"))
@@ -287,31 +289,25 @@ func TestRpmInstallsUpgradesAndRemovesThePackage(t *testing.T) {
 	file, root := rpmFile(packages(t)), t.TempDir()
 	copyShell(t, root)
 	settings, unit := filepath.Join(root, "etc/millrace/millrace.yaml"), filepath.Join(root, "usr/lib/systemd/system/millrace.service")
-	read := func(name string) string {
-		t.Helper()
-		text, err := os.ReadFile(name)
-		require.NoError(t, err)
-		return string(text)
-	}
 
 	rpmIn(t, root, "--install", file)
 	require.Contains(t, output(t, filepath.Join(root, "usr/bin/millrace"), "version"), "millrace v0.98.7")
-	require.Contains(t, read(settings), "profile: production")
+	require.Contains(t, contentOf(t, settings), "profile: production")
 	rpmIn(t, root, "--verify", "millrace") // modes, owners and hashes are those of the package
 
 	const edited = "profile: router\n"
 	require.NoError(t, os.WriteFile(settings, []byte(edited), 0o600))
 	rpmIn(t, root, "--upgrade", nextRPM(t, file))
-	require.Equal(t, edited, read(settings), "the operator's settings stay")
-	require.Contains(t, read(settings+".rpmnew"), "profile: staging", "and the new ones are beside them")
-	require.Contains(t, read(unit), "WatchdogSec=31s")
+	require.Equal(t, edited, contentOf(t, settings), "the operator's settings stay")
+	require.Contains(t, contentOf(t, settings+".rpmnew"), "profile: staging", "and the new ones are beside them")
+	require.Contains(t, contentOf(t, unit), "WatchdogSec=31s")
 	require.FileExists(t, filepath.Join(root, "usr/bin/millrace"), "the end of the old version takes nothing of the new one")
 
 	rpmIn(t, root, "--erase", "millrace")
 	require.NoFileExists(t, unit)
 	require.NoFileExists(t, filepath.Join(root, "usr/bin/millrace"))
 	require.NoFileExists(t, settings)
-	require.Equal(t, edited, read(settings+".rpmsave"), "edited settings are kept")
+	require.Equal(t, edited, contentOf(t, settings+".rpmsave"), "edited settings are kept")
 }
 
 // The settings of the package lack nothing but the addresses and the secrets of the operator.
