@@ -59,8 +59,8 @@ type Work struct {
 
 // workKind returns the kind of the server through which instances tell what they do, or nothing.
 func workKind(reg *pipeline.Registry) string {
-	for _, r := range pipeline.Offers[WorkReader](reg) {
-		return r.Kind()
+	if readers := pipeline.Offers[WorkReader](reg); len(readers) > 0 {
+		return readers[0].Kind()
 	}
 	return ""
 }
