@@ -25,7 +25,7 @@ The exit code is 0 when no check failed, 1 when one did, and 3 when a server is 
 		Example: h.examples("doctor --config settings.yaml", "doctor --config settings.yaml --strict --json"),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return h.Services(cmd.Context(), cmd, ServicesOptions{Routes: true}, func(ctx context.Context, running *Running) error {
+			return h.Services(cmd.Context(), cmd, ServicesOptions{Routes: true, allSecrets: true}, func(ctx context.Context, running *Running) error {
 				return h.doctor(ctx, cmd, running, strict)
 			})
 		},

@@ -19,7 +19,7 @@ import (
 // the command of the words before the last one, which must exist.
 func (h *Host) addOperations(root *cobra.Command, plugin string, o operate.Operations) {
 	for _, r := range o.Reports {
-		h.addOperation(root, plugin, r.Name, h.operation(r.About, true, func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+		h.addOperation(root, plugin, r.Name, h.operation(r.About, nil, func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
 			shown := &usersProgress{host: h, label: r.Name}
 			defer shown.end()
 			return r.Read(operate.WithProgress(ctx, shown.set), reg, in)
@@ -43,7 +43,7 @@ func (h *Host) addOperations(root *cobra.Command, plugin string, o operate.Opera
 			}
 			return by.Check()
 		}
-		cmd := h.operation(a.About, false, func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+		cmd := h.operation(a.About, &dryRun, func(ctx context.Context, reg *pipeline.Registry, in operate.Input) (operate.Answer, error) {
 			if dryRun {
 				return a.Preview(ctx, reg, in)
 			}
@@ -81,8 +81,8 @@ func (u *usersProgress) end() {
 	}
 }
 
-// operation returns the command of a report, which only reads, or of an action.
-func (h *Host) operation(about operate.About, reads bool, read func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error)) *cobra.Command {
+// operation returns the command of a report, or of an action, which only reads if dryRun.
+func (h *Host) operation(about operate.About, dryRun *bool, do func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error)) *cobra.Command {
 	cmd := h.JSONFlag(&cobra.Command{
 		Use:     about.Name[strings.LastIndex(about.Name, " ")+1:],
 		Short:   about.Short,
@@ -110,16 +110,16 @@ func (h *Host) operation(about operate.About, reads bool, read func(context.Cont
 		if err := about.Check(in); err != nil {
 			return err
 		}
-		o := ServicesOptions{Routes: true, Register: about.Register, unusedSecrets: reads}
+		o := ServicesOptions{Routes: true, Register: about.Register}
 		return h.Services(cmd.Context(), cmd, o, func(ctx context.Context, running *Running) error {
 			if about.Register == nil { // it connects by itself, so its waiting is bounded here
 				bounded, cancel := context.WithTimeout(ctx, running.Settings.StartTimeout)
 				defer cancel()
 				ctx = bounded
 			}
-			answer, err := read(ctx, running.Registry, in)
-			if used := running.secretsUsed(); used != nil { // the answer may lack what it could not read
-				return used
+			answer, err := do(ctx, running.Registry, in)
+			if running.secretsUsed() != nil && (dryRun == nil || *dryRun) {
+				return err // the answer may lack what could not be read
 			}
 			return h.answer(cmd, answer, err)
 		})

@@ -115,8 +115,8 @@ type ServicesOptions struct {
 	// is called after the plugins'. May be nil.
 	Register func(*pipeline.Registry) error
 
-	// unusedSecrets permits secrets that have no value here and that the command does not ask for.
-	unusedSecrets bool
+	// allSecrets refuses secrets that have no value here. Otherwise the command needs those that it asks for, and no other.
+	allSecrets bool
 }
 
 // Services starts some services without any route, calls do and stops them again: for commands that
@@ -124,7 +124,7 @@ type ServicesOptions struct {
 // in the data folder. Schemas of stores are not migrated: one that does not fit the binary ends the
 // start.
 func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
-	return h.open(ctx, cmd, o.Overrides, nil, o.unusedSecrets, func(l *Loaded, tracer trace.TracerProvider) error {
+	return h.open(ctx, cmd, o.Overrides, nil, !o.allSecrets, func(l *Loaded, tracer trace.TracerProvider) error {
 		l.command = true
 		l.Settings.StartTimeout, _ = l.wait() // also for what the command starts itself
 		var plugins []pipeline.Plugin
@@ -204,7 +204,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	}
 	l.addresses = addresses
 	defer func() {
-		if used := l.secretsUsed(); err != nil && used != nil {
+		if used := l.secretsUsed(); used != nil {
 			err = used
 		}
 	}()

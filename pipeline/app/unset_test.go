@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -148,7 +149,7 @@ func TestSecretsOfTheServiceManager(t *testing.T) {
 }
 
 // guardedVault is a vault with commands. One report asks for the password, one for the token as it is now, and one for
-// neither.
+// neither; of two actions one asks for the password.
 type guardedVault struct{ vault }
 
 func (k guardedVault) Operations() operate.Operations {
@@ -159,6 +160,15 @@ func (k guardedVault) Operations() operate.Operations {
 		return func(context.Context, *pipeline.Registry, operate.Input) (operate.Answer, error) {
 			look()
 			return operate.Answer{Value: "seen", Lines: []string{"seen"}}, nil
+		}
+	}
+	action := func(name string, look func()) operate.Action {
+		return operate.Action{
+			About: about(name), Danger: operate.Safe, Role: operate.Operator, Preview: answer(look),
+			Do: func(context.Context, *pipeline.Registry, operate.Input, operate.Use) (operate.Answer, error) {
+				look()
+				return operate.Answer{Value: "changed", Lines: []string{"changed"}}, nil
+			},
 		}
 	}
 	live := func() { k.config.Token.Live("token", nil, nil).Value(context.Background()) }
@@ -172,12 +182,7 @@ func (k guardedVault) Operations() operate.Operations {
 				return operate.Answer{}, errors.New("the far side says that the password is wrong")
 			}},
 		},
-		Actions: []operate.Action{{
-			About: about("shut"), Danger: operate.Safe, Role: operate.Operator, Preview: answer(func() {}),
-			Do: func(context.Context, *pipeline.Registry, operate.Input, operate.Use) (operate.Answer, error) {
-				return operate.Answer{Value: "shut"}, nil
-			},
-		}},
+		Actions: []operate.Action{action("shut", func() {}), action("lock", func() { k.config.Password.Reveal() })},
 	}
 }
 
@@ -189,16 +194,17 @@ func (k guardedVault) ValidateIn(app.Where) error {
 	return nil
 }
 
-// A report needs the secrets that it asks for, and no other. What changes or runs something needs all of them.
-func TestAReportNeedsOnlyItsOwnSecrets(t *testing.T) {
+// A command needs the secrets that it asks for, and no other. What an action has changed is shown also then. What starts
+// the service, or checks it, needs all of them.
+func TestACommandNeedsOnlyItsOwnSecrets(t *testing.T) {
 	t.Parallel()
 	file := settingsFile(t, "plugins:\n  vault: {password: \"env:MILL_TEST_ABSENT\", token: \"file:/absent/token\"}\n")
 	const password, token = "plugins.vault.password: environment variable MILL_TEST_ABSENT is not set", "plugins.vault.token: secret: open /absent/token"
 	ask := func(command ...string) result {
 		return run(t.Context(), options(guardedVault{newVault()}, append(command, "--config", file)...))
 	}
-	for _, command := range []string{"outside", "routes"} {
-		r := ask(command)
+	for _, command := range [][]string{{"outside"}, {"routes"}, {"shut"}, {"shut", "--dry-run"}} {
+		r := ask(command...)
 		require.Zero(t, r.code, r.stderr)
 		require.NotContains(t, r.stderr, "not set")
 	}
@@ -210,7 +216,13 @@ func TestAReportNeedsOnlyItsOwnSecrets(t *testing.T) {
 		require.NotContains(t, r.stdout+r.stderr, "seen", "an answer that lacks something would mislead")
 		require.NotContains(t, r.stderr, "the password is wrong", "that is only the consequence")
 	}
-	for _, command := range [][]string{{"shut"}, {"shut", "--dry-run"}, {"run"}, {"validate"}, {"doctor"}, {"migrate"}} {
+	for flags, stdout := range map[string]string{"": "changed\n", "--dry-run": ""} {
+		r := ask(append([]string{"lock"}, strings.Fields(flags)...)...)
+		require.Equal(t, app.ExitUsage, r.code, flags)
+		require.Contains(t, r.stderr, password, flags)
+		require.Equal(t, stdout, r.stdout, flags)
+	}
+	for _, command := range [][]string{{"run"}, {"validate"}, {"doctor"}, {"migrate"}} {
 		r := ask(command...)
 		require.Equal(t, app.ExitUsage, r.code, command)
 		require.Contains(t, r.stderr, password, command)
