@@ -108,7 +108,7 @@ func runPage(t *testing.T, page, dir string, texts int, write func(t *testing.T,
 	command := func(line string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, "bash", "-c", "exec "+strings.ReplaceAll(line, pageID, id))
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false",
+		cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false -trimpath",
 			"MILLRACE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0", "SHOP__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0")
 		return cmd
 	}

@@ -36,7 +36,7 @@ func TestAFirstHandlerIsOneCommand(t *testing.T) {
 		defer cancel()
 		cmd := exec.CommandContext(ctx, name, args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
+		cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false -trimpath")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s %v: %s", name, args, out)
 		return string(out)

@@ -124,8 +124,8 @@ func TestAModuleOfItsOwn(t *testing.T) {
 		require.NoError(t, err, "%s %v: %s", name, args, out)
 		return string(out)
 	}
-	in([]string{"GOFLAGS=-buildvcs=false"}, "go", "mod", "tidy")
-	in([]string{"GOFLAGS=-buildvcs=false"}, "go", "build", "-o", "mill", ".")
+	in([]string{"GOFLAGS=-buildvcs=false -trimpath"}, "go", "mod", "tidy")
+	in([]string{"GOFLAGS=-buildvcs=false -trimpath"}, "go", "build", "-o", "mill", ".")
 	mill := filepath.Join(dir, "mill")
 
 	help := in(nil, mill, "--help") + in(nil, mill, "run", "--help")

@@ -52,7 +52,7 @@ func TestTheMainOfTheReadme(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	environ := append(os.Environ(), "GOFLAGS=-buildvcs=false")
+	environ := append(os.Environ(), "GOFLAGS=-buildvcs=false -trimpath")
 	command := func(line string) *exec.Cmd {
 		line = strings.ReplaceAll(strings.ReplaceAll(line, "../millrace", repository), "go run .", "./shop") // go run hands on no signal
 		cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+line)

@@ -51,7 +51,7 @@ func (c checkout) scope(args ...string) (code int, out string) {
 func newCheckout(t *testing.T) checkout {
 	for name, value := range map[string]string{
 		"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org",
-		"GOWORK": "", "GOFLAGS": "-buildvcs=false",
+		"GOWORK": "", "GOFLAGS": "-buildvcs=false -trimpath",
 	} {
 		t.Setenv(name, value)
 	}

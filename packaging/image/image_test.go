@@ -27,7 +27,7 @@ func build(t *testing.T, goos, arch string, flags ...string) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte("package main\n\nfunc main() {}\n"), 0o600))
 	cmd := exec.CommandContext(t.Context(), "go", append(append([]string{"build", "-o", "nothing"}, flags...), ".")...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false", "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+arch)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false -trimpath", "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+arch)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return filepath.Join(dir, "nothing")
