@@ -34,7 +34,7 @@ func (f *Fleet) kafka(addr, controller string) server {
 	libs := filepath.Join(f.opts.Cache, "kafka-"+kafkaVersion)
 	properties := filepath.Join(f.data(Kafka), "server.properties")
 	return server{
-		name: Kafka, addr: addr, host: addr, term: syscall.SIGTERM, patience: 90 * time.Second,
+		name: Kafka, addr: addr, host: addr, term: syscall.SIGTERM, patience: 4 * time.Minute,
 		prepare: func(ctx context.Context) (string, error) {
 			if f.opts.Join == nil && taken(ctx, controller) {
 				return "", fmt.Errorf("%s, for its controller, is in use by something this folder did not start; stop that, or %s", controller, movePorts)

@@ -25,7 +25,7 @@ func (f *Fleet) postgres(host string) server {
 	return server{
 		name: Postgres, addr: p.dsn(postgresDatabase), host: host,
 		term:     syscall.SIGINT, // a "fast" stop: open connections are ended
-		patience: 60 * time.Second,
+		patience: 2 * time.Minute,
 		prepare:  p.prepare, command: p.command, answers: p.answers,
 	}
 }

@@ -37,7 +37,7 @@ func (f *Fleet) valkey(addr string) server {
 
 func (f *Fleet) redisLike(name, addr, program, versionKey string, install func(context.Context) error) server {
 	return server{
-		name: name, addr: addr, host: addr, term: syscall.SIGTERM, patience: 20 * time.Second,
+		name: name, addr: addr, host: addr, term: syscall.SIGTERM, patience: time.Minute,
 		prepare: func(ctx context.Context) (string, error) {
 			from := "the installed " + program
 			if _, err := exec.LookPath(program); err != nil {
