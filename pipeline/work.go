@@ -2,10 +2,14 @@ package pipeline
 
 import "time"
 
-// RouteWork is what one process has done of a route since it started, as its chain of middlewares tells it.
+// RouteWork is what one process does of a route, as its chain of middlewares tells it.
 type RouteWork struct {
-	Acked    uint64 `json:"acked"`     // messages that were acknowledged because they were handled
-	InFlight int64  `json:"in_flight"` // messages between receiving and ack or nack
+	// DonePerSecond are the messages per second that were acknowledged because they were handled, over the last
+	// seconds. Nil: not known, as at first.
+	DonePerSecond *float64 `json:"done_per_second,omitempty"`
+	// FailedPerSecond are those whose handling failed, whatever became of them. One that is tried again counts each time.
+	FailedPerSecond *float64 `json:"failed_per_second,omitempty"`
+	InFlight        int64    `json:"in_flight"` // messages between receiving and ack or nack
 	// LastError is that of the last message that failed and is tried again. Nil: there was none.
 	LastError *LastError `json:"last_error,omitempty"`
 }

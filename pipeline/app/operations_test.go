@@ -149,5 +149,5 @@ func TestRoutesByCommand(t *testing.T) {
 	t.Parallel()
 	r := run(t.Context(), options(newToy(), "routes"))
 	require.Equal(t, app.ExitOK, r.code, r.stderr)
-	require.Equal(t, "ROUTE  WAITING  IN FLIGHT  OLDEST  RETRIES  DUE IN  DEAD\nshout  -        -          -       0        -       -\n", r.stdout)
+	require.Equal(t, "ROUTE  DONE/S  FAILED/S  WAITING  IN FLIGHT  OLDEST  RETRIES  DUE IN  DEAD\nshout  -       -         -        -          -       0        -       -\n", r.stdout)
 }

@@ -32,7 +32,7 @@ type Chain struct {
 	stuck    *stuckWatch
 	failures *logs.Sampled[failureKey, failed]
 	failed   chan error
-	last     sync.Map // of tried, by route
+	works    sync.Map // of *work, by route
 
 	drainOnce sync.Once
 	draining  chan struct{} // closed when the drain begins
@@ -69,16 +69,6 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 	reg.Offer(c) // operate.WorkTeller
 	reg.Service("middleware", c.failures)
 	return c
-}
-
-// Work implements operate.WorkTeller.
-func (c *Chain) Work(route string) pipeline.RouteWork {
-	w := pipeline.RouteWork{Acked: c.metrics.acked(route), InFlight: c.metrics.held(route)}
-	if last, ok := c.last.Load(route); ok {
-		t, _ := last.(tried)
-		w.LastError = &pipeline.LastError{At: t.at.UTC(), Record: textOf(t.origin, maxRecord), Class: pipeline.Class(t.err), Text: headerText(t.err.Error())}
-	}
-	return w
 }
 
 // Wrap puts the chain around the handler of a route (pipeline.RuntimeOptions.Wrap).

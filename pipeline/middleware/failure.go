@@ -70,8 +70,12 @@ func (w *route) count(msg *message.Message, outcome string, err error) {
 	markOutcome(trace.SpanFromContext(msg.Context()), outcome, err)
 	w.report(w.Route, msg, outcome, err)
 	ended := outcome == outcomeNacked && msg.Context().Err() != nil // by the process, and not by what is wrong with the message
-	if again := outcome == outcomeRetried || outcome == outcomeNacked; again && !ended {
-		w.last.Store(w.Name, tried{time.Now(), pipeline.DeliveryFrom(msg.Context()).String(), err})
+	if ended {
+		return
+	}
+	w.work.failed.Add(1)
+	if outcome == outcomeRetried || outcome == outcomeNacked {
+		w.work.last.Store(&tried{time.Now(), pipeline.DeliveryFrom(msg.Context()).String(), err})
 	}
 }
 

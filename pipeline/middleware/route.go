@@ -20,6 +20,7 @@ type route struct {
 	hold     time.Duration       // zero: none
 	retriers []string
 	metrics  routeMetrics
+	work     *work
 
 	spanName    string
 	spanOptions []trace.SpanStartOption
@@ -29,7 +30,7 @@ func (c *Chain) newRoute(r pipeline.Route) *route {
 	r.Policy.MaxDeliveries = maxDeliveries(r)
 	w := &route{
 		Chain: c, Route: r, from: r.From.Describe(), limit: r.Policy.TimeLimit(), hold: r.Policy.Hold(),
-		retriers: c.retriers(r), metrics: c.metrics.of(r.Name),
+		retriers: c.retriers(r), metrics: c.metrics.of(r.Name), work: c.workOf(r.Name),
 		spanName: "process " + r.Name, spanOptions: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)},
 	}
 	if r.HandleBatch != nil {

@@ -17,15 +17,20 @@ import (
 
 // RouteStatus is the state of one route in the report of Routes. A field that is null is not known.
 type RouteStatus struct {
-	Route       string            `json:"route"`
-	From        pipeline.Endpoint `json:"from"`
-	Waiting     *int64            `json:"waiting"`
-	InFlight    *int64            `json:"in_flight"`
-	Oldest      *time.Time        `json:"oldest"`
-	OldestAt    string            `json:"oldest_at,omitempty"` // its topic/partition@offset, or stream@id
-	Retries     *int64            `json:"retries"`             // records that wait in the retry topic, also of what was done by another way meanwhile
-	NextDue     *time.Time        `json:"next_due"`
-	DeadLetters *int64            `json:"dead_letters"` // that wait for a person
+	Route string            `json:"route"`
+	From  pipeline.Endpoint `json:"from"`
+	// DonePerSecond and FailedPerSecond are the messages per second that instances handle, and that fail, retries
+	// included. They are the sum over the instances that have told it.
+	DonePerSecond   *float64 `json:"done_per_second"`
+	FailedPerSecond *float64 `json:"failed_per_second"`
+
+	Waiting     *int64     `json:"waiting"`
+	InFlight    *int64     `json:"in_flight"`
+	Oldest      *time.Time `json:"oldest"`
+	OldestAt    string     `json:"oldest_at,omitempty"` // its topic/partition@offset, or stream@id
+	Retries     *int64     `json:"retries"`             // records that wait in the retry topic, also of what was done by another way meanwhile
+	NextDue     *time.Time `json:"next_due"`
+	DeadLetters *int64     `json:"dead_letters"` // that wait for a person
 	// LastError is that of the last message that failed and is tried again, on any instance that runs and has told it.
 	LastError *pipeline.LastError `json:"last_error"`
 	// RetryTopic is set for a route that reads a retry topic: what waits there is in Retries.
@@ -43,6 +48,8 @@ type RoutesStatus struct {
 	Conditions []Condition `json:"conditions"`
 	// Unknown says why last errors, and what is in flight of a Kafka topic, are not those of all instances. Empty: they are.
 	Unknown string `json:"instances_unknown,omitempty"`
+	// RatesUnknown says why the messages per second are not those of all instances. Empty: they are.
+	RatesUnknown string `json:"rates_unknown,omitempty"`
 }
 
 // Routes returns the report about the routes of all plugins: what waits, what is in flight, what
@@ -52,10 +59,10 @@ func Routes() Report {
 	return Report{
 		About: About{
 			Name:  "routes",
-			Short: "Show the lag, retries and dead letters of each route",
-			Long: `Show what each route has not done yet, over all instances.
+			Short: "Show the rate, lag, retries and dead letters of each route",
+			Long: `Show how fast each route works, and what it has not done yet, over all instances.
 
-WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged, and what the instances say that they have of a Kafka topic. OLDEST is the age of the oldest message of both, whose place stands below if it is older than a minute. RETRIES are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
+DONE/S are the messages per second that were handled, and FAILED/S those that failed, counted each time, over up to 15 seconds. Each instance measures its own, and tells it in Redis every five seconds. They are summed without an instance that has just started, or that has told nothing for ten seconds, and a line below the table names it. WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged, and what the instances say that they have of a Kafka topic. OLDEST is the age of the oldest message of both, whose place stands below if it is older than a minute. RETRIES are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
 
 The lines below the table say why messages of a route are tried again: the last error, the message that had it, and the instance, as the instances tell it in Redis every five seconds. Then follows what the instance on this machine knows: far sides that do not work, what is paused, and what waits for a person. One that has failed makes the exit code 1.
 
@@ -88,6 +95,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	backlogs, problems := measure(ctx, routes, workKind(reg), func(ctx context.Context, err error) {
 		if err != nil {
 			work.Unknown = logs.OneLine(err.Error())
+			work.RatesUnknown = work.Unknown
 			return
 		}
 		bounded, cancel := context.WithTimeout(ctx, instancesLimit)
@@ -98,8 +106,8 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	if err != nil {
 		problems = append(problems, fmt.Errorf("dead letters: %w", err))
 	}
-	value := RoutesStatus{Routes: []RouteStatus{}, Checks: []Check{}, Unknown: work.Unknown}
-	table := Table{Columns: []string{"ROUTE", "WAITING", "IN FLIGHT", "OLDEST", "RETRIES", "DUE IN", "DEAD"}, Empty: "No routes."}
+	value := RoutesStatus{Routes: []RouteStatus{}, Checks: []Check{}, Unknown: work.Unknown, RatesUnknown: work.RatesUnknown}
+	table := Table{Columns: []string{"ROUTE", "DONE/S", "FAILED/S", "WAITING", "IN FLIGHT", "OLDEST", "RETRIES", "DUE IN", "DEAD"}, Empty: "No routes."}
 	now := time.Now()
 	for _, status := range StatusOf(reg, backlogs, dead, work) {
 		if only == "" || status.Route == only {
@@ -194,13 +202,14 @@ func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Back
 		}
 		status.DeadLetters = &n
 	}
-	instances := work.of(r.Name)
-	status.LastError = instances.LastError
+	alone := work.of(r.Name)
+	all := alone
 	if reader != "" && reader != r.Name {
-		status.LastError = work.of(r.Name, reader).LastError
+		all = work.of(r.Name, reader)
 	}
+	status.LastError, status.DonePerSecond, status.FailedPerSecond = all.LastError, all.DonePerSecond, all.FailedPerSecond
 	if status.InFlight == nil && status.Waiting != nil && work.Known > 0 && work.Unknown == "" {
-		status.InFlight = &instances.InFlight // the server does not tell it, and the instances do
+		status.InFlight = &alone.InFlight // the server does not tell it, and the instances do
 	}
 	return status
 }
@@ -337,12 +346,12 @@ func timeOf(t time.Time) *time.Time {
 }
 
 // sum returns the sum of the numbers that are known, or nil.
-func sum(numbers ...*int64) *int64 {
-	var total *int64
+func sum[N int64 | float64](numbers ...*N) *N {
+	var total *N
 	for _, n := range numbers {
 		if n != nil {
 			if total == nil {
-				total = new(int64)
+				total = new(N)
 			}
 			*total += *n
 		}
@@ -385,16 +394,20 @@ func (a *Answer) addStreams(routes []RouteStatus, now time.Time) {
 const instancesLimit = 2 * time.Second
 
 // addErrors says why messages are tried again: of the routes where some may wait for it, or of one that was asked for.
+// It says, too, of which instances this and the rates are not known.
 func (a *Answer) addErrors(value RoutesStatus, asked bool, now time.Time) {
-	waits := false
+	waits, rated := false, false
 	for _, r := range value.Routes {
-		waits = waits || count(r.Retries) > 0
+		waits, rated = waits || count(r.Retries) > 0, rated || r.DonePerSecond != nil
 		if r.LastError != nil && (asked || r.Again()) {
 			a.Notes = append(a.Notes, fmt.Sprintf("Last error of %s: %s", r.Route, Sentence(*r.LastError, now)))
 		}
 	}
-	if waits && value.Unknown != "" {
-		a.Notes = append(a.Notes, "Why messages are tried again is not known of all instances: "+value.Unknown+".")
+	switch {
+	case waits && value.Unknown != "":
+		a.Notes = append(a.Notes, "Rates, and why messages are tried again, are not known of all instances: "+value.Unknown+".")
+	case rated && value.RatesUnknown != "":
+		a.Notes = append(a.Notes, "Rates are not known of all instances: "+value.RatesUnknown+".")
 	}
 }
 
@@ -438,6 +451,17 @@ func number(n *int64) string {
 	return strconv.FormatInt(*n, 10)
 }
 
+// perSecond writes a rate. One that is low has a decimal.
+func perSecond(rate *float64) string {
+	switch {
+	case rate == nil:
+		return "-"
+	case *rate > 0 && *rate < 10:
+		return strconv.FormatFloat(*rate, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(*rate, 'f', 0, 64)
+}
+
 func (s RouteStatus) row(now time.Time) []string {
 	oldest, due := "-", "-"
 	if s.Oldest != nil {
@@ -446,7 +470,7 @@ func (s RouteStatus) row(now time.Time) []string {
 	if s.NextDue != nil {
 		due = short(s.NextDue.Sub(now))
 	}
-	return []string{s.Route, number(s.Waiting), number(s.InFlight), oldest, number(s.Retries), due, number(s.DeadLetters)}
+	return []string{s.Route, perSecond(s.DonePerSecond), perSecond(s.FailedPerSecond), number(s.Waiting), number(s.InFlight), oldest, number(s.Retries), due, number(s.DeadLetters)}
 }
 
 // short rounds a duration to what fits into a column. What has passed is now.

@@ -115,17 +115,17 @@ func TestRoutes(t *testing.T) {
 	require.NoError(t, err)
 	ago := func(d time.Duration) string { return now.Add(d).UTC().Format(time.RFC3339Nano) }
 	require.JSONEq(t, fmt.Sprintf(`{"routes": [
-		{"route": "grind", "from": {"kind": "kafka", "name": "grain", "group": "g"}, "waiting": 7, "in_flight": null, "oldest": %q, "oldest_at": "grain/4@17", "retries": 5, "next_due": %q, "dead_letters": 3, "last_error": null},
-		{"route": "bake", "from": {"kind": "redis-stream", "name": "flour", "group": "g"}, "waiting": 0, "in_flight": 4, "oldest": %q, "retries": 0, "next_due": null, "dead_letters": 0, "last_error": null},
-		{"route": "sell", "from": {"kind": "shop", "name": "bread"}, "waiting": null, "in_flight": null, "oldest": null, "retries": 0, "next_due": null, "dead_letters": 0, "last_error": null}
-	], "checks": [], "conditions": null, "instances_unknown": "without the plugin redis, instances tell each other nothing"}`, ago(-90*time.Second), ago(10*time.Minute), ago(-25*time.Hour)), string(text))
+		{"route": "grind", "from": {"kind": "kafka", "name": "grain", "group": "g"}, "done_per_second": null, "failed_per_second": null, "waiting": 7, "in_flight": null, "oldest": %q, "oldest_at": "grain/4@17", "retries": 5, "next_due": %q, "dead_letters": 3, "last_error": null},
+		{"route": "bake", "from": {"kind": "redis-stream", "name": "flour", "group": "g"}, "done_per_second": null, "failed_per_second": null, "waiting": 0, "in_flight": 4, "oldest": %q, "retries": 0, "next_due": null, "dead_letters": 0, "last_error": null},
+		{"route": "sell", "from": {"kind": "shop", "name": "bread"}, "done_per_second": null, "failed_per_second": null, "waiting": null, "in_flight": null, "oldest": null, "retries": 0, "next_due": null, "dead_letters": 0, "last_error": null}
+	], "checks": [], "conditions": null, "instances_unknown": "without the plugin redis, instances tell each other nothing", "rates_unknown": "without the plugin redis, instances tell each other nothing"}`, ago(-90*time.Second), ago(10*time.Minute), ago(-25*time.Hour)), string(text))
 	rows := a.Tables[0].Rows
-	require.Equal(t, []string{"grind", "7", "-", rows[0][3], "5", rows[0][5], "3"}, rows[0])
-	require.Equal(t, []string{"bake", "0", "4", "25h0m", "0", "-", "0"}, rows[1])
-	require.Equal(t, []string{"sell", "-", "-", "-", "0", "-", "0"}, rows[2])
+	require.Equal(t, []string{"grind", "-", "-", "7", "-", rows[0][5], "5", rows[0][7], "3"}, rows[0])
+	require.Equal(t, []string{"bake", "-", "-", "0", "4", "25h0m", "0", "-", "0"}, rows[1])
+	require.Equal(t, []string{"sell", "-", "-", "-", "-", "-", "0", "-", "0"}, rows[2])
 	published := now.Add(-90 * time.Second).UTC()
 	require.Len(t, a.Notes, 2)
-	require.Equal(t, "Why messages are tried again is not known of all instances: without the plugin redis, instances tell each other nothing.", a.Notes[1])
+	require.Equal(t, "Rates, and why messages are tried again, are not known of all instances: without the plugin redis, instances tell each other nothing.", a.Notes[1])
 	require.Regexp(t, `^The oldest message of grind is grain/4@17, published `+published.Format(time.RFC3339)+`, 1m3\ds ago\.$`, a.Notes[0])
 
 	young := newMill(now)
@@ -296,8 +296,8 @@ func TestRoutesOfOneName(t *testing.T) {
 	require.Len(t, a.Tables[0].Rows, 1)
 	row := a.Tables[0].Rows[0]
 	require.Equal(t, "grind.retry", row[0])
-	require.Equal(t, "5", row[4])
-	require.Equal(t, "2", row[6], "its own dead letters, once")
+	require.Equal(t, "5", row[6])
+	require.Equal(t, "2", row[8], "its own dead letters, once")
 	_, err = read(t, newMill(time.Now()), operate.Input{"route": {"grnd"}})
 	_, wrong := errors.AsType[*operate.InputError](err)
 	require.True(t, wrong)

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
-// WorkTeller is what the chain of a process offers (pipeline.Registry.Offer): what this instance has done of a
-// route since it started. It is safe for concurrent use.
+// WorkTeller is what the chain of a process offers (pipeline.Registry.Offer): what this instance does of a route. It
+// is safe for concurrent use.
 type WorkTeller interface {
 	Work(route string) pipeline.RouteWork
 }
@@ -30,8 +30,10 @@ type WorkReader interface {
 // InstanceWork is what one instance that runs has told.
 type InstanceWork struct {
 	Instance string
-	// Routes is the work by route. Nil: the instance does not tell it, such as one of an earlier version.
+	// Routes is the work by route. Nil: the instance does not tell it, such as one that has just started.
 	Routes map[string]pipeline.RouteWork
+	// Silent is how long ago the instance told it, if it should have told it again since. Zero: it is up to date.
+	Silent time.Duration
 }
 
 // WorkHere returns what this process does, by route. It is nil where no routes run, as in a command.
@@ -51,10 +53,12 @@ func WorkHere(reg *pipeline.Registry) map[string]pipeline.RouteWork {
 
 // Work is what instances say about their work on routes. The zero value is that of no instance.
 type Work struct {
-	Routes map[string]pipeline.RouteWork // added up; a counter is as of the start of each instance
+	Routes map[string]pipeline.RouteWork // added up
 	Known  int                           // instances that are added up
 	// Unknown says why this is not the work of all instances that run, in words. Empty: it is.
 	Unknown string
+	// RatesUnknown says why the messages per second are not those of all instances that run. Empty: they are.
+	RatesUnknown string
 }
 
 // workKind returns the kind of the server through which instances tell what they do, or nothing.
@@ -68,7 +72,7 @@ func workKind(reg *pipeline.Registry) string {
 // ReadWork returns the work of all instances as far as it is known. That of this process is up to date, and that
 // of others as they told it last.
 func ReadWork(ctx context.Context, reg *pipeline.Registry) (Work, error) {
-	told := map[string]map[string]pipeline.RouteWork{}
+	told := map[string]InstanceWork{}
 	var w Work
 	var err error
 	readers, more := pipeline.Offers[WorkReader](reg), false
@@ -81,28 +85,43 @@ func ReadWork(ctx context.Context, reg *pipeline.Registry) (Work, error) {
 			return err
 		})
 		for _, one := range all {
-			told[one.Instance] = one.Routes
+			told[one.Instance] = one
 		}
 	}
 	if here := WorkHere(reg); here != nil {
-		told[reg.Env().Instance] = here
+		told[reg.Env().Instance] = InstanceWork{Routes: here}
+		if len(readers) == 0 {
+			w.Unknown += ", so only this one is known"
+		}
 	}
-	var silent []string
+	var silent, unrated []string
 	for _, instance := range slices.Sorted(maps.Keys(told)) {
-		routes := told[instance]
-		if routes == nil {
+		one := told[instance]
+		switch {
+		case one.Routes == nil:
 			silent = append(silent, instance)
 			continue
+		case one.Silent > 0:
+			silent = append(silent, fmt.Sprintf("%s (for %s)", instance, short(one.Silent)))
+			one.Routes = errorsOf(one.Routes)
+		default:
+			w.Known++
+			if !hasRate(one.Routes) {
+				unrated = append(unrated, instance)
+			}
 		}
-		w.add(instance, routes)
+		w.add(instance, one.Routes)
 	}
 	switch {
 	case err != nil:
 		w.Unknown = logs.OneLine(err.Error())
 	case len(silent) > 0:
-		w.Unknown = fmt.Sprintf("%s told nothing: %s", Have(len(silent), "instance"), strings.Join(silent[:min(len(silent), namedInstances)], ", "))
+		w.Unknown = fmt.Sprintf("%s told nothing: %s", Have(len(silent), "instance"), named(silent))
 	case more:
 		w.Unknown = fmt.Sprintf("only the latest %s read", Are(w.Known, "instance"))
+	}
+	if w.RatesUnknown = w.Unknown; w.RatesUnknown == "" && len(unrated) > 0 {
+		w.RatesUnknown = fmt.Sprintf("%s no rate yet: %s", Have(len(unrated), "instance"), named(unrated))
 	}
 	return w, err
 }
@@ -110,11 +129,33 @@ func ReadWork(ctx context.Context, reg *pipeline.Registry) (Work, error) {
 // namedInstances is the number of instances that a sentence names.
 const namedInstances = 3
 
+func named(instances []string) string {
+	return strings.Join(instances[:min(len(instances), namedInstances)], ", ")
+}
+
+// errorsOf returns what stays true of an instance that tells nothing any more: the last errors.
+func errorsOf(routes map[string]pipeline.RouteWork) map[string]pipeline.RouteWork {
+	kept := map[string]pipeline.RouteWork{}
+	for route, one := range routes {
+		kept[route] = pipeline.RouteWork{LastError: one.LastError}
+	}
+	return kept
+}
+
+// hasRate reports whether an instance knows how fast it works. One without routes has nothing to tell.
+func hasRate(routes map[string]pipeline.RouteWork) bool {
+	for _, one := range routes {
+		if one.DonePerSecond != nil {
+			return true
+		}
+	}
+	return len(routes) == 0
+}
+
 func (w *Work) add(instance string, routes map[string]pipeline.RouteWork) {
 	if w.Routes == nil {
 		w.Routes = map[string]pipeline.RouteWork{}
 	}
-	w.Known++
 	for route, one := range routes {
 		if one.LastError != nil {
 			of := *one.LastError
@@ -127,7 +168,7 @@ func (w *Work) add(instance string, routes map[string]pipeline.RouteWork) {
 
 // addWork adds two works up. The later error is the last one.
 func addWork(a, b pipeline.RouteWork) pipeline.RouteWork {
-	a.Acked += b.Acked
+	a.DonePerSecond, a.FailedPerSecond = sum(a.DonePerSecond, b.DonePerSecond), sum(a.FailedPerSecond, b.FailedPerSecond)
 	a.InFlight += b.InFlight
 	if a.LastError == nil || b.LastError != nil && b.LastError.At.After(a.LastError.At) {
 		a.LastError = b.LastError

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline/console"
-	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/web/signin"
 )
 
@@ -93,14 +92,6 @@ func Exempt(proxies []string, addr netip.Addr) bool {
 // TextOf returns a page with one panel for a terminal.
 func TextOf(title string, b console.Block, width int) string {
 	return string(textFormat{width: width}.page(view{Title: title, Instance: "rig", Time: "12:00:00", Panels: []shown{{Title: title, Block: b, At: time.Now()}}}))
-}
-
-// Rates returns what the home page shows of a counter, look by look.
-func Rates(c operate.WorkTeller, route string) func(now time.Time) string {
-	r := rates{}
-	return func(now time.Time) string {
-		return rateCell(r.of([]operate.WorkTeller{c}, []string{route}, now), route).Text
-	}
 }
 
 // Cells are those of the audit's file.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -79,7 +81,7 @@ func (s *server) read(ctx context.Context) readings {
 func (s *server) readWork(ctx context.Context) operate.Work {
 	value, _, problem := s.readOne(ctx, "instances", func(ctx context.Context) (any, error) {
 		work, _ := operate.ReadWork(ctx, s.registry)
-		work.Unknown = s.masks.text(work.Unknown)
+		work.Unknown, work.RatesUnknown = s.masks.text(work.Unknown), s.masks.text(work.RatesUnknown)
 		for route, one := range work.Routes { // here, because the graph shows them, too
 			if one.LastError != nil {
 				seen := *one.LastError
@@ -91,9 +93,7 @@ func (s *server) readWork(ctx context.Context) operate.Work {
 		return work, nil
 	})
 	work, _ := value.(operate.Work)
-	if work.Unknown == "" {
-		work.Unknown = problem
-	}
+	work.Unknown, work.RatesUnknown = cmp.Or(work.Unknown, problem), cmp.Or(work.RatesUnknown, problem)
 	return work
 }
 
@@ -160,15 +160,28 @@ func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block,
 // showRoutes is the panel with the table of the home page.
 func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block, error) {
 	found := s.read(ctx)
+	blocks := console.Blocks{s.routesTable(found, operate.StatusOf(s.registry, found.backlogs, found.dead, found.work))}
+	var checks console.Checks
+	for _, what := range slices.Sorted(maps.Keys(found.problems)) {
+		checks = append(checks, operate.Check{Name: what, Level: operate.Fail, Text: found.problems[what], Remedy: "the page Doctor examines the server"})
+	}
+	if len(checks) > 0 {
+		blocks = append(blocks, checks)
+	}
+	return blocks, nil
+}
+
+// routesTable has a row per route.
+func (s *server) routesTable(found readings, routes []operate.RouteStatus) console.Table {
 	t := console.Table{
-		Columns: console.Columns("Route", "State", "From", "Done/s", "Waiting", "In flight", "Oldest", "Retries", "Next retry", "Dead letters"),
+		Columns: console.Columns("Route", "State", "From", "Done/s", "Failed/s", "Waiting", "In flight", "Oldest", "Retries", "Next retry", "Dead letters"),
 		Empty:   "This instance has no routes.",
-		Note: "Done/s are the messages that this instance acknowledges. All other numbers are those of all instances. What waits in a Kafka topic includes what is in flight. " +
+		Note: "All numbers are those of all instances. Done/s are the messages that were handled, and Failed/s those that failed, counted each time. What waits in a Kafka topic includes what is in flight. " +
 			"Retries are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile. " + toldBy(found.work),
 	}
-	t.Columns[3].Name = "done_per_second"
-	perSecond, ofRoute := s.perSecond(), about(s.registry.Routes(), s.conditions())
-	for _, r := range operate.StatusOf(s.registry, found.backlogs, found.dead, found.work) {
+	t.Columns[3].Name, t.Columns[4].Name = "done_per_second", "failed_per_second"
+	ofRoute := about(s.registry.Routes(), s.conditions())
+	for _, r := range routes {
 		dead := console.Number(r.DeadLetters)
 		if r.DeadLetters != nil && *r.DeadLetters > 0 {
 			dead = dead.At("dead-letters").In(operate.Warn)
@@ -181,36 +194,36 @@ func (s *server) showRoutes(ctx context.Context, _ console.Query) (console.Block
 			due = console.Until(*r.NextDue)
 		}
 		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(r.Route), stateOf(r, found, ofRoute[r.Route], time.Now()), console.Word(placeOf(r.From)), rateCell(perSecond, r.Route), console.Number(r.Waiting), console.Number(r.InFlight),
-			oldest, console.Number(r.Retries), due, dead,
+			console.Word(r.Route).At(routePage + "?" + url.Values{"route": {r.Route}}.Encode()), stateOf(r, found, ofRoute[r.Route], time.Now()), console.Word(placeOf(r.From)),
+			rateCell(r.DonePerSecond), rateCell(r.FailedPerSecond), console.Number(r.Waiting), console.Number(r.InFlight), oldest, console.Number(r.Retries), due, dead,
 		})
 	}
-	blocks := console.Blocks{t}
-	var checks console.Checks
-	for _, what := range slices.Sorted(maps.Keys(found.problems)) {
-		checks = append(checks, operate.Check{Name: what, Level: operate.Fail, Text: found.problems[what], Remedy: "the page Doctor examines the server"})
+	return t
+}
+
+// rateCell shows messages per second.
+func rateCell(rate *float64) console.Cell {
+	if rate == nil {
+		return console.Number(nil)
 	}
-	if len(checks) > 0 {
-		blocks = append(blocks, checks)
+	cell := console.Count(int64(*rate + 0.5))
+	if *rate > 0 && *rate < 10 {
+		cell.Text = strconv.FormatFloat(*rate, 'f', 1, 64)
 	}
-	return blocks, nil
+	cell.Data = *rate
+	return cell
 }
 
 // toldBy says whose the numbers are that instances tell about themselves.
 func toldBy(w operate.Work) string {
-	if w.Unknown == "" {
-		return fmt.Sprintf("What is in flight of a Kafka topic, and last errors, are what each of the instances (%d) told within the last seconds.", w.Known)
+	if w.Unknown != "" {
+		return "Rates and last errors are not known of all instances: " + w.Unknown + "."
 	}
-	return "Last errors are not known of all instances: " + w.Unknown + "."
-}
-
-// perSecond returns the rates of all routes.
-func (s *server) perSecond() map[string]float64 {
-	var names []string
-	for _, r := range s.registry.Routes() {
-		names = append(names, r.Name)
+	text := fmt.Sprintf("Rates, what is in flight of a Kafka topic, and last errors are what each of the instances (%d) told within the last seconds.", w.Known)
+	if w.RatesUnknown != "" {
+		text += " Rates are not known of all of them: " + w.RatesUnknown + "."
 	}
-	return s.rates.of(pipeline.Offers[operate.WorkTeller](s.registry), names, time.Now())
+	return text
 }
 
 // stateOf says in words what a route does: each reason why it does not do its work, in a line of its own.

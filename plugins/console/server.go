@@ -42,7 +42,6 @@ type server struct {
 	requests    httpserver.Requests
 	connections *httpserver.Connections
 	loads       *loads
-	rates       rates
 	looks       looks
 	uses        *uses
 	fetches     loop.Group // of the keys of the login

@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +31,9 @@ func (f failing) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-func (f failing) Work(string) pipeline.RouteWork { return pipeline.RouteWork{LastError: &f.last} }
+func (f failing) Work(string) pipeline.RouteWork {
+	return pipeline.RouteWork{DonePerSecond: new(1499.6), FailedPerSecond: new(0.25), LastError: &f.last}
+}
 
 func (f failing) Backlog(context.Context) (operate.Backlog, error) {
 	return operate.Backlog{Waiting: new(int64), InFlight: new(int64), Oldest: f.last.At.Add(-time.Second)}, nil
@@ -45,7 +48,30 @@ func TestTheHomePageSaysWhyMessagesAreTriedAgain(t *testing.T) {
 	home := r.get("/")
 	require.Regexp(t, `some messages failed and are tried again; the last error: parcels/4@17 failed \(timeout, \d+s ago\) on rig: POST https://carrier\.example/send\?token=\S+ &lt;b&gt;</`, home)
 	require.Regexp(t, `<title>route parcels[^<]*parcels/4@17 failed`, home)
-	require.Contains(t, home, "Last errors are not known of all instances: without the plugin redis, instances tell each other nothing.")
+	require.Contains(t, home, "Rates and last errors are not known of all instances: without the plugin redis, instances tell each other nothing, so only this one is known.")
 	require.Contains(t, string(r.panels("home")["routes"].Value), "parcels/4@17 failed")
-	r.requireMasked()
+	require.Contains(t, home, `<a href="/route?route=parcels">parcels</a>`)
+	row := rows(t, r.panels("home")["routes"].Value, "route")["parcels"]
+	require.Equal(t, []any{1499.6, 0.25}, []any{row["done_per_second"], row["failed_per_second"]})
+	require.Regexp(t, `>1,500<.*>0\.2<`, strings.ReplaceAll(home, "\n", " "))
+
+	// The page of the route has the parts of the sentence.
+	one := r.get("/route?route=parcels")
+	require.Regexp(t, `>parcels/4@17</td>\s*<td>timeout</td>\s*<td>\d+s ago</td>\s*<td>rig</td>\s*<td>POST https://carrier\.example/send\?token=\S+ &lt;b&gt;</td>`, one)
+	require.Contains(t, one, "some messages failed and are tried again")
+	last := rows(t, r.panels("route?route=parcels")["last-error"].Value, "record")["parcels/4@17"]
+	require.Equal(t, []any{"timeout", "rig"}, []any{last["class"], last["instance"]})
+	require.Contains(t, last["error"], "POST https://carrier.example/send")
+	require.Contains(t, r.get("/route?route=%3Cb%3E"), `No route has the name &#34;&lt;b&gt;&#34;. The page Pipeline has all routes.`)
+	require.Contains(t, r.requireMasked(), "/route?route=parcels")
+}
+
+// A route that has not failed says so, and a rate that nobody knows is not 0.
+func TestThePageOfARouteWithoutErrors(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, &carrier{})
+	require.Contains(t, r.get("/route?route=parcels"), "No message of this route has failed and is tried again")
+	row := rows(t, r.panels("route?route=parcels")["route"].Value, "route")["parcels"]
+	require.Nil(t, row["done_per_second"])
+	require.Nil(t, row["failed_per_second"])
 }

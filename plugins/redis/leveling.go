@@ -102,11 +102,11 @@ An order for all instances takes the place of earlier ones for one instance. Wit
 					v.Until = &until
 				}
 				answer := levelAnswer(v, w, running)
-				if name := p.runningAs(); name != "" { // it does not wait for the next renewal of the presence
-					if err := p.levels.Load().read(ctx, c, name); err != nil {
+				if here := p.runningAs(); here != nil { // it does not wait for the next renewal of the presence
+					if err := p.levels.Load().read(ctx, c, here.instance); err != nil {
 						return answer, answered(err)
 					}
-					if err := p.tell(ctx, c, name); err != nil {
+					if err := p.tell(ctx, c, here); err != nil {
 						return answer, answered(err)
 					}
 				}
@@ -116,14 +116,11 @@ An order for all instances takes the place of earlier ones for one instance. Wit
 	}
 }
 
-// runningAs returns the name of this instance, or "" when the service does not run here.
-func (p *Plugin) runningAs() string {
+// runningAs returns the presence of this instance, or nil when the service does not run here.
+func (p *Plugin) runningAs() *presence {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.presence == nil {
-		return ""
-	}
-	return p.presence.instance
+	return p.presence
 }
 
 // levelSet reports whether a level is ordered now that settings would end.

@@ -50,7 +50,7 @@ func (p *Plugin) Operations() operate.Operations {
 						return operate.Answer{}, err
 					}
 					answer := orderAnswer(reg, orderReport{Route: route, Changed: changed}, now, paused)
-					if p.running() { // it does not wait for the next renewal of the presence
+					if p.runningAs() != nil { // it does not wait for the next renewal of the presence
 						if err := p.orders.read(ctx, c, p.log()); err != nil {
 							return answer, answered(err)
 						}
@@ -141,7 +141,7 @@ func (o routeOrder) sentence(now time.Time) string {
 
 // Conditions implements operate.Conditioned: the routes of this instance that are paused, as it knows them.
 func (p *Plugin) Conditions() (all []operate.Condition) {
-	if !p.running() {
+	if p.runningAs() == nil {
 		return nil
 	}
 	now := time.Now()
@@ -155,13 +155,6 @@ func (p *Plugin) Conditions() (all []operate.Condition) {
 		}})
 	}
 	return all
-}
-
-// running reports whether the service runs here, as it does not in a command.
-func (p *Plugin) running() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.presence != nil
 }
 
 // AuditLogs implements operate.Auditor.

@@ -195,7 +195,7 @@ func (s service) Start(ctx context.Context) error {
 	p.levels.Store(newLogLevels(level, log))
 	levels := func(ctx context.Context) {
 		p.levels.Load().follow(ctx, c, instance)
-		if err := p.tell(ctx, c, instance); err != nil {
+		if err := p.tell(ctx, c, pr); err != nil {
 			log.DebugContext(ctx, "other instances do not know the state of this one", logs.Err(err))
 		}
 	}

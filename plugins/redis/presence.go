@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -118,6 +119,12 @@ type presence struct {
 	renewed time.Time // before the last renewal that succeeded was sent
 	gap     time.Time // when the last time without a presence ended; zero: there was none
 	taken   bool      // another process has the name
+}
+
+// process identifies the process among those that have, or had, the name.
+func (p *presence) process() string {
+	process, _, _ := strings.Cut(p.token, " ")
+	return process
 }
 
 // acquire acquires the name. The presence of a killed predecessor expires within one time to live.

@@ -28,8 +28,10 @@ func stateKey(instance string) string { return "millrace:state:" + instance }
 
 // instanceState is what an instance says about itself with each renewal of its presence, for people.
 type instanceState struct {
-	Log *levelState `json:"log,omitempty"` // nil: not known
-	// Work is what the instance has done, by route. Nil: it does not tell it.
+	// Process is the token of the presence with which it is written, because a process before it may have had the name.
+	Process string      `json:"process"`
+	Log     *levelState `json:"log,omitempty"` // nil: not known
+	// Work is what the instance does, by route. Nil: it does not tell it.
 	Work   map[string]pipeline.RouteWork `json:"work,omitempty"`
 	Routes map[string]takenOrder         `json:"routes"` // of this instance, with what it knows is ordered about them
 }
@@ -74,8 +76,8 @@ func withErrors(work map[string]pipeline.RouteWork, most int) map[string]pipelin
 }
 
 // tell stores the state of this instance.
-func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, instance string) error {
-	s := instanceState{Log: p.levels.Load().state(), Routes: map[string]takenOrder{}}
+func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, as *presence) error {
+	s := instanceState{Process: as.process(), Log: p.levels.Load().state(), Routes: map[string]takenOrder{}}
 	for _, r := range p.routes() {
 		o := p.orders.of(r.Name)
 		s.Routes[r.Name] = takenOrder{At: o.at, Paused: o.paused}
@@ -83,10 +85,10 @@ func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, instance string) 
 	s.Work = p.work()
 	text, err := s.encode()
 	if err == nil {
-		err = goredis.NewScript(stateSource).Run(ctx, c, []string{stateKey(instance)}, text, presenceTTL.Milliseconds()).Err()
+		err = goredis.NewScript(stateSource).Run(ctx, c, []string{stateKey(as.instance)}, text, presenceTTL.Milliseconds()).Err()
 	}
 	if err != nil {
-		return fmt.Errorf("redis: state of instance %q: %w", instance, err)
+		return fmt.Errorf("redis: state of instance %q: %w", as.instance, err)
 	}
 	return nil
 }
@@ -116,6 +118,9 @@ func (p *Plugin) ReadWork(ctx context.Context) (told []operate.InstanceWork, mor
 			continue
 		}
 		one := operate.InstanceWork{Instance: i.name}
+		if i.silent >= silentAfter {
+			one.Silent = i.silent
+		}
 		if i.state != nil {
 			one.Routes = i.state.Work
 		}
@@ -130,8 +135,12 @@ type instance struct {
 	alive   bool
 	version string
 	last    time.Time      // presence, by the clock of Redis
-	state   *instanceState // nil: not known, as of an instance of an earlier version
+	state   *instanceState // nil: not known, as of an instance that has just started
+	silent  time.Duration  // since it has told its state, by the clock of Redis
 }
+
+// silentAfter is how old the state of an instance is when it was not told again in time: once is left out.
+const silentAfter = 2 * PresenceRenewal
 
 // readInstances returns the latest instances, at most so many of them, and reports whether there are more.
 func readInstances(ctx context.Context, c goredis.UniversalClient, most int) (all []instance, more bool, err error) {
@@ -146,9 +155,9 @@ func readInstances(ctx context.Context, c goredis.UniversalClient, most int) (al
 		names = names[:most]
 	}
 	pipe := c.Pipeline() // the keys are in different slots of a cluster
-	presences, states := make([]*goredis.StringCmd, len(names)), make([]*goredis.StringCmd, len(names))
+	presences, states, lives := make([]*goredis.StringCmd, len(names)), make([]*goredis.StringCmd, len(names)), make([]*goredis.DurationCmd, len(names))
 	for i, name := range names {
-		presences[i], states[i] = pipe.Get(ctx, presenceKey(name)), pipe.Get(ctx, stateKey(name))
+		presences[i], states[i], lives[i] = pipe.Get(ctx, presenceKey(name)), pipe.Get(ctx, stateKey(name)), pipe.PTTL(ctx, stateKey(name))
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	for i, name := range names {
@@ -158,11 +167,13 @@ func readInstances(ctx context.Context, c goredis.UniversalClient, most int) (al
 			return nil, false, answered(fmt.Errorf("redis: presence of instance %q: %w", name, err))
 		}
 		one.alive = err == nil
-		_, one.version, _ = strings.Cut(held, " ")
-		if text, err := states[i].Bytes(); one.alive && err == nil {
+		process, version, _ := strings.Cut(held, " ")
+		one.version = version
+		life, expires := lives[i].Result()
+		if text, err := states[i].Bytes(); one.alive && err == nil && expires == nil {
 			var s instanceState
-			if json.Unmarshal(text, &s) == nil {
-				one.state = &s
+			if json.Unmarshal(text, &s) == nil && s.Process == process {
+				one.state, one.silent = &s, presenceTTL-life
 			}
 		}
 		all = append(all, one)

@@ -73,7 +73,7 @@ func TestTheStateOfAnInstanceIsBounded(t *testing.T) {
 	now := time.Now().UTC()
 	s := instanceState{Work: map[string]pipeline.RouteWork{}}
 	for n := range 400 {
-		s.Work[fmt.Sprint("route", n)] = pipeline.RouteWork{Acked: 7, LastError: &pipeline.LastError{
+		s.Work[fmt.Sprint("route", n)] = pipeline.RouteWork{InFlight: 7, DonePerSecond: new(1.0 / 3), FailedPerSecond: new(1.0 / 3), LastError: &pipeline.LastError{
 			At: now.Add(time.Duration(n) * time.Second), Record: strings.Repeat("r", 256), Class: "error", Text: strings.Repeat("<", 256),
 		}}
 	}
@@ -85,6 +85,6 @@ func TestTheStateOfAnInstanceIsBounded(t *testing.T) {
 	require.Len(t, told.Work, 400)
 	require.NotNil(t, told.Work["route399"].LastError)
 	require.Nil(t, told.Work["route0"].LastError)
-	require.EqualValues(t, 7, told.Work["route0"].Acked)
+	require.EqualValues(t, 7, told.Work["route0"].InFlight)
 	require.NotNil(t, s.Work["route0"].LastError, "what the caller has is left alone")
 }

@@ -1,12 +1,14 @@
 package token
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -20,17 +22,21 @@ type Config struct {
 	Keys []KeyConfig `yaml:"keys"`
 }
 
-// KeyConfig is a key.
+// KeyConfig is a file of keys.
 type KeyConfig struct {
-	// Kid is the name of the key in the header of its tokens.
+	// Kid is the name of the key in the header of its tokens. Empty: each key of the file has its thumbprint as its
+	// name (RFC 7638), so that a key that takes the place of another one has another name.
 	Kid string `yaml:"kid"`
-	// File has the private key: Ed25519, PKCS #8, PEM.
+	// File has the private key: Ed25519, PKCS #8, PEM. Without Kid it may have several, the first one first. It is read
+	// again when it changes.
 	File string `yaml:"file"`
 }
 
+const maxKeyFile = 64 << 10 // bytes
+
 // Validate reports all errors at once; it reads the files.
 func (c *Config) Validate() error {
-	_, err := c.load()
+	_, err := c.load(nil)
 	return err
 }
 
@@ -43,43 +49,56 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 	return wrong.Err()
 }
 
-func (c *Config) load() ([]key, error) {
+// keyFile is what a file has, the first key first.
+type keyFile struct{ keys []key }
+
+// load reads the files, which are read again from then on.
+func (c *Config) load(log *slog.Logger) ([]*setting.LiveFile[*keyFile], error) {
 	var p setting.Problems
-	var keys []key
+	var files []*setting.LiveFile[*keyFile]
 	known := map[string]bool{}
 	for i, k := range c.Keys {
 		at := fmt.Sprintf("keys[%d]", i)
-		p.Check(k.Kid != "", at+".kid", "must be set")
-		p.Check(!known[k.Kid], at+".kid", "must differ from the other keys, got %q twice", k.Kid)
+		p.Check(k.Kid == "" || !known[k.Kid], at+".kid", "must differ from the other keys, got %q twice", k.Kid)
 		known[k.Kid] = true
-		private, err := read(k.File)
+		file, err := setting.NewLiveFile("plugins.token."+at+".file", k.File, maxKeyFile, log, func(text []byte) (*keyFile, error) {
+			return parse(k, text)
+		})
 		if err != nil {
 			p.Check(false, at+".file", "%s", err)
 			continue
 		}
-		keys = append(keys, key{k.Kid, private})
+		files = append(files, file)
 	}
-	return keys, p.Err()
+	return files, p.Err()
 }
 
-func read(file string) (ed25519.PrivateKey, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
+func parse(c KeyConfig, text []byte) (*keyFile, error) {
+	var all keyFile
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s contains no PKCS #8 key", c.File)
+		}
+		private, ok := parsed.(ed25519.PrivateKey)
+		if !ok {
+			return nil, fmt.Errorf("%s contains another kind of key than Ed25519", c.File)
+		}
+		one, err := newKey(c.Kid, private)
+		if err != nil {
+			return nil, err
+		}
+		all.keys = append(all.keys, one)
 	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, fmt.Errorf("%s contains no PEM", file)
+	switch {
+	case bytes.Count(text, []byte("-----BEGIN ")) > len(all.keys): // the rest is being written
+		return nil, fmt.Errorf("%s contains a key that is not complete", c.File)
+	case len(all.keys) == 0:
+		return nil, fmt.Errorf("%s contains no PEM", c.File)
+	case c.Kid != "" && len(all.keys) > 1:
+		return nil, fmt.Errorf("%s contains %d keys, and the kid %q can name only one: leave the kid out", c.File, len(all.keys), c.Kid)
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s contains no PKCS #8 key", file)
-	}
-	private, ok := parsed.(ed25519.PrivateKey)
-	if !ok {
-		return nil, fmt.Errorf("%s contains another kind of key than Ed25519", file)
-	}
-	return private, nil
+	return &all, nil
 }
 
 // CreateKey writes a new key to file, for its owner only. An existing file stays.

@@ -1,7 +1,10 @@
 package token
 
 import (
+	"context"
+	"crypto"
 	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Leeway is how long after its end a token is still valid, because clocks differ.
@@ -73,17 +77,33 @@ func (t *texts) UnmarshalJSON(raw []byte) error {
 }
 
 type key struct {
-	kid     string
-	private ed25519.PrivateKey
+	kid    string
+	public ed25519.PublicKey
+	signer jose.Signer
 }
 
-func (k key) public() ed25519.PublicKey { return ed25519.PublicKey(k.private[ed25519.PublicKeySize:]) }
+// newKey returns a key. Without a kid its name is its thumbprint.
+func newKey(kid string, private ed25519.PrivateKey) (key, error) {
+	k := key{kid: kid, public: ed25519.PublicKey(private[ed25519.PublicKeySize:])}
+	if kid == "" {
+		thumbprint, err := (&jose.JSONWebKey{Key: k.public}).Thumbprint(crypto.SHA256)
+		if err != nil {
+			return key{}, fmt.Errorf("token: thumbprint: %w", err)
+		}
+		k.kid = base64.RawURLEncoding.EncodeToString(thumbprint)
+	}
+	var err error
+	k.signer, err = jose.NewSigner(jose.SigningKey{
+		Algorithm: jose.EdDSA, Key: jose.JSONWebKey{Key: private, KeyID: k.kid},
+	}, (&jose.SignerOptions{}).WithType("JWT"))
+	return k, err
+}
 
 // Plugin signs and verifies tokens. Its methods may be called after Register, by any goroutine.
 type Plugin struct {
 	config   Config
-	keys     []key
-	signer   jose.Signer
+	files    []*setting.LiveFile[*keyFile]
+	own      []key // of this process, without files
 	verified *prometheus.CounterVec
 }
 
@@ -108,11 +128,11 @@ func (p *Plugin) Settings() any { return &p.config }
 // plugins that stand on this one.
 func (p *Plugin) Config() Config { return p.config }
 
-// Register implements pipeline.Plugin. It reads the keys. A plugin that uses tokens names this one
-// in its Needs.
+// Register implements pipeline.Plugin. It reads the keys, whose files are read again when they change. A plugin that
+// uses tokens names this one in its Needs.
 func (p *Plugin) Register(r *pipeline.Registry) (err error) {
 	r.Collect(p.verified)
-	if p.keys, err = p.config.load(); err != nil {
+	if p.files, err = p.config.load(r.Env().Logger); err != nil {
 		return err
 	}
 	for _, k := range p.config.Keys {
@@ -120,17 +140,29 @@ func (p *Plugin) Register(r *pipeline.Registry) (err error) {
 			r.Env().Logger.Warn("each user of this machine can read the key: its tokens can be forged", slog.String("file", k.File))
 		}
 	}
-	if len(p.keys) == 0 {
-		_, private, err := ed25519.GenerateKey(nil)
-		if err != nil {
-			return fmt.Errorf("new key: %w", err)
-		}
-		p.keys = []key{{"this-process", private}}
+	if len(p.files) > 0 {
+		return nil
 	}
-	p.signer, err = jose.NewSigner(jose.SigningKey{
-		Algorithm: jose.EdDSA, Key: jose.JSONWebKey{Key: p.keys[0].private, KeyID: p.keys[0].kid},
-	}, (&jose.SignerOptions{}).WithType("JWT"))
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return fmt.Errorf("new key: %w", err)
+	}
+	own, err := newKey("this-process", private)
+	p.own = []key{own}
 	return err
+}
+
+// keys returns the current keys, the one that signs first. There is at least one.
+func (p *Plugin) keys() []key {
+	all := p.own
+	for _, file := range p.files {
+		for _, k := range file.Value(context.Background()).keys {
+			if !slices.ContainsFunc(all, func(other key) bool { return other.kid == k.kid }) { // the same key in two files
+				all = append(all, k)
+			}
+		}
+	}
+	return all
 }
 
 // Sign returns the token with these claims. Audience and Expires are required.
@@ -138,7 +170,7 @@ func (p *Plugin) Sign(c Claims) (string, error) {
 	if c.Audience == "" || c.Expires.IsZero() {
 		return "", errors.New("token: sign: the audience and the end must be set")
 	}
-	raw, err := jwt.Signed(p.signer).Claims(payload{
+	raw, err := jwt.Signed(p.keys()[0].signer).Claims(payload{
 		Audience: texts{c.Audience}, Subject: c.Subject, ID: c.ID, Expires: jwt.NewNumericDate(c.Expires), Job: c.Job,
 	}).Serialize()
 	if err != nil {
@@ -179,12 +211,13 @@ func (p *Plugin) verify(audience, raw string) (Claims, error) {
 	if _, critical := header.ExtraHeaders["crit"]; critical {
 		return Claims{}, fmt.Errorf("%w: it has critical headers", ErrForged)
 	}
-	i := slices.IndexFunc(p.keys, func(k key) bool { return k.kid == header.KeyID })
+	keys := p.keys()
+	i := slices.IndexFunc(keys, func(k key) bool { return k.kid == header.KeyID })
 	if i < 0 {
 		return Claims{}, fmt.Errorf("%w: no key has its kid", ErrForged)
 	}
 	var read payload
-	if err := token.Claims(p.keys[i].public(), &read); err != nil {
+	if err := token.Claims(keys[i].public, &read); err != nil {
 		return Claims{}, fmt.Errorf("%w: %w", ErrForged, err)
 	}
 	if read.Expires == nil {
@@ -200,11 +233,11 @@ func (p *Plugin) verify(audience, raw string) (Claims, error) {
 	return c, nil
 }
 
-// KeySet returns the public keys as a JSON Web Key Set.
+// KeySet returns the current public keys as a JSON Web Key Set.
 func (p *Plugin) KeySet() ([]byte, error) {
 	set := jose.JSONWebKeySet{}
-	for _, k := range p.keys {
-		set.Keys = append(set.Keys, jose.JSONWebKey{Key: k.public(), KeyID: k.kid, Algorithm: string(jose.EdDSA), Use: "sig"})
+	for _, k := range p.keys() {
+		set.Keys = append(set.Keys, jose.JSONWebKey{Key: k.public, KeyID: k.kid, Algorithm: string(jose.EdDSA), Use: "sig"})
 	}
 	return json.Marshal(set)
 }

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -39,11 +40,17 @@ func newKey(t testing.TB, kid string) token.KeyConfig {
 	return token.KeyConfig{Kid: kid, File: file}
 }
 
-func private(t testing.TB, k token.KeyConfig) ed25519.PrivateKey {
+// pemOf returns the content of the file of a key.
+func pemOf(t testing.TB, k token.KeyConfig) []byte {
 	t.Helper()
 	text, err := os.ReadFile(k.File)
 	require.NoError(t, err)
-	block, _ := pem.Decode(text)
+	return text
+}
+
+func private(t testing.TB, k token.KeyConfig) ed25519.PrivateKey {
+	t.Helper()
+	block, _ := pem.Decode(pemOf(t, k))
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	require.NoError(t, err)
 	return key.(ed25519.PrivateKey)
@@ -215,13 +222,14 @@ func TestKeyFilesThatAreRefused(t *testing.T) {
 		return file
 	}
 	for want, keys := range map[string][]token.KeyConfig{
-		"keys[0].kid: must be set":      {{File: good.File}},
 		"keys[1].kid: must differ":      {good, good},
 		"no such file":                  {{Kid: "b", File: "/absent.pem"}},
 		"contains no PEM":               {{Kid: "b", File: write([]byte("hello"))}},
 		"contains no PKCS #8 key":       {{Kid: "b", File: write(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("hello")}))}},
 		"another kind of key":           {{Kid: "b", File: write(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))}},
 		"keys[1].file: open /absent.pe": {good, {Kid: "b", File: "/absent.pem"}},
+		"can name only one":             {{Kid: "b", File: write(slices.Concat(pemOf(t, good), pemOf(t, good)))}},
+		"a key that is not complete":    {{File: write(slices.Concat(pemOf(t, good), pemOf(t, good)[:60]))}},
 	} {
 		c := token.Config{Keys: keys}
 		require.ErrorContains(t, c.Validate(), want)

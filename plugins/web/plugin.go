@@ -191,22 +191,21 @@ func (p *Plugin) Announce() map[string]string {
 	return map[string]string{"web": scheme + "://" + addr}
 }
 
-// serveKeys serves the public keys of plugins/token.
-func (p *Plugin) serveKeys(text []byte) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/jwk-set+json")
-		w.Header().Set("Cache-Control", "public, max-age=300")
-		_, _ = w.Write(text) // a client that is gone needs no answer
+// serveKeys serves the public keys of plugins/token, which change when their files do.
+func (p *Plugin) serveKeys(w http.ResponseWriter, _ *http.Request) {
+	text, err := p.tokens.KeySet()
+	if err != nil {
+		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		return
 	}
+	w.Header().Set("Content-Type", "application/jwk-set+json")
+	w.Header().Set("Cache-Control", "public, max-age=300")
+	_, _ = w.Write(text) // a client that is gone needs no answer
 }
 
 // build makes what the server serves.
 func (p *Plugin) build(ctx context.Context) error {
-	text, err := p.tokens.KeySet()
-	if err != nil {
-		return err
-	}
-	p.mount("GET /.well-known/jwks.json", p.serveKeys(text), AllowOrigins())
+	p.mount("GET /.well-known/jwks.json", http.HandlerFunc(p.serveKeys), AllowOrigins())
 	p.mux = http.NewServeMux()
 	wrong := p.server.wrong
 	for pattern, m := range p.mounts {

@@ -221,6 +221,34 @@ func TestKeysOfTokensArePublic(t *testing.T) {
 	require.True(t, set.Keys[0].IsPublic())
 }
 
+// Other services read the keys of the files as they are at that time.
+func TestKeysOfTokensFollowTheirFiles(t *testing.T) {
+	t.Parallel()
+	key := token.KeyConfig{File: filepath.Join(t.TempDir(), "key.pem")}
+	require.NoError(t, token.CreateKey(key.File))
+	tokens, streams := token.New(), sse.New()
+	tokens.Settings().(*token.Config).Keys = []token.KeyConfig{key}
+	p := web.New(tokens, streams)
+	p.Settings().(*web.Config).Listen = "127.0.0.1:0"
+	p.Handle("GET /x", text("x"))
+	pipelinetest.Start(t, tokens, streams, p)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	kid := func() string {
+		answer, err := client.Get("http://" + p.Addr() + "/.well-known/jwks.json")
+		require.NoError(t, err)
+		defer answer.Body.Close()
+		var set jose.JSONWebKeySet
+		require.NoError(t, json.NewDecoder(answer.Body).Decode(&set))
+		require.Len(t, set.Keys, 1)
+		return set.Keys[0].KeyID
+	}
+	before := kid()
+	require.NoError(t, os.Remove(key.File))
+	require.Equal(t, before, kid(), "the last keys stay in use")
+	require.NoError(t, token.CreateKey(key.File))
+	require.NotEqual(t, before, kid())
+}
+
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, func(s *site) {

@@ -41,6 +41,7 @@ try('hgetall', 'HGETALL', key)
 try('hkeys', 'HKEYS', key)
 try('hlen', 'HLEN', key)
 try('pexpire', 'PEXPIRE', key, 1)
+try('pttl', 'PTTL', key)
 if try('hdel', 'HDEL', key, 'a') then
   try('hset', 'HSET', key, 'a', '1')
   try('hsetnx', 'HSETNX', key, 'a', '1')
