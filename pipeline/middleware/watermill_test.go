@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -224,9 +224,9 @@ func try(t *testing.T, m func(message.Publisher) message.HandlerMiddleware, plac
 // does with docs/middleware.md.
 func TestWatermillsMiddlewares(t *testing.T) {
 	t.Parallel()
-	recoverer := runtime.FuncForPC(reflect.ValueOf(wm.Recoverer).Pointer())
-	file, _ := recoverer.FileLine(recoverer.Entry())
-	files, err := filepath.Glob(filepath.Join(filepath.Dir(file), "*.go"))
+	folder, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", reflect.TypeFor[wm.Retry]().PkgPath()).Output()
+	require.NoError(t, err)
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(folder)), "*.go"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, f := range files {
