@@ -19,12 +19,13 @@ type Waiting struct {
 	Error string    `json:"error,omitempty"` // its text
 }
 
-// sqlWaiting sorts at most oldestOf effects of a group, so its cost is bounded.
+// sqlWaiting sorts at most oldestOf effects of a group, so its cost is bounded. It asks for a range of groups, because
+// PostgreSQL then takes the index that has their order. For one group it may read what is due of the whole kind.
 //
 //nolint:gochecknoglobals // constant, but not for the compiler
 var sqlWaiting = `SELECT w.id, e.state, w.calling, w.at, coalesce(e.last_class, ''), coalesce(e.last_error, '')
 FROM (SELECT d.id, d.calling, d.at FROM (
-		SELECT d.id, d.calling, d.at FROM once_due_effects AS d WHERE d.kind = $1 AND d.grp = $2 ORDER BY d.kind, d.grp LIMIT ` + fmt.Sprint(oldestOf) + `
+		SELECT d.id, d.calling, d.at FROM once_due_effects AS d WHERE d.kind = $1 AND d.grp >= $2 AND d.grp <= $2 ORDER BY d.kind, d.grp LIMIT ` + fmt.Sprint(oldestOf) + `
 	) AS d ORDER BY d.at IS NULL, d.at, d.id LIMIT $3) AS w
 JOIN once_effects AS e ON e.kind = $1 AND e.grp = $2 AND e.id = w.id ORDER BY w.at IS NULL, w.at, w.id`
 
