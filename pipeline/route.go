@@ -39,8 +39,9 @@ type Route struct {
 	// Activity is called when a message begins and ends, so that idle sources can be stopped. May
 	// be nil.
 	Activity Activity
-	// Calls are servers outside of the pipeline that the handler calls, such as APIs (ServerOf). Topology and
-	// console show them, and nothing else uses them.
+	// Calls are what the handler calls outside of the pipeline: servers, such as APIs (ServerOf), and kinds of
+	// effects that it enqueues (Effects.Describe of the plugin once). Topology and console show them and their
+	// conditions, and nothing else uses them.
 	Calls []Endpoint
 	// Middlewares are steps of the chain of this route alone, and of its route NAME.retry. In the
 	// routes of a Registry they are all middlewares of the route, in the order of the chain.

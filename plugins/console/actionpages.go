@@ -34,6 +34,7 @@ type actionView struct {
 	Groups  []group // the list of all
 	Ask     bool
 	Form    []shownField // to be filled in, with Ask
+	Command string       // that does the same; empty: not all is filled in
 	Confirm *confirmation
 	Use     *shownUse
 }
@@ -157,7 +158,8 @@ func (s *server) showForm(w http.ResponseWriter, r *http.Request) {
 	for name, values := range r.URL.Query() {
 		in[name] = values
 	}
-	v.Ask, v.Form = true, formOf(a, a.Complete(in), "")
+	in = a.Complete(in)
+	v.Ask, v.Form, v.Command = true, formOf(a, in, ""), s.commandOf(a, in, flagDryRun)
 	s.renderAction(w, r, http.StatusOK, a.Name, v)
 }
 
@@ -234,7 +236,7 @@ func (s *server) showPreview(w http.ResponseWriter, r *http.Request, status int,
 			c.Fields = append(c.Fields, hiddenField{fieldPrefix + f.Name, value})
 		}
 	}
-	v.Confirm = c
+	v.Confirm, v.Command = c, s.commandOf(v.Action, one.input, whyWords(v.Action, one.why)...)
 	s.renderAction(w, r, status, v.Action.Name, v)
 }
 

@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"encoding/json"
+	"html"
 	"net/http"
 	"net/url"
 	"strings"
@@ -34,7 +35,11 @@ func TestAnActionOnPages(t *testing.T) {
 	require.Contains(t, form, "the number of the order")
 	require.Contains(t, form, "without amount (millrace till refund --order 7)", "a form has fields, and the command flags")
 
+	require.Contains(t, form, `<pre tabindex="0">till refund --order 7 --dry-run</pre>`, "the form asks for a preview")
+	require.NotContains(t, r.get("/actions/till/refund"), "--dry-run", "a command without the order would be none")
+
 	confirm, text := r.previewed("/actions/till/refund", url.Values{"in.order": {"7"}, "in.item": {"a b\r\n\r\n c\r\n"}, "in.express": {"true"}})
+	require.Contains(t, html.UnescapeString(text), `<pre tabindex="0">till refund --order 7 --item 'a b' --item c --express --why REASON</pre>`)
 	require.Contains(t, text, "would refund the order 7")
 	require.Contains(t, text, "item refunds less; --else is no field.")
 	require.Empty(t, x.done(), "a preview changes nothing")
@@ -50,6 +55,10 @@ func TestAnActionOnPages(t *testing.T) {
 		require.Regexp(t, `<input id="`+field+`"[^>]* aria-invalid="true">`, text)
 	}
 	require.Empty(t, x.done())
+	confirm.Set("why", "it's broken")
+	confirm.Set("confirm", "refund")
+	_, text = r.post("/actions/till/refund", confirm)
+	require.Contains(t, html.UnescapeString(text), `--express --why 'it'\''s broken'</pre>`, "what was written is kept")
 
 	confirm.Set("why", "it was broken")
 	confirm.Set("confirm", "till refund")

@@ -90,10 +90,22 @@ func TestADryRunPreviewsEachDeadLetter(t *testing.T) {
 			payout(4, store.OutcomeAlready, "P:4 is PENDING"),
 			{ID: empty.ID, Result: store.OutcomeRefused, Reason: "its transport could not decode it (no_payload)", Class: "undecodable"},
 			{ID: order(1).ID, Result: store.OutcomeReplayed, Class: "undecodable"},
+		}, Would: []cli.Would{
+			{Handler: "payouts.pay", From: "kafka payouts", Result: store.OutcomeReplayed, Count: 2},
+			{Handler: "orders.take", From: "kafka orders", Result: store.OutcomeRefused, Reason: "its transport could not decode it (no_payload)", Count: 1},
+			{Handler: "orders.take", From: "kafka orders", Result: store.OutcomeReplayed, To: "kafka orders", Count: 1},
+			{Handler: "payouts.pay", From: "kafka payouts", Result: store.OutcomeAlready, Reason: "P:4 is PENDING", Count: 1},
+			{Handler: "payouts.pay", From: "kafka payouts", Result: store.OutcomeRefused, Reason: "it is paid", Count: 1},
 		}}, r)
 		out, code := o.run("replay", "--all", "--dry-run")
 		require.Equal(t, 0, code, out)
 		require.Regexp(t, payoutDeadLetter(1).ID+` +would be refused +P:1 rejected, now SUCCESS, tx-1 +it is paid\n`, out)
+		for _, row := range []string{
+			`2 +payouts.pay +kafka payouts +be replayed by its ledger`, `1 +orders.take +kafka orders +be replayed to kafka orders`,
+			`1 +orders.take +kafka orders +be refused: its transport could not decode it \(no_payload\)`, `1 +payouts.pay +kafka payouts +have no effect: P:4 is PENDING`,
+		} {
+			require.Regexp(t, `\n`+row+`\n`, out)
+		}
 		require.Contains(t, out, "\n6 dead letters match: 4 about P, 2 without a subject.\n6 dead letters: 3 would be replayed, 1 would have no effect, 2 would be refused; nothing was changed.\n")
 		out, _ = o.run("replay", "--all", "--dry-run", "--limit", "1")
 		require.Contains(t, out, "\n6 dead letters match, and the limit selects 1 of them: 1 about P.\n1 dead letter: 1 would be refused; nothing was changed.\n")
@@ -106,6 +118,9 @@ func TestADryRunPreviewsEachDeadLetter(t *testing.T) {
 		require.Equal(t, cli.Report{DryRun: true, Selected: 4, Discarded: 3, Refused: 1, Matching: 4, About: []cli.Topic{{Subject: "P", Count: 4}}, DeadLetters: []cli.Line{
 			payout(1, "discarded", ""), payout(2, store.OutcomeRefused, "resolve P:2 first"),
 			payout(3, "discarded", "nobody is paid"), payout(4, "discarded", ""),
+		}, Would: []cli.Would{
+			{Handler: "payouts.pay", From: "kafka payouts", Result: "discarded", Count: 3},
+			{Handler: "payouts.pay", From: "kafka payouts", Result: store.OutcomeRefused, Reason: "resolve P:2 first", Count: 1},
 		}}, r)
 		r = o.report(0, "discard", payoutDeadLetter(2).ID, "--dry-run", "--unsettled")
 		require.Equal(t, []cli.Line{payout(2, "discarded", "resolve P:2 first")}, r.DeadLetters)

@@ -41,6 +41,7 @@ func (p *Plugin) Console() []console.Page {
 		}},
 		{Path: groupPage, Title: "Group of effects", Hidden: true, Panels: []console.Panel{
 			{Name: "group", Title: "Totals", Load: p.show(showGroup), Actions: []string{"once pause", "once resume", "once cancel", "once limit"}},
+			{Name: "waiting", Title: "Waiting", Load: p.show(showWaiting)},
 			{Name: "parts", Title: "Parts", Load: p.show(showParts)},
 			{Name: "problems", Title: "Failed or unknown", Load: p.show(showProblems)},
 		}},
@@ -266,6 +267,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 	if w := p.kindOf(k.Kind); w != nil {
 		idempotency, value = w.effects.describe(k, x.Payload)
 	}
+	sends, lookups := p.countsOf(x)
 	record := console.Record{
 		Fields: console.Stats{
 			{Name: "State", Cell: effectState(x.Row.State)},
@@ -283,6 +285,8 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 			{Name: "Accepted", Cell: console.Moment(x.Row.AcceptedAt)},
 			{Name: "Key first used", Cell: console.Moment(x.Row.KeyFirstUsedAt)},
 			{Name: "Settled", Cell: console.Moment(x.Row.SettledAt)},
+			{Name: "Sends", Cell: console.Word(cmp.Or(sends.text(), "none"))},
+			{Name: "Lookups", Cell: console.Word(cmp.Or(lookups.text(), "none"))},
 		},
 		Folds: []console.Fold{{Title: "Record", Payload: x.Payload}, {Title: "Request", Payload: x.Request}, {Title: "Headers", Headers: x.Headers}},
 	}
@@ -313,11 +317,11 @@ func perhapsCell(x ledger.Explanation) console.Cell {
 
 func callsOf(calls []rules.Attempt) console.Table {
 	t := console.Table{Columns: console.Columns("Call", "Started", "Took", "Instance", "Outcome", "Status", "Class", "Answer", "Receipt"), Empty: "No call was made."}
-	for _, a := range calls {
-		name, outcome, took := fmt.Sprintf("%s %d", a.Kind, a.Number), string(a.Outcome), console.Cell{}
+	names := namesOf(calls)
+	for i, a := range calls {
+		outcome, took := string(a.Outcome), console.Cell{}
 		switch {
 		case a.Late:
-			name = "late answer"
 		case a.Open():
 			outcome = "not known"
 		case !a.StartedAt.IsZero():
@@ -329,7 +333,7 @@ func callsOf(calls []rules.Attempt) console.Table {
 			status = console.Cell{Text: fmt.Sprint(a.Status), Data: a.Status}
 		}
 		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(name), console.Moment(a.StartedAt), took, console.Word(a.Instance), console.Word(outcome), status,
+			console.Word(names[i]), console.Moment(a.StartedAt), took, console.Word(a.Instance), console.Word(outcome), status,
 			console.Word(a.Class), console.Word(a.Answer), console.Word(a.Receipt),
 		})
 	}

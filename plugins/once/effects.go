@@ -60,6 +60,10 @@ func (e *Effects[T]) Needs() []string {
 	return []string{pluginName, "kafka", "deadletter"}
 }
 
+// Describe returns the place of the effects. A route whose handler calls Enqueue names it in Route.Calls, so that
+// topology and console show where its work goes, and why that waits. It works offline.
+func (e *Effects[T]) Describe() pipeline.Endpoint { return placeOf(e.kind.Name) }
+
 // Register adds the route of the kind's topic, and offers the kind to the plugin once, which calls for
 // its effects. The error has all mistakes of the kind and of its settings.
 func (e *Effects[T]) Register(r *pipeline.Registry) error {
@@ -68,7 +72,7 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 		return err
 	}
 	r.Offer(e.worker)
-	effects := placeOf(e.kind.Name)
+	effects := e.Describe()
 	r.Endpoint(pipeline.UseFollows, effects)
 	if e.config.Topic == "" {
 		return nil

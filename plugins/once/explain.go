@@ -32,6 +32,8 @@ type explained struct {
 	PerhapsDone bool            `json:"perhaps_done"`
 	Lost        *rules.Lost     `json:"lost,omitempty"` // it may have been called for in this time, which a restored ledger does not know
 	KeyUsedAt   time.Time       `json:"key_first_used_at,omitzero"`
+	Sends       callCount       `json:"sends"`
+	Lookups     callCount       `json:"lookups"`
 	Calls       []rules.Attempt `json:"calls"`
 	Audit       []ledger.Audit  `json:"audit"`
 	GroupAudit  []ledger.Audit  `json:"group_audit"`
@@ -54,6 +56,7 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 		PerhapsDone: x.Row.PerhapsDone() || x.Lost != nil, Lost: x.Lost, KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...), GroupAudit: append([]ledger.Audit{}, x.GroupAudit...),
 		Next: then,
 	}
+	e.Sends, e.Lookups = p.countsOf(x)
 	if w := p.kindOf(k.Kind); w != nil {
 		e.Idempotency, e.Value = w.effects.describe(k, x.Payload)
 	}
@@ -85,6 +88,8 @@ func (e explained) lines() []string {
 	at("accepted", e.AcceptedAt)
 	at("not before", e.NotBefore)
 	at("key first used", e.KeyUsedAt)
+	add("sends", e.Sends.text())
+	add("lookups", e.Lookups.text())
 	if text := perhapsDone(e.PerhapsDone && e.Receipt == "", e.Lost, len(e.Calls)); text != "" {
 		add("perhaps done", text)
 	}
@@ -108,11 +113,11 @@ func perhapsDone(is bool, lost *rules.Lost, calls int) string {
 
 func (e explained) tables() []operate.Table {
 	calls := operate.Table{Columns: []string{"CALL", "STARTED", "TOOK", "INSTANCE", "OUTCOME", "STATUS", "CLASS", "ANSWER"}, Empty: "No call was made."}
-	for _, a := range e.Calls {
-		name, took, outcome := fmt.Sprintf("%s %d", a.Kind, a.Number), "", string(a.Outcome)
+	names := namesOf(e.Calls)
+	for i, a := range e.Calls {
+		took, outcome := "", string(a.Outcome)
 		switch {
 		case a.Late:
-			name = "late answer"
 		case a.Open():
 			outcome = "not known"
 		case !a.StartedAt.IsZero():
@@ -126,7 +131,7 @@ func (e explained) tables() []operate.Table {
 		if !a.StartedAt.IsZero() {
 			started = a.StartedAt.UTC().Format(time.RFC3339Nano)
 		}
-		calls.Rows = append(calls.Rows, []string{name, started, took, a.Instance, outcome, status, a.Class, strings.TrimSpace(a.Answer + " " + a.Receipt)})
+		calls.Rows = append(calls.Rows, []string{names[i], started, took, a.Instance, outcome, status, a.Class, strings.TrimSpace(a.Answer + " " + a.Receipt)})
 	}
 	tables := []operate.Table{calls}
 	if changes := changesOf(e.Audit, e.GroupAudit); len(changes) > 0 {
@@ -190,8 +195,11 @@ func nextOf(x ledger.Explanation, held ledger.Held) string {
 		return fmt.Sprintf("this binary does not have the kind %s, so a program that has it decides. If none runs, nothing happens.", x.Kind)
 	}
 	when := in(x.NextCallIn)
-	if x.NextCallIn <= 0 {
+	switch {
+	case x.NextCallIn <= 0:
 		when = whenHeld(x.Kind, held)
+	case len(held.Stops) > 0:
+		when += " at the earliest, " + whenStopped(x.Kind, held.Stops)
 	}
 	switch {
 	case x.NextCall == rules.Lookup:
@@ -218,7 +226,7 @@ const overdue = 30 * time.Second
 func whenHeld(kind string, h ledger.Held) string {
 	var waits []string
 	if len(h.Stops) > 0 {
-		waits = append(waits, "when an instance calls for the kind "+kind+" again. At the moment "+textOfStops(h.Stops))
+		waits = append(waits, whenStopped(kind, h.Stops))
 	}
 	ahead := ""
 	if h.Ahead > 0 {
@@ -253,6 +261,10 @@ func atMost(n int64) string {
 		return "1 effect"
 	}
 	return fmt.Sprintf("%d effects", n)
+}
+
+func whenStopped(kind string, stops []ledger.Stop) string {
+	return "when an instance calls for the kind " + kind + " again. At the moment " + textOfStops(stops)
 }
 
 // textOfStops names the instances that call for nothing, and why.

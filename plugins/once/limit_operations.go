@@ -29,7 +29,7 @@ func (p *Plugin) limitAction() operate.Action {
 		Danger:  operate.Safe,
 		Role:    operate.Operator,
 		Audited: true,
-		Preview: p.withLedger(showLimits),
+		Preview: p.withLedger(previewLimits),
 		Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
 			return p.withLedger(func(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
 				c, err := changeOf(in)
@@ -168,6 +168,17 @@ func (p *Plugin) showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Grou
 	for _, stop := range stops {
 		a.Lines = append(a.Lines, textOfStops([]ledger.Stop{stop}))
 	}
+	waiting, _, err := l.Waiting(ctx, g, 1)
+	if err != nil {
+		return a, err
+	}
+	then, err := nextOfGroup(ctx, l, waiting)
+	if err != nil {
+		return a, err
+	}
+	if then != "" {
+		a.Notes = append(a.Notes, "Next "+then)
+	}
 	if group := a.Value.(groupStatus); p.kindOf(g.Kind) == nil && group.Waiting+group.Calling > 0 {
 		a.Notes = append(a.Notes, absentNote(ledger.KindBacklog{Kind: g.Kind, Open: group.Waiting + group.Calling}))
 	}
@@ -177,6 +188,7 @@ func (p *Plugin) showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Grou
 		Stops  []ledger.Stop     `json:"stops"`       // instances that call for nothing of the kind
 		Paused *ledger.KindPause `json:"kind_paused"` // null: it is not
 		Audit  []ledger.Audit    `json:"audit"`       // of the group
-	}{a.Value.(groupStatus), s.InForce, append([]ledger.Stop{}, stops...), paused, append([]ledger.Audit{}, audit...)}
+		Next   string            `json:"next"`        // of what has waited longest; empty: nothing waits
+	}{a.Value.(groupStatus), s.InForce, append([]ledger.Stop{}, stops...), paused, append([]ledger.Audit{}, audit...), then}
 	return a, nil
 }

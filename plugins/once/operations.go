@@ -62,7 +62,7 @@ func (p *Plugin) Operations() operate.Operations {
 				Danger:  operate.Irreversible,
 				Role:    operate.Operator,
 				Audited: true,
-				Preview: p.withGroup(previewGroup),
+				Preview: p.previewSteer("cancel"),
 				Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
 					return p.withGroup(doThenShow(cancel, previewGroup, use))(ctx, r, in)
 				},
@@ -76,7 +76,7 @@ func (p *Plugin) Operations() operate.Operations {
 				Danger:  operate.Safe,
 				Role:    operate.Operator,
 				Audited: true,
-				Preview: p.withEffect(p.explain),
+				Preview: p.previewChange(wouldReplay),
 				Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
 					return p.withEffect(func(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
 						if err := l.Replay(ctx, k, byOf(use)); err != nil {
@@ -96,7 +96,7 @@ func (p *Plugin) Operations() operate.Operations {
 				Danger:  operate.Irreversible,
 				Role:    operate.Operator,
 				Audited: true,
-				Preview: p.withEffect(p.explain),
+				Preview: p.previewChange(wouldResolve),
 				Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
 					return p.withEffect(func(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
 						return p.resolve(ctx, l, k, in, use)
@@ -250,11 +250,11 @@ func listProblems(ctx context.Context, l *ledger.Ledger, in operate.Input) (oper
 }
 
 func (p *Plugin) resolve(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input, use operate.Use) (operate.Answer, error) {
-	receipt, notDone := in.Text("done"), in.Switch("not-done")
-	if (receipt == "") != notDone {
-		return operate.Answer{}, &operate.InputError{Problem: "give either --done RECEIPT or --not-done"}
+	r, err := resolutionOf(in)
+	if err != nil {
+		return operate.Answer{}, err
 	}
-	r := rules.Resolution{Done: !notDone, Receipt: receipt, Who: use.Who, Why: use.Why, Force: in.Switch("force")}
+	r.Who, r.Why = use.Who, use.Why
 	if err := r.Validate(); err != nil {
 		return operate.Answer{}, &operate.InputError{Problem: err.Error()}
 	}
@@ -264,24 +264,21 @@ func (p *Plugin) resolve(ctx context.Context, l *ledger.Ledger, k ledger.Key, in
 	return p.explain(ctx, l, k, in)
 }
 
+// resolutionOf reads the fields of a resolution.
+func resolutionOf(in operate.Input) (rules.Resolution, error) {
+	receipt, notDone := in.Text("done"), in.Switch("not-done")
+	if (receipt == "") != notDone {
+		return rules.Resolution{}, &operate.InputError{Problem: "give either --done RECEIPT or --not-done"}
+	}
+	return rules.Resolution{Done: !notDone, Receipt: receipt, Force: in.Switch("force")}, nil
+}
+
 // refusal says why an operator's action changed nothing.
 func refusal(k ledger.Key, err error) error {
-	var refused *ledger.RefusedError
-	if !errors.As(err, &refused) {
-		return notFound(err, "%s is not in the ledger", textOf(k))
+	if why, refused := reasonOf(err); refused {
+		return app.Bad("%s: nothing was changed, because %s", textOf(k), why)
 	}
-	if refused.Late {
-		return app.Bad("%s: nothing was changed, because a late answer says that it is done, receipt %s; --force denies that all the same", textOf(k), refused.Receipt)
-	}
-	return app.Bad("%s: nothing was changed, because %s", textOf(k), map[rules.Refusal]string{
-		rules.RefusedDone:           "it is done",
-		rules.RefusedCancelled:      "it was cancelled with its group",
-		rules.RefusedUnsettled:      "it is not settled: it is being worked on",
-		rules.RefusedGroupCancelled: "its group is cancelled, so nothing would be sent",
-		rules.RefusedNoCall:         "it may have been done, and no call can find that out: look at the far side and resolve it",
-		rules.RefusedNotUnknown:     "it is not UNKNOWN",
-		rules.RefusedLookup:         "it will be looked up again; only --force ends that",
-	}[refused.Refusal])
+	return notFound(err, "%s is not in the ledger", textOf(k))
 }
 
 func notFound(err error, format string, args ...any) error {

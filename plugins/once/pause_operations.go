@@ -60,7 +60,7 @@ func (p *Plugin) pauseAction(verb, short, long string, do func(context.Context, 
 		}
 		return nil
 	}
-	preview := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
+	show := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
 		if g.Name == "" {
 			return previewKind(ctx, l, g.Kind)
 		}
@@ -71,9 +71,9 @@ func (p *Plugin) pauseAction(verb, short, long string, do func(context.Context, 
 		Danger:  operate.Safe,
 		Role:    operate.Operator,
 		Audited: true,
-		Preview: p.withGroup(preview),
+		Preview: p.previewSteer(verb),
 		Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
-			return p.withGroup(doThenShow(do, preview, use))(ctx, r, in)
+			return p.withGroup(doThenShow(do, show, use))(ctx, r, in)
 		},
 	}
 }

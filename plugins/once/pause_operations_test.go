@@ -42,7 +42,7 @@ func TestAKindIsPausedAndResumed(t *testing.T) {
 
 		a, err := o.preview("once pause", wholeKind())
 		require.NoError(t, err)
-		require.Equal(t, "The kind invoice is not paused", a.Lines[0])
+		require.Equal(t, "The kind invoice is not paused", a.Lines[1])
 		const text = "The kind invoice has been paused since TIME by me: ticket 4711"
 		a = o.must("once pause", wholeKind())
 		require.Equal(t, []string{"No call starts any more. Calls that are running end normally.", text}, []string{a.Lines[0], withoutTimes(a.Lines[1])})

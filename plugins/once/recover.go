@@ -35,7 +35,11 @@ Effects that were accepted since and whose records are not read again are not in
 		Role:    operate.Operator,
 		Audited: true,
 		Preview: p.withLedger(func(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
-			return p.recover(in, func(kind string, since time.Time) (ledger.Recovery, error) { return l.Recovered(ctx, kind, since) })
+			a, err := p.recover(in, func(kind string, since time.Time) (ledger.Recovery, error) { return l.Recovered(ctx, kind, since) })
+			if err == nil {
+				a.Lines = append([]string{"Would note that the ledger may lack calls, and change no effect at once:"}, a.Lines...)
+			}
+			return a, err
 		}),
 		Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
 			return p.withLedger(func(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {

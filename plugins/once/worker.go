@@ -50,6 +50,7 @@ type worker struct {
 	lastSettled atomic.Int64  // Unix nanoseconds
 	answered    answered.Keys[ledger.Key]
 	trouble     trouble
+	outage      *logs.Outage // what the log says of the calls
 	limiter     limiter
 	inForce     atomic.Pointer[ledger.InForce] // the limits at the last look
 	limited     atomic.Int64                   // Unix nanoseconds of the last wait for a limit
@@ -70,7 +71,9 @@ type worker struct {
 }
 
 func newWorker(p *Plugin, name string, config *KindConfig, effects caller) *worker {
-	return &worker{plugin: p, name: name, config: config, effects: effects, woken: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
+	return &worker{
+		plugin: p, name: name, config: config, effects: effects, outage: logs.NewOutage(warnEvery, true), woken: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+	}
 }
 
 // wake makes an idle worker look for work at once.
@@ -324,7 +327,10 @@ func (w *worker) handle(c ledger.Claimed, before time.Time, answered func()) {
 	w.trouble.note(answer, decoded, time.Now())
 	answered()
 	w.plugin.metrics.called(w.name, c.Lookup, answer, took)
-	w.store(ctx, end, lease)
+	settled, stored := w.store(ctx, end, lease)
+	if decoded {
+		w.tell(ctx, c.Key, answer, nextOfCall(settled, stored))
+	}
 }
 
 func (w *worker) callOne(ctx context.Context, c ledger.Claimed) (a Answer, decoded bool) {
@@ -345,7 +351,7 @@ const storeTimeout = 5 * time.Second
 
 // store stores the end of a call, and repeats it while the ledger does not answer. The epoch makes a
 // repeated store harmless. An answer that is lost leaves the effect perhaps done when the lease ends.
-func (w *worker) store(ctx context.Context, end ledger.End, lease time.Time) {
+func (w *worker) store(ctx context.Context, end ledger.End, lease time.Time) (settled ledger.Settled, stored bool) {
 	until := time.Now().Add(storeTimeout)
 	if lease.After(until) {
 		until = lease
@@ -357,7 +363,7 @@ func (w *worker) store(ctx context.Context, end ledger.End, lease time.Time) {
 		if err == nil {
 			w.lastSettled.Store(time.Now().UnixNano())
 			w.plugin.metrics.settled(w.name, settled)
-			return
+			return settled, true
 		}
 		timer := time.NewTimer(pipeline.Backoff{First: 50 * time.Millisecond, Max: time.Second}.Delay(n))
 		select {
@@ -366,7 +372,7 @@ func (w *worker) store(ctx context.Context, end ledger.End, lease time.Time) {
 			timer.Stop()
 			w.log.ErrorContext(ctx, "the answer of a call was not stored; after its lease the effect counts as perhaps done",
 				slog.String("effect", textOf(end.Key)), slog.String("answer", string(end.Outcome)), logs.Err(err))
-			return
+			return settled, false
 		}
 	}
 }

@@ -57,9 +57,10 @@ func talks(t *testing.T, s redistest.Server, db int) talker {
 	return i
 }
 
+// has waits for a level, and for the line about it. Both change under the mutex that the state is read with.
 func (i talker) has(t *testing.T, level slog.Level) {
 	t.Helper()
-	redistest.Eventually(t, "the level is "+level.String(), func() bool { return i.level.Level() == level })
+	redistest.Eventually(t, "the level is "+level.String(), func() bool { return i.Plugin.levels.Load().state().Level == levelName(level) })
 }
 
 // levels uses the action, and returns its line.

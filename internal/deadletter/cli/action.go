@@ -195,7 +195,7 @@ func (w *work) previewAll(ctx context.Context, targets []store.Target, s step) (
 		return operate.Answer{}, err
 	}
 	w.report.DryRun = true
-	topics := map[string]int{}
+	topics, found := map[string]int{}, fates{}
 	err = w.each(ctx, func(id string) error {
 		d, _, err := w.store.Get(ctx, id)
 		if err == nil && !slices.Contains(w.states, d.State) {
@@ -212,6 +212,7 @@ func (w *work) previewAll(ctx context.Context, targets []store.Target, s step) (
 		}
 		if d.ID != "" {
 			topics[topicOf(d.Subject)]++
+			found.add(d, line)
 		}
 		line.ID, line.About, line.Class = id, d.Subject, d.Class
 		w.report.addLine(line)
@@ -221,6 +222,7 @@ func (w *work) previewAll(ctx context.Context, targets []store.Target, s step) (
 		return operate.Answer{}, err
 	}
 	w.report.countTopics(topics)
+	w.report.Would = found.list()
 	return w.report.answer(false), nil
 }
 

@@ -81,5 +81,5 @@ func (r *replay) preview(ctx context.Context, d store.DeadLetter) Line {
 	if err != nil {
 		return Line{Result: resultUnknown, Reason: err.Error()}
 	}
-	return Line{Result: now.Replay.Result, Reason: now.Replay.Reason, Now: now.State}
+	return Line{Result: now.Replay.Result, Reason: now.Replay.Reason, Now: now.State, to: now.To}
 }

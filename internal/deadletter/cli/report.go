@@ -45,10 +45,11 @@ type Report struct {
 	Unknown     int    `json:"unknown,omitempty"` // of a dry run: the ledger is unavailable
 	DeadLetters []Line `json:"dead_letters"`      // at most 1000
 	More        int    `json:"more,omitempty"`
-	// Matching and About are of a dry run: how many match, also beyond --limit, and what the selected
-	// ones are about.
+	// Matching, About and Would are of a dry run: how many match, also beyond --limit, what the selected
+	// ones are about, and what would be done to those of each handler.
 	Matching int64   `json:"matching,omitempty"`
 	About    []Topic `json:"about,omitempty"` // most first, at most 1000
+	Would    []Would `json:"would,omitempty"` // most first, at most 1000
 }
 
 // Topic is a part of a subject that dead letters share: of POINT:77:5 it is POINT:77.
@@ -67,6 +68,8 @@ type Line struct {
 	About string `json:"about,omitempty"` // the subject
 	Class string `json:"class,omitempty"`
 	Now   string `json:"now,omitempty"` // the state of the subject, in the ledger's words
+
+	to string // that a replay would publish to
 }
 
 func (r *Report) addLine(l Line) {
@@ -120,6 +123,9 @@ func (r *Report) answer(failed bool) operate.Answer {
 		table.Rows = append(table.Rows, row)
 	}
 	a.Tables = []operate.Table{table}
+	if len(r.Would) > 0 {
+		a.Tables = append(a.Tables, wouldTable(r.Would))
+	}
 	if r.More > 0 {
 		a.Notes = append(a.Notes, fmt.Sprintf("… and %d more", r.More))
 	}

@@ -105,6 +105,7 @@ func (c *Client) Open(log *slog.Logger) error {
 		slots:   slots.New(cfg.Concurrency),
 		tokens:  newTokens(c.mapping.Name, cfg.Token, c.mapping.Headers, log),
 		metrics: c.metrics,
+		told:    newTold(),
 		ended:   operate.Calls{Name: "API " + c.mapping.Name, Place: pipeline.ServerOf(cfg.URL), Then: "calls go on"},
 		targets: targets{base: base},
 		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
