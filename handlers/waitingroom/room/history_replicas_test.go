@@ -77,16 +77,17 @@ type truth struct {
 	over    map[string]int64  // the highest index at which a user left or ended
 	tried   map[string]int64  // the same without an answer
 	result  map[string]State  // what was answered to a shop, by lease
+	unsure  map[string]State  // a late result without an answer, by lease: a repetition may be the first answer
 	session map[string]string // the session for which a lease was verified
 	until   map[string]int64  // the latest end that was answered to a shop, by lease, in the time of the room
 }
 
 func newTruth() truth {
-	return truth{map[string]int64{}, map[string]int64{}, map[string]State{}, map[string]string{}, map[string]int64{}}
+	return truth{map[string]int64{}, map[string]int64{}, map[string]State{}, map[string]State{}, map[string]string{}, map[string]int64{}}
 }
 
 func (o truth) clone() truth {
-	return truth{maps.Clone(o.over), maps.Clone(o.tried), maps.Clone(o.result), maps.Clone(o.session), maps.Clone(o.until)}
+	return truth{maps.Clone(o.over), maps.Clone(o.tried), maps.Clone(o.result), maps.Clone(o.unsure), maps.Clone(o.session), maps.Clone(o.until)}
 }
 
 // end ends all places of a user up to an index.

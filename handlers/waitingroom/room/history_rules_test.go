@@ -435,3 +435,25 @@ func TestAFailoverLosesNoAnswer(t *testing.T) {
 		h.check()
 	})
 }
+
+// The answer to a late sale may be lost. Its repetition is then the first answer, and says that the lease was sold.
+func TestALateSaleThatWasNotAnsweredIsRepeated(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		h := newHistoryEnv(t, s).newHistory(t, func(o *Options) { o.Replicas = 1 })
+		defer h.clear()
+		h.seats(1)
+		h.replicate()
+		h.enter("u1", h.brokers[0], 0)
+		h.pass(1000)
+		h.finish(0, "shop", false)
+		h.stopReplica(0)
+		h.finish(0, "shop", true)
+		require.Equal(t, Abandoned, h.truth.result[h.tokens[0].jti], "nothing else was promised")
+		h.returnReplica()
+		h.finish(0, "shop", true)
+		h.compare()
+		h.check()
+		require.Equal(t, Sold, h.truth.result[h.tokens[0].jti])
+		require.EqualValues(t, 1, h.m.sold)
+	})
+}

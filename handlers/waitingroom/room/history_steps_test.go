@@ -378,8 +378,12 @@ func (h *history) finish(n int, by string, sold bool) {
 		h.sameError(err, refused)
 		return
 	}
-	answered := h.answered(err)
+	answered, late := h.answered(err), strings.HasPrefix(got.How, "late")
+	if late && !answered {
+		h.truth.unsure[k.jti] = got.State
+	}
 	if answered {
+		late = late || got.How == "again" && h.truth.unsure[k.jti] == got.State
 		if session := h.truth.session[k.jti]; session != "" && session != by {
 			h.fault("%s was verified for %s, and is finished by %q", k.jti, session, by)
 		}
@@ -389,7 +393,7 @@ func (h *history) finish(n int, by string, sold bool) {
 		if got.State != want {
 			h.fault("finished as %s, not %s", got.State, want)
 		}
-		if before := h.truth.result[k.jti]; before != "" && before != got.State && !strings.HasPrefix(got.How, "late") || before == Sold && got.State != Sold {
+		if before := h.truth.result[k.jti]; before != "" && before != got.State && !late || before == Sold && got.State != Sold {
 			h.fault("%s was finished as %s, and now as %s", k.jti, before, got.State)
 		}
 		h.truth.result[k.jti] = got.State
