@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"strings"
@@ -134,7 +135,17 @@ func TestAKilledEmbeddedProcessGoesOnWithItsCampaign(t *testing.T) {
 	d.run()
 	require.Eventually(t, func() bool { return paid("FINISHED") }, 4*time.Minute, 500*time.Millisecond, "it stands still: %s", d.printed)
 	require.Eventually(t, func() bool { // entries that were enqueued twice are acknowledged, too
-		out, code := d.command("routes", "--route", "promotion.point.stream")
-		return code == 0 && (strings.Contains(out, "promotion.point.stream  0        0 ") || strings.Contains(out, "promotion.point.stream  -        - "))
+		out, code := d.command("routes", "--route", "promotion.point.stream", "--json")
+		var found struct {
+			Routes []struct {
+				Waiting  *int64 `json:"waiting"`
+				InFlight *int64 `json:"in_flight"`
+			} `json:"routes"`
+		}
+		if code != 0 || json.Unmarshal([]byte(out), &found) != nil || len(found.Routes) != 1 {
+			return false
+		}
+		none := func(n *int64) bool { return n == nil || *n == 0 } // nil: the streams are gone
+		return none(found.Routes[0].Waiting) && none(found.Routes[0].InFlight)
 	}, 2*time.Minute, 500*time.Millisecond)
 }
