@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/once/oncetest"
@@ -56,6 +57,7 @@ func TestTheReasonWhyAGroupWaitsIsThatOfItsEffects(t *testing.T) {
 		o.must("once pause", input(""))
 		next, _ := o.waits()
 		require.Contains(t, next, "nothing until its group is resumed")
+		require.Contains(t, o.see("effects/group", "group", operate.Input{"kind": {"invoice"}, "group": {"acme"}}), `"why":"ticket 4711"`, "who changed the group")
 	})
 }
 
