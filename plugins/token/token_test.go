@@ -209,6 +209,18 @@ func TestTheKeySetHasOnlyPublicKeys(t *testing.T) {
 	require.NoError(t, err, "another service verifies with it")
 }
 
+// While keys are rotated over several files, one key may be in two of them.
+func TestAKeyThatIsInTwoFilesIsOneKey(t *testing.T) {
+	t.Parallel()
+	one, two := newKey(t, ""), newKey(t, "")
+	require.NoError(t, os.WriteFile(two.File, append(pemOf(t, two), pemOf(t, one)...), 0o600))
+	text, err := with(t, one, two).KeySet()
+	require.NoError(t, err)
+	var set jose.JSONWebKeySet
+	require.NoError(t, json.Unmarshal(text, &set))
+	require.Len(t, set.Keys, 2)
+}
+
 func TestKeyFilesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	good := newKey(t, "a")
