@@ -71,6 +71,7 @@ func TestThePageOfARouteWithoutErrors(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, &carrier{})
 	require.Contains(t, r.get("/route?route=parcels"), "No message of this route has failed and is tried again")
+	require.Contains(t, r.get("/route?route=absent"), "No route has the name &#34;absent&#34;.")
 	row := rows(t, r.panels("route?route=parcels")["route"].Value, "route")["parcels"]
 	require.Nil(t, row["done_per_second"])
 	require.Nil(t, row["failed_per_second"])
