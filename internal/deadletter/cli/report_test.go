@@ -25,3 +25,11 @@ func TestSummary(t *testing.T) {
 	}
 	require.Equal(t, "No dead letters match.", (&Report{DryRun: true}).summary())
 }
+
+func TestTheLastRowSaysHowManyFatesAreLeftOut(t *testing.T) {
+	t.Parallel()
+	rows := wouldTable(make([]Would, maxNamed+3)).Rows
+	require.Len(t, rows, maxNamed+1)
+	require.Equal(t, []string{"…", "and 3 more", "", ""}, rows[maxNamed])
+	require.Len(t, wouldTable(make([]Would, maxNamed)).Rows, maxNamed)
+}
