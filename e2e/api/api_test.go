@@ -98,7 +98,7 @@ shop.New shop.ExampleNew
 shop.Payer till.Cash
 shop.Size shop.Small
 shop.Small till
-shop.Total till/till_test.go
+shop.Total till
 shop.Unused -
 till.Cash -
 till.Cash.Pay shop.Payer

@@ -11,21 +11,22 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// kind says how convincing a user is: the smallest is shown.
+// kind says how convincing a user is: the smallest is shown. Code comes before tests, so that a new test of what the
+// product uses does not change the list.
 type kind int
 
 const (
 	example kind = iota // an Example of any package
 	proof               // the module of the scenarios
-	test                // the test of another package
 	code                // another package
+	test                // the test of another package
 	implied             // an interface, or the declaration of another name
 	none
 	kinds
 )
 
 func (k kind) String() string {
-	return [...]string{"example", "e2e", "test", "code", "implied", "none"}[k]
+	return [...]string{"example", "e2e", "code", "test", "implied", "none"}[k]
 }
 
 type user struct {
