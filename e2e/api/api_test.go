@@ -104,8 +104,8 @@ till.Cash -
 till.Cash.Pay shop.Payer
 till.Sum -
 `), strings.TrimSpace(names))
-	require.Regexp(t, `# +16 +1 +0 +4 +2 +5 +4 all 2 packages`, sums)
-	require.Regexp(t, `# +13 +1 +0 +4 +2 +4 +2 shop\n# +3 `, sums)
+	require.Regexp(t, `# +16 +1 +0 +3 +3 +5 +4 all 2 packages`, sums)
+	require.Regexp(t, `# +13 +1 +0 +3 +3 +4 +2 shop\n# +3 `, sums)
 }
 
 func TestAPackageThatDoesNotCompileIsAnError(t *testing.T) {
