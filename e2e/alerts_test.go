@@ -59,6 +59,7 @@ func raisers() map[string][]happening {
 		"MillracePromotionPaused":           {is(`millrace_promotion_paused_seconds{type="VOUCHER"}`, 90_000)},
 		"MillraceUnannounced":               {grows(`millrace_promotion_unannounced_total{type="POINT"}`, 0.01)},
 		"MillraceLedgerSilent":              {is(`millrace_promotion_measured_timestamp_seconds`, 1e9)},
+		"MillraceLedgerTakesNothing":        {grows(`millrace_ledger_transaction_failures_total{cause="refused"}`, 0.1)},
 		"MillraceFarSideMisconfigured":      {is(`millrace_once_http_misconfigured`, 1)},
 		"MillraceFarSideBreakerOpen":        {is(`millrace_once_http_breaker_state`, 2)},
 		"MillraceFarSideUncertain":          {grows(`millrace_once_http_calls_total{class="unclear"}`, 1), grows(`millrace_once_http_calls_total{class="done"}`, 4)},
@@ -119,6 +120,7 @@ func raisers() map[string][]happening {
 // alsoRaise are states that raise an alert in another way than that of raisers.
 func alsoRaise() map[string][]happening {
 	return map[string][]happening{
+		"MillraceLedgerTakesNothing":  {grows(`millrace_once_transaction_failures_total{cause="unreachable"}`, 0.1)},
 		"MillraceUnannounced":         {is(`millrace_promotion_unknown_streams{type="VOUCHER"}`, 1)},
 		"MillraceEntriesLost":         {grows(`millrace_redis_unread_removed_total`, 0.001)},
 		"MillraceEventServiceFailing": {grows(`millrace_room_event_service_calls_total{result="invalid"}`, 0.1)},
@@ -139,6 +141,8 @@ func quiets() map[string][]happening {
 		"MillraceEffectsNotCalled": {is(`millrace_once_oldest_due_seconds`, 4000), grows(`millrace_once_attempts_total{state="AMBIGUOUS"}`, 1)},
 		// An effect is perhaps done, and is looked up.
 		"MillraceEffectsFailed": {grows(`millrace_once_attempts_total{state="AMBIGUOUS"}`, 1)},
+		// Transactions that met a lock or a deadlock are tried again.
+		"MillraceLedgerTakesNothing": {grows(`millrace_ledger_transaction_failures_total{cause=~"contended|locked"}`, 5)},
 		// A campaign has just been published, and the lag shrinks.
 		"MillraceKafkaLag": {{`millrace_kafka_lag`, func(ago time.Duration, _ float64) float64 { return 20_000 + 10*ago.Seconds() }}},
 		// A slow record that is answered soon.

@@ -24,7 +24,8 @@
 //	                          --> Permanent          --> dead letter, then the ack
 //	                          --> RetryAfter, other  --> retry topic, then the ack; without one, a nack
 //
-// RetryAfter retries no sooner than its delay, and any other error is retried by the route's Policy. A
+// With a retry topic RetryAfter retries no sooner than its delay; without one the message comes back when its transport
+// delivers it again. Any other error is retried by the route's Policy. A
 // route with HandleBatch handles several messages with one call, while each keeps its own outcome.
 //
 // A Runtime starts the services of all plugins (clients, servers, loops), opens the routes, and runs them

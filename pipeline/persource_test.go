@@ -71,10 +71,15 @@ func (s fromSources) send(payloads ...string) {
 }
 
 // settled returns the next n outcomes.
-func (s fromSources) settled(n int) []string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = <-s.acks
+func (s fromSources) settled(n int) (all []string) {
+	limit := time.After(2 * time.Minute)
+	for range n {
+		select {
+		case outcome := <-s.acks:
+			all = append(all, outcome)
+		case <-limit:
+			return append(all, "no further outcome in 2 min")
+		}
 	}
 	slices.Sort(all)
 	return all

@@ -104,6 +104,9 @@ func (f *Feeder) measureTotals(ctx context.Context, m *Measurement) error {
 	if time.Since(f.counted) < totalsInterval {
 		return nil
 	}
+	if err := f.Ledger().CheckSequences(ctx); err != nil {
+		return err
+	}
 	totals, err := f.Ledger().Totals(ctx)
 	if err != nil {
 		return err

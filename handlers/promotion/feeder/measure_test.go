@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -84,6 +86,34 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 }
 
 // A measurement that hangs is an error after three intervals, and the error says since when.
+// A sequence that is behind its table turns the instance red, with the statement that repairs it.
+func TestMeasureFindsASequenceBehindItsTable(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		cfg := ledger.DefaultConfig()
+		cfg.DSN = setting.NewSecret(sqldbtest.Schema(t))
+		l, err := ledger.Open(t.Context(), cfg, ledger.Options{Instance: "measure", Lease: time.Minute}, nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		require.NoError(t, l.Migrate(t.Context()))
+		rec := payouts.Record{Key: payouts.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 3, Payload: []byte(`{"amount":5}`)}
+		require.NoError(t, l.Accept(t.Context(), []payouts.Record{rec}, ledger.AcceptOptions{})[0].Err)
+		f := New(Options{Ledger: func() *ledger.Ledger { return l }, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
+		f.measure(t.Context())
+		require.NoError(t, f.Measured().Err)
+
+		conn, err := pgx.Connect(t.Context(), cfg.DSN.Reveal())
+		require.NoError(t, err)
+		defer func() { _ = conn.Close(t.Context()) }()
+		_, err = conn.Exec(t.Context(), `ALTER TABLE payouts ALTER COLUMN id RESTART WITH 1`)
+		require.NoError(t, err)
+		f.Remeasure(t.Context())
+		require.ErrorIs(t, f.Measured().Err, ledger.ErrRefusedByDatabase)
+		require.ErrorContains(t, f.Measured().Check(time.Now()), "SELECT setval")
+	})
+}
+
 func TestAMeasurementIsTooOld(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

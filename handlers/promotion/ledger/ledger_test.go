@@ -314,7 +314,7 @@ func TestOpenReportsPermanentErrors(t *testing.T) {
 // them.
 func TestAPoolerTakesOurSessions(t *testing.T) {
 	t.Parallel()
-	pool, err := new(postgres).newPool(t.Context(), setting.NewSecret("postgres://u@127.0.0.1:1/db"), 4, "SET jit = off")
+	pool, err := new(postgres).newPool(t.Context(), setting.NewSecret("postgres://u@127.0.0.1:1/db"), 4, nil, "SET jit = off")
 	require.NoError(t, err)
 	defer pool.Close()
 	for parameter := range pool.Config().ConnConfig.RuntimeParams {

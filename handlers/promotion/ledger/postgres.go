@@ -34,6 +34,7 @@ type postgres struct {
 	conns int
 
 	commits sqldb.Commits // of both pools
+	guarded atomic.Bool   // new connections of hot are asked for their sequence
 }
 
 const coldConnections = 4
@@ -50,12 +51,12 @@ const pgStaleRow = "MR001"
 func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.Int64) (*postgres, error) {
 	s := &postgres{log: log, skew: skew, conns: cfg.Connections}
 	var err error
-	if s.hot, err = s.newPool(ctx, cfg.DSN, cfg.Connections, "jit = off", "enable_seqscan = off", "enable_bitmapscan = off",
+	if s.hot, err = s.newPool(ctx, cfg.DSN, cfg.Connections, s.checkSequence, "jit = off", "enable_seqscan = off", "enable_bitmapscan = off",
 		"enable_hashjoin = off", "enable_mergejoin = off", "plan_cache_mode = force_generic_plan", "lock_timeout = '"+pgLockTimeout+"'"); err != nil {
 		return nil, err
 	}
 	// Rare statements with an order must read an index in that order, and join by index probes.
-	if s.cold, err = s.newPool(ctx, cfg.DSN, coldConnections, "jit = off", "enable_seqscan = off", "enable_sort = off",
+	if s.cold, err = s.newPool(ctx, cfg.DSN, coldConnections, nil, "jit = off", "enable_seqscan = off", "enable_sort = off",
 		"enable_hashjoin = off", "enable_mergejoin = off"); err != nil {
 		s.hot.Close()
 		return nil, err
@@ -68,13 +69,13 @@ func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomi
 	return s, nil
 }
 
-// newPool opens a pool whose sessions have the settings.
-func (s *postgres) newPool(ctx context.Context, dsn setting.Secret, size int, settings ...string) (*pgxpool.Pool, error) {
+// newPool opens a pool whose sessions have the settings. connected may refuse a new connection.
+func (s *postgres) newPool(ctx context.Context, dsn setting.Secret, size int, connected func(context.Context, *pgx.Conn) error, settings ...string) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(dsn.Reveal())
 	if err != nil {
 		return nil, fmt.Errorf("ledger: dsn: %w", err) // pgx omits the password
 	}
-	c.MaxConns, c.MinConns = int32(size), 0
+	c.MaxConns, c.MinConns, c.AfterConnect = int32(size), 0, connected
 	sqldb.TunePostgres(c.ConnConfig)
 	c.BeforeConnect = sqldb.Renew(dsn, s.log)
 	s.commits.Watch(c.ConnConfig)

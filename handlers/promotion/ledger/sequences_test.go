@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 )
 
 // A ledger that was moved by logical replication has rows, and sequences that begin again. The check
@@ -50,5 +52,35 @@ func TestSequencesBehindTheirTables(t *testing.T) {
 		for _, table := range numbered() {
 			require.ErrorContains(t, err, "the sequence of "+table+".id")
 		}
+	})
+}
+
+// The server is exchanged while the process runs, so nothing starts again. The first new connection notices it, and no
+// payout gets a number that another one has.
+func TestANewConnectionFindsASequenceBehindItsTable(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		h := newPostgresDB(t)
+		l, conn := h.open(t), h.connect(t)
+		exec := func(sql string) {
+			t.Helper()
+			_, err := conn.Exec(t.Context(), sql)
+			require.NoError(t, err, sql)
+		}
+		require.NoError(t, l.CheckSequences(t.Context()))
+		mustAccept(t, l, record(1, 1))
+		mustAccept(t, l, record(1, 2))
+		exec(`ALTER TABLE payouts ALTER COLUMN id RESTART WITH 1`)
+		l.store.(*postgres).hot.Reset()
+
+		results := l.Accept(t.Context(), []payouts.Record{record(2, 1)}, AcceptOptions{})
+		require.ErrorIs(t, results[0].Err, ErrRefusedByDatabase)
+		require.ErrorContains(t, results[0].Err, "the sequence of payouts.id is behind its table")
+		exec(regexp.MustCompile(`SELECT setval.* FROM \w+`).FindString(results[0].Err.Error()))
+		mustAccept(t, l, record(2, 1))
+		var twice int
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) - count(DISTINCT id) FROM payouts`).Scan(&twice))
+		require.Zero(t, twice)
 	})
 }
