@@ -137,6 +137,25 @@ func TestWhatWaitsForABreakerIsExplained(t *testing.T) {
 	})
 }
 
+// An instance that starts measures before its client is ready, which is no stop of its kind.
+func TestAnInstanceThatStartsIsNoStop(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		p := newInvoices(w.Once, once.ByKey, nil)
+		w.Start(p)
+		_, err := p.effects.Enqueue(t.Context(), one)
+		require.NoError(t, err)
+		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, one.key()).State)
+		var starting *invoices
+		commandOf(t, w.Once.Settings().(*once.Config).Ledger.DSN.Reveal(), func(o *once.Plugin) pipeline.Plugin {
+			starting = newInvoices(o, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = func() bool { return false } })
+			return starting
+		})
+		starting.effects.Measure(t.Context())
+		require.Len(t, operator{t, w}.must("once status", input("")).Lines, 2)
+	})
+}
+
 // So does trouble that the far side has with all effects.
 func TestWhatWaitsForAFarSideIsExplained(t *testing.T) {
 	t.Parallel()

@@ -151,7 +151,11 @@ func (w *worker) warn(text string, err error) {
 }
 
 // tellStop tells other processes whether this instance calls for nothing, and why. The caller holds measuring.
+// Before the worker has begun, its client is not ready either, which is no stop.
 func (w *worker) tellStop(ctx context.Context, l *ledger.Ledger) {
+	if !w.begun.Load() {
+		return
+	}
 	reason := w.trouble.reason()
 	if !w.effects.ready() {
 		reason = "its client would send nothing now, such as while the breaker of the far side is open"

@@ -57,6 +57,7 @@ type worker struct {
 	measured    atomic.Pointer[measurement]
 	measuring   sync.Mutex
 	stopTold    bool // the ledger may have a stop of this instance; guarded by measuring
+	begun       atomic.Bool
 	settles     settler
 
 	claiming context.Context // ends when nothing is claimed any more
@@ -94,6 +95,7 @@ func (w *worker) start(l *ledger.Ledger) {
 	w.life, w.abandon = context.WithCancel(ctx)
 	w.ended = make(chan struct{})
 	w.settles.start(l)
+	w.begun.Store(true)
 	go func() {
 		defer close(w.ended)
 		w.run(l)

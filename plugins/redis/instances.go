@@ -19,12 +19,16 @@ type instanceStatus struct {
 	Runs     bool        `json:"runs"`
 	Version  string      `json:"version,omitempty"`
 	Last     time.Time   `json:"last_presence"`
+	Stopped  *time.Time  `json:"stopped_at,omitempty"` // null: it runs, or has ended without having been stopped
 	Log      *levelState `json:"log"`
 	Paused   []string    `json:"paused_routes"`
 }
 
 func (i instance) status() instanceStatus {
 	s := instanceStatus{Instance: i.name, Runs: i.alive, Version: i.version, Last: i.last.UTC()}
+	if !i.stopped.IsZero() {
+		s.Stopped = &i.stopped
+	}
 	if i.state != nil {
 		s.Log, s.Paused = i.state.Log, []string{}
 		for _, route := range slices.Sorted(maps.Keys(i.state.Routes)) {
@@ -34,6 +38,17 @@ func (i instance) status() instanceStatus {
 		}
 	}
 	return s
+}
+
+// words says whether the instance runs.
+func (s instanceStatus) words() string {
+	switch {
+	case s.Runs:
+		return "runs"
+	case s.Stopped != nil:
+		return "stopped at " + s.Stopped.Format(time.RFC3339)
+	}
+	return "gone"
 }
 
 // texts returns the log level and the paused routes as people read them. Both are empty for an instance that is gone.
@@ -60,7 +75,7 @@ func (s levelState) sentence() string {
 }
 
 // goneNote says what becomes of an instance that is gone.
-const goneNote = "An instance whose presence was not renewed for 15 seconds is gone, and the others take over what it had in hand."
+const goneNote = "A stopped instance has ended in order, after the drain that its log reports. One whose presence was not renewed for 15 seconds is gone, and the others take over what it was doing."
 
 func instancesNote(more bool) string {
 	if more {
@@ -94,12 +109,8 @@ Each instance says with its presence, every %s, which log level it has, where th
 			for _, i := range all {
 				s := i.status()
 				list = append(list, s)
-				state := "gone"
-				if s.Runs {
-					state = "runs"
-				}
 				level, paused := s.texts()
-				t.Rows = append(t.Rows, []string{s.Instance, state, s.Version, s.Last.Format(time.RFC3339), level, paused})
+				t.Rows = append(t.Rows, []string{s.Instance, s.words(), s.Version, s.Last.Format(time.RFC3339), level, paused})
 			}
 			value := struct {
 				Instances []instanceStatus `json:"instances"`
@@ -125,9 +136,9 @@ func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Bl
 	}
 	for _, i := range all {
 		s := i.status()
-		state := console.Word("gone")
+		state := console.Word(s.words())
 		if s.Runs {
-			state = console.Word("runs").In(operate.OK)
+			state = state.In(operate.OK)
 		}
 		if s.Runs && s.Instance == q.Registry.Env().Instance {
 			state = console.Word("runs, and serves this page").In(operate.OK)

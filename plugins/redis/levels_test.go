@@ -49,7 +49,7 @@ func talks(t *testing.T, s redistest.Server, db int) talker {
 	i := talker{level: new(slog.LevelVar), log: &lockedLog{}, name: "test-" + watermill.NewULID()}
 	p := New()
 	p.cfg.Addrs, p.cfg.DB = []string{s.Addr}, db
-	env := pipeline.Env{Instance: i.name, Logger: slog.New(slog.NewTextHandler(i.log, &slog.HandlerOptions{Level: i.level})), LogLevel: i.level}
+	env := pipeline.Env{Instance: i.name, Version: "v1.2.3", Logger: slog.New(slog.NewTextHandler(i.log, &slog.HandlerOptions{Level: i.level})), LogLevel: i.level}
 	reg, err := pipeline.NewRegistry(env, p, withRoutes{p})
 	require.NoError(t, err)
 	i.ordered = ordered{p, reg, s.Client(t, func(o *goredis.Options) { o.DB = db })}
@@ -152,6 +152,34 @@ func TestTheLogLevelOfAllInstances(t *testing.T) {
 			rows = append(rows, fmt.Sprint(c.Action, " ", c.Subject, " ", c.Who, " ", c.Why))
 		}
 		require.Equal(t, []string{"log level settings all instances ann ticket 7", "log level debug for 2m0s all instances ann ticket 7"}, rows)
+	})
+}
+
+// An instance that was stopped is told apart from one that was killed, also after it has run again.
+func TestAStoppedInstanceIsNotGone(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
+		t.Parallel()
+		i, command := talks(t, s, db), process(t, s, db)
+		own := service{i.Plugin}
+		require.Nil(t, i.statuses(t)[i.name].Stopped)
+		require.NoError(t, own.Stop(t.Context()))
+		stopped := i.statuses(t)[i.name]
+		require.False(t, stopped.Runs)
+		require.Equal(t, "v1.2.3", stopped.Version)
+		require.WithinDuration(t, time.Now(), *stopped.Stopped, time.Minute)
+		require.Regexp(t, `^stopped at 20\S+Z$`, stopped.words())
+		report, err := command.instancesReport().Read(t.Context(), command.reg, nil)
+		require.NoError(t, err)
+		require.Contains(t, fmt.Sprint(report.Tables[0].Rows), stopped.words())
+
+		require.NoError(t, own.Start(t.Context()))
+		again := i.statuses(t)[i.name]
+		require.True(t, again.Runs)
+		require.Nil(t, again.Stopped)
+		require.Equal(t, "info", again.Log.Level)
+		require.NoError(t, i.presence.loops.Stop(t.Context())) // it is killed
+		require.NoError(t, i.c.Del(t.Context(), presenceKey(i.name)).Err())
+		require.Equal(t, "gone", i.statuses(t)[i.name].words())
 	})
 }
 

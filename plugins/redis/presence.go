@@ -226,8 +226,17 @@ func (p *presence) fence(now time.Time) time.Time {
 	return p.gap
 }
 
+// release gives the name back at an orderly end, and says that it was one.
 func (p *presence) release(ctx context.Context) error {
 	err := p.loops.Stop(ctx)
+	p.mu.Lock()
+	taken := p.taken
+	p.mu.Unlock()
+	if !taken {
+		if err := p.tellStopped(ctx); err != nil {
+			p.log.DebugContext(ctx, "the end of this instance will look like a crash", logs.Err(err))
+		}
+	}
 	if _, failed := p.run(ctx, 0); failed != nil {
 		err = fmt.Errorf("presence of instance %q: %w", p.instance, failed)
 	}

@@ -34,7 +34,17 @@ type instanceState struct {
 	// Work is what the instance does, by route. Nil: it does not tell it.
 	Work   map[string]pipeline.RouteWork `json:"work,omitempty"`
 	Routes map[string]takenOrder         `json:"routes"` // of this instance, with what it knows is ordered about them
+	// Stopped is the last thing that a process says, after it has drained. Nil: it runs, or has ended in another way.
+	Stopped *stoppedState `json:"stopped,omitempty"`
 }
+
+type stoppedState struct {
+	At      time.Time `json:"at"`
+	Version string    `json:"version"`
+}
+
+// stoppedKept is how long it is known that an instance was stopped.
+const stoppedKept = markKept
 
 // takenOrder is an order that an instance has read, and so follows.
 type takenOrder struct {
@@ -83,14 +93,24 @@ func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, as *presence) err
 		s.Routes[r.Name] = takenOrder{At: o.at, Paused: o.paused}
 	}
 	s.Work = p.work()
+	return s.store(ctx, c, as.instance, presenceTTL)
+}
+
+func (s instanceState) store(ctx context.Context, c goredis.Scripter, instance string, kept time.Duration) error {
 	text, err := s.encode()
 	if err == nil {
-		err = goredis.NewScript(stateSource).Run(ctx, c, []string{stateKey(as.instance)}, text, presenceTTL.Milliseconds()).Err()
+		err = goredis.NewScript(stateSource).Run(ctx, c, []string{stateKey(instance)}, text, kept.Milliseconds()).Err()
 	}
 	if err != nil {
-		return fmt.Errorf("redis: state of instance %q: %w", as.instance, err)
+		return fmt.Errorf("redis: state of instance %q: %w", instance, err)
 	}
 	return nil
+}
+
+// tellStopped stores that a process ends as it should, while it still has its name.
+func (p *presence) tellStopped(ctx context.Context) error {
+	s := instanceState{Process: p.process(), Stopped: &stoppedState{At: time.Now().UTC().Truncate(time.Second), Version: p.version}}
+	return s.store(ctx, p.c, p.instance, stoppedKept)
 }
 
 // work returns what this process does, by route.
@@ -137,6 +157,7 @@ type instance struct {
 	last    time.Time      // presence, by the clock of Redis
 	state   *instanceState // nil: not known, as of an instance that has just started
 	silent  time.Duration  // since it has told its state, by the clock of Redis
+	stopped time.Time      // by its own clock; zero: it runs, or has ended in another way
 }
 
 // silentAfter is how old the state of an instance is when it was not told again in time: once is left out.
@@ -170,9 +191,13 @@ func readInstances(ctx context.Context, c goredis.UniversalClient, most int) (al
 		process, version, _ := strings.Cut(held, " ")
 		one.version = version
 		life, expires := lives[i].Result()
-		if text, err := states[i].Bytes(); one.alive && err == nil && expires == nil {
+		if text, err := states[i].Bytes(); err == nil && expires == nil {
 			var s instanceState
-			if json.Unmarshal(text, &s) == nil && s.Process == process {
+			switch err := json.Unmarshal(text, &s); {
+			case err != nil:
+			case !one.alive && s.Stopped != nil:
+				one.stopped, one.version = s.Stopped.At, s.Stopped.Version
+			case one.alive && s.Process == process && s.Stopped == nil:
 				one.state, one.silent = &s, presenceTTL-life
 			}
 		}

@@ -25,6 +25,8 @@ type Status struct {
 	ledger.Counts
 	// OldestUnpaid is the age of the oldest unsettled payout; 0 without one.
 	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
+	// OldestTarget is the target of that payout; null without one.
+	OldestTarget *int64 `json:"oldest_target"`
 	// WaitsForPlace is how long the promotion has waited for a place among max_active_promotions; 0
 	// if it does not wait.
 	WaitsForPlace float64 `json:"waits_for_place_seconds"`
@@ -119,6 +121,13 @@ func (e Env) statusOf(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 	s := Status{Type: id.Type, Promotion: id.ID, Finished: counts.Finished(), Counts: counts, OldestUnpaid: counts.OldestUnpaid.Seconds(), WaitsForPlace: counts.WaitsForPlace.Seconds()}
 	if s.Audit, err = l.Audit(ctx, id); err != nil {
 		return Status{}, err
+	}
+	oldest, err := l.Oldest(ctx, id, 1)
+	if err != nil {
+		return Status{}, err
+	}
+	for _, k := range oldest {
+		s.OldestTarget = &k.Target
 	}
 	if s.Dead > 0 {
 		if s.DeadWaiting, err = e.DeadWaiting(ctx, id); err != nil {
@@ -350,6 +359,14 @@ func (s Status) DeadText() string {
 	return text
 }
 
+// oldestText names the oldest unpaid payout, and the command that says what comes next for it.
+func (s Status) oldestText() string {
+	if s.OldestTarget == nil {
+		return ""
+	}
+	return fmt.Sprintf(", target %d; millrace campaign explain %s %d %[1]d", *s.OldestTarget, s.Type, s.Promotion)
+}
+
 // Write writes the status as text.
 func (s Status) Write(out io.Writer) error {
 	now := time.Now()
@@ -386,7 +403,7 @@ func (s Status) Write(out io.Writer) error {
 		row("rate", "not known: no instance that pays runs")
 	}
 	if s.Counts.OldestUnpaid > 0 {
-		row("oldest unpaid", "%s", age(s.Counts.OldestUnpaid))
+		row("oldest unpaid", "%s%s", age(s.Counts.OldestUnpaid), s.oldestText())
 	}
 	if s.ForeignOwner != "" {
 		row("foreign stream", "the stream belongs to the deployment with the ledger id %s; payouts wait here", app.Printable(s.ForeignOwner))
