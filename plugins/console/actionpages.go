@@ -213,7 +213,7 @@ func (s *server) postForm(w http.ResponseWriter, r *http.Request) {
 // formAgain shows the form with an error, and with what was filled in.
 func (s *server) formAgain(w http.ResponseWriter, r *http.Request, v actionView, in operate.Input, err error) {
 	v.Problem, v.Field = s.problem(v.Action, err), fieldOf(err, v.Action)
-	v.Ask, v.Form = true, formOf(v.Action, in, v.Field)
+	v.Ask, v.Form, v.Command = true, formOf(v.Action, in, v.Field), s.commandOf(v.Action, in, flagDryRun)
 	s.renderAction(w, r, statusOf(err), v.Action.Name, v)
 }
 

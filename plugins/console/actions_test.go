@@ -178,7 +178,10 @@ func TestWrongFieldsAreNamed(t *testing.T) {
 			require.Regexp(t, `<input id="in-`+c.field+`"[^>]* aria-invalid="true">`, text, name)
 		}
 	}
-	_, text := r.post("/actions/till/refund", url.Values{"step": {"preview"}, "in.amount": {"4"}})
+	_, text := r.post("/actions/till/refund", url.Values{"step": {"preview"}, "in.order": {"unpaid"}, "in.amount": {"4"}})
+	require.Contains(t, text, "the order was not paid")
+	require.Contains(t, text, "millrace till refund --order unpaid --amount 4 --dry-run", "the same as a command, which says the same")
+	_, text = r.post("/actions/till/refund", url.Values{"step": {"preview"}, "in.amount": {"4"}})
 	require.Contains(t, text, `inputmode="numeric" value="4"`, "what was filled in is kept")
 	require.Empty(t, x.done())
 }

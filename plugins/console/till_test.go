@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"errors"
 	"encoding/json"
 	"html"
 	"net/http"
@@ -60,6 +61,9 @@ func (x *till) Operations() operate.Operations {
 		return operate.About{Name: name, Short: short, Examples: []string{name + " --order 7"}, Fields: fields}
 	}
 	would := func(_ context.Context, _ *pipeline.Registry, in operate.Input) (operate.Answer, error) {
+		if in.Text("order") == "unpaid" {
+			return operate.Answer{}, errors.New("the order was not paid")
+		}
 		text := "would refund the order " + in.Text("order")
 		return operate.Answer{Value: map[string]string{"would": text}, Lines: []string{text}, Notes: []string{"--item refunds less; --else is no field."}}, nil
 	}
