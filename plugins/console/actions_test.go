@@ -180,7 +180,7 @@ func TestWrongFieldsAreNamed(t *testing.T) {
 	}
 	_, text := r.post("/actions/till/refund", url.Values{"step": {"preview"}, "in.order": {"unpaid"}, "in.amount": {"4"}})
 	require.Contains(t, text, "the order was not paid")
-	require.Contains(t, text, "millrace till refund --order unpaid --amount 4 --dry-run", "the same as a command, which says the same")
+	require.Contains(t, text, ">till refund --order unpaid --amount 4 --dry-run", "the same as a command, which says the same")
 	_, text = r.post("/actions/till/refund", url.Values{"step": {"preview"}, "in.amount": {"4"}})
 	require.Contains(t, text, `inputmode="numeric" value="4"`, "what was filled in is kept")
 	require.Empty(t, x.done())

@@ -2,8 +2,8 @@ package console_test
 
 import (
 	"context"
-	"errors"
 	"encoding/json"
+	"errors"
 	"html"
 	"net/http"
 	"net/url"
