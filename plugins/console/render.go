@@ -89,6 +89,7 @@ func (s *server) mux() http.Handler {
 	serveAsset(mux, styleSheet, "text/css; charset=utf-8")
 	serveAsset(mux, liveScript, "text/javascript; charset=utf-8")
 	mux.HandleFunc("GET /api/v1/{$}", s.listPages)
+	mux.HandleFunc("GET /api/v1/"+openAPIPath, s.serveOpenAPI)
 	mux.HandleFunc("GET /api/v1/{path...}", func(w http.ResponseWriter, r *http.Request) {
 		s.answerJSON(w, r, selection{only: r.URL.Query().Get("panel")})
 	})
