@@ -42,6 +42,7 @@ func (p *Plugin) Console() []console.Page {
 		{Path: campaignsPage, Title: "Campaigns", Order: 4, Panels: []console.Panel{
 			{Name: "unfinished", Title: "Unfinished", Load: p.showUnfinished},
 			{Name: "campaigns", Title: "Campaigns, highest number first", Load: pace("", p.showCampaigns)},
+			{Name: "unknown", Title: "Unknown, an operator decides", Load: pace("", p.showAllUnknown)},
 			find,
 			{Name: "open", Title: "Find a campaign, such as POINT:12345", Load: findCampaign},
 		}},
@@ -327,36 +328,6 @@ func (p *Plugin) showSummaries(ctx context.Context, q console.Query) (console.Bl
 		t.Rows = append(t.Rows, []console.Cell{
 			console.Word(fmt.Sprint(s.ID)), console.Count(s.Paid), problem(s.Failed, operate.Warn), problem(s.Unknown, operate.Fail), console.Count(s.Cancelled),
 		})
-	}
-	return t, nil
-}
-
-// notUsed explains a 0 beside a call that was made.
-const notUsed = "A send uses no attempt, and a lookup none of the lookups, when the API refused to work for now or a proxy may have answered, so calls may have been made where 0 are used."
-
-func (p *Plugin) showUnknown(ctx context.Context, q console.Query) (console.Block, error) {
-	id, instead := promotionIn(q)
-	if instead != "" {
-		return nil, console.ErrNothing
-	}
-	list, err := p.campaigns().Unknown(ctx, campaign.UnknownFilter{Type: id.Type, Promotion: id.ID, Limit: shownProblems, Decided: true})
-	if err != nil {
-		return nil, err
-	}
-	t := console.Table{
-		Columns: console.Columns("Payout", "State", "Since", "Attempts used", "Lookups used", "Class", "Last answer"),
-		Empty:   "No payout of it is unknown.",
-		Note:    notUsed,
-	}
-	for _, u := range list.Unknown {
-		k := payouts.Key{Type: u.Type, Promotion: u.Promotion, Target: u.Target}
-		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(k.String()).At(linkTo(payoutPage, campaign.FieldPayout, k.String())), payoutState(u.State), console.Moment(u.Since),
-			console.Count(u.Attempts), console.Count(u.Lookups), console.Word(u.Class), console.Word(u.Answer),
-		})
-	}
-	if list.More {
-		t.Note = fmt.Sprintf("Only the first %d are shown; the command unknown list has --limit. ", shownProblems) + t.Note
 	}
 	return t, nil
 }

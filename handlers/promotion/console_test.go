@@ -108,6 +108,8 @@ func TestThePageOfAPayoutThatNobodyKnows(t *testing.T) {
 		sys.start()
 		in := operate.Input{"promotion": {"POINT:1"}, "payout": {"POINT:1:7"}}
 		require.Contains(t, sys.panel("campaigns/campaign", "problems", in), `[{"attempts_used":1,"class":"timeout"`)
+		require.Equal(t, `[]`, sys.panel("campaigns/campaign", "problems", operate.Input{"promotion": {"POINT:2"}}))
+		require.Contains(t, sys.panel("campaigns", "unknown", nil), `"payout":"POINT:1:7"`, "of all campaigns")
 		page := sys.panel("campaigns/payout", "payout", in)
 		for _, want := range []string{`"state":"unknown"`, `"perhaps_charged":true`, `"call":"send 1"`, "no answer within 300ms", `unknown resolve POINT 1 7`, `\"amount\":70`} {
 			require.Contains(t, page, want)
@@ -132,6 +134,7 @@ func TestThePageOfAPayoutThatNobodyKnows(t *testing.T) {
 		require.Equal(t, 1, strings.Count(strings.Join(answer.Lines, "\n"), "Next: "), "the outcome changes what was next before")
 		page = sys.panel("campaigns/payout", "payout", in)
 		require.Contains(t, page, `"transaction":"tx-book"`)
+		require.Equal(t, `[]`, sys.panel("campaigns", "unknown", nil))
 		require.Contains(t, page, `"why":"ticket 4711 (the Money API says: no charge`)
 		require.Equal(t, `[]`, sys.panel("campaigns/campaign", "letters", in), "its dead letter is discarded")
 		require.Equal(t, rules.GroupRunning, sys.counts("POINT").State)
