@@ -51,7 +51,7 @@ func TestACappedStreamIsLimitedByBytes(t *testing.T) {
 		publish(repeat(300, 100)...)
 		list, _ := sizes()
 		require.Len(t, list, 300, "small entries are all there")
-		publish(repeat(200, 8<<10)...)
+		publish(repeat(40, 8<<10)...)
 		list, bytes := sizes()
 		require.Equal(t, repeat(len(list), 8<<10), list, "the oldest ones are gone")
 		require.LessOrEqual(t, bytes, most+8<<10)
