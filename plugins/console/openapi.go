@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 
@@ -34,10 +35,9 @@ func (s *server) openAPI() object {
 	if !s.plugin.config.ReadOnly {
 		s.describeActions(paths)
 	}
-	env := s.registry.Env()
 	doc := object{
 		"openapi": "3.0.3",
-		"info":    object{"title": "Millrace console", "version": version(env.Version), "description": "What the pages show, and the actions of this process. Addresses and fields are those of the plugins that it has."},
+		"info":    object{"title": "Millrace console", "version": cmp.Or(s.registry.Env().Version, "unknown"), "description": "What the pages show, and the actions of this process. Addresses and fields are those of the plugins that it has."},
 		"paths":   paths,
 		"components": object{"schemas": object{
 			schemaPage: record(textField("page"), textField("title"), textField("instance"), object{"panels": arrayOf(record(textField("panel"), textField("title"),
@@ -56,14 +56,6 @@ func (s *server) openAPI() object {
 		doc["servers"] = []any{object{"url": prefix}}
 	}
 	return doc
-}
-
-// version is that of the binary, which a test may not have.
-func version(of string) string {
-	if of == "" {
-		return "unknown"
-	}
-	return of
 }
 
 func describePage(p page) object {
