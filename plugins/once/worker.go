@@ -56,8 +56,8 @@ type worker struct {
 	limited     atomic.Int64                   // Unix nanoseconds of the last wait for a limit
 	measured    atomic.Pointer[measurement]
 	measuring   sync.Mutex
-	stopTold    bool // the ledger may have a stop of this instance; guarded by measuring
-	begun       atomic.Bool
+	stopTold    bool        // the ledger may have a stop of this instance; guarded by measuring
+	begun       atomic.Bool // start was called
 	settles     settler
 
 	claiming context.Context // ends when nothing is claimed any more

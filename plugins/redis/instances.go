@@ -51,7 +51,7 @@ func (s instanceStatus) words() string {
 	return "gone"
 }
 
-// texts returns the log level and the paused routes as people read them. Both are empty for an instance that is gone.
+// texts returns the log level and the paused routes as people read them. Both are empty for an instance that does not run.
 func (s instanceStatus) texts() (level, paused string) {
 	if !s.Runs {
 		return "", ""
@@ -74,14 +74,14 @@ func (s levelState) sentence() string {
 	return fmt.Sprintf("%s until %s, by %s, because: %s; then %s (settings)", s.Level, s.Until.Format(time.RFC3339), s.Who, s.Why, s.Setting)
 }
 
-// goneNote says what becomes of an instance that is gone.
-const goneNote = "A stopped instance has ended in order, after the drain that its log reports. One whose presence was not renewed for 15 seconds is gone, and the others take over what it was doing."
+// endedNote says how instances that do not run have ended.
+const endedNote = "A stopped instance has ended in order, after the drain that its log reports. One whose presence was not renewed for 15 seconds is gone, and the others take over what it was doing."
 
 func instancesNote(more bool) string {
 	if more {
-		return fmt.Sprintf("Only the %d latest instances are shown. ", shownInstances) + goneNote
+		return fmt.Sprintf("Only the %d latest instances are shown. ", shownInstances) + endedNote
 	}
-	return goneNote
+	return endedNote
 }
 
 // instancesReport shows the instances, and what they say about themselves.

@@ -163,6 +163,7 @@ func TestAStoppedInstanceIsNotGone(t *testing.T) {
 		own := service{i.Plugin}
 		require.Nil(t, i.statuses(t)[i.name].Stopped)
 		require.NoError(t, own.Stop(t.Context()))
+		require.Greater(t, i.c.PTTL(t.Context(), stateKey(i.name)).Val(), 24*time.Hour, "it is known on the next day")
 		stopped := i.statuses(t)[i.name]
 		require.False(t, stopped.Runs)
 		require.Equal(t, "v1.2.3", stopped.Version)

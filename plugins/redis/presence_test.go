@@ -63,6 +63,24 @@ func TestPresence(t *testing.T) {
 	})
 }
 
+// A process that has lost its name to another one does not say that the other one was stopped.
+func TestAProcessWithoutItsNameSaysNothing(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		name := "test-" + watermill.NewULID()
+		first, second := withTTL(t, c, name, time.Minute), withTTL(t, c, name, time.Minute)
+		require.NoError(t, first.acquire(t.Context()))
+		require.NoError(t, c.Del(t.Context(), presenceKey(name)).Err())
+		require.NoError(t, second.acquire(t.Context()))
+		mine, err := first.run(t.Context(), first.ttl)
+		require.NoError(t, err)
+		require.False(t, mine)
+		require.NoError(t, first.release(t.Context()))
+		require.Zero(t, c.Exists(t.Context(), stateKey(name)).Val())
+		require.NoError(t, second.release(t.Context()))
+		require.EqualValues(t, 1, c.Exists(t.Context(), stateKey(name)).Val())
+	})
+}
+
 func TestPresenceAfterAKilledPredecessor(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		name := "test-" + watermill.NewULID()

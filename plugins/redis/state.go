@@ -23,7 +23,8 @@ var _ operate.WorkReader = (*Plugin)(nil)
 //go:embed lua/state.lua
 var stateSource string
 
-// stateKey has what an instance says about itself. It expires with the presence, with which it is written.
+// stateKey has what an instance says about itself. It expires with the presence, with which it is written, except the
+// last state of an instance that was stopped.
 func stateKey(instance string) string { return "millrace:state:" + instance }
 
 // instanceState is what an instance says about itself with each renewal of its presence, for people.

@@ -35,6 +35,15 @@ func (h *testDB) connect(t *testing.T) *pgx.Conn {
 	return conn
 }
 
+// executes returns a function that executes a statement.
+func executes(t *testing.T, conn *pgx.Conn) func(sql string) {
+	return func(sql string) {
+		t.Helper()
+		_, err := conn.Exec(t.Context(), sql)
+		require.NoError(t, err, sql)
+	}
+}
+
 // A begin after a waiting pause queues behind it, although PostgreSQL would share the promotion's
 // row with it.
 func TestPauseGoesBeforeLaterBegins(t *testing.T) {

@@ -72,11 +72,7 @@ func TestARefusalByTheServersStateIsNoFaultOfARecord(t *testing.T) {
 			h := newPostgresDB(t)
 			h.open(t)
 			conn := h.connect(t)
-			exec := func(sql string) {
-				t.Helper()
-				_, err := conn.Exec(t.Context(), sql)
-				require.NoError(t, err, sql)
-			}
+			exec := executes(t, conn)
 			exec(`INSERT INTO outbox (id, kind, type, promotion_id, target_id, class, error, payload, headers, origin, handler, attempts, created_at, published_at)
 				OVERRIDING SYSTEM VALUE SELECT n, 'dead', 'POINT', 7, n, 'c', 'e', '', '', '', '', 1, now(), now() FROM generate_series(1, 5000) AS n`)
 			exec(`SELECT setval(pg_get_serial_sequence('outbox', 'id'), 5000)`)

@@ -22,11 +22,7 @@ func TestSequencesBehindTheirTables(t *testing.T) {
 		t.Parallel()
 		h := newPostgresDB(t)
 		l, conn := h.open(t), h.connect(t)
-		exec := func(sql string) {
-			t.Helper()
-			_, err := conn.Exec(t.Context(), sql)
-			require.NoError(t, err, sql)
-		}
+		exec := executes(t, conn)
 		require.NoError(t, l.CheckSequences(t.Context()), "empty tables")
 		for target := range int64(3) {
 			mustAccept(t, l, record(1, target+1))
@@ -63,11 +59,7 @@ func TestANewConnectionFindsASequenceBehindItsTable(t *testing.T) {
 		t.Parallel()
 		h := newPostgresDB(t)
 		l, conn := h.open(t), h.connect(t)
-		exec := func(sql string) {
-			t.Helper()
-			_, err := conn.Exec(t.Context(), sql)
-			require.NoError(t, err, sql)
-		}
+		exec := executes(t, conn)
 		require.NoError(t, l.CheckSequences(t.Context()))
 		mustAccept(t, l, record(1, 1))
 		mustAccept(t, l, record(1, 2))
