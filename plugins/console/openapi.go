@@ -75,7 +75,10 @@ func (s *server) describeActions(paths object) {
 	use := answers(reference(schemaUse))
 	running := object{"description": "It still runs.", "headers": object{"Location": object{"description": "where its state is", "schema": object{"type": "string"}}}, "content": content(reference(schemaUse))}
 	id := []any{object{"name": "id", "in": "path", "required": true, "schema": object{"type": "string"}}}
-	paths["/api/v1/"+actionsPath] = object{"get": operation("actions", "List the actions, and which of them you may use", answers(listOf("actions", textField("action"), textField("path"))))}
+	paths["/api/v1/"+actionsPath] = object{"get": operation("actions", "List the actions, and which of them you may use", answers(listOf("actions", textField("action"), textField("path"),
+		textField("plugin"), textField("short"), optional("long", object{"type": "string"}), textField("danger"), textField("role"), object{"allowed": object{"type": "boolean"}},
+		object{"audited": object{"type": "boolean", "description": "why is required"}}, object{"fields": arrayOf(record(textField("name"), object{"type": enum(typeText, typeNumber, typeSwitch, typeList)},
+			object{"required": object{"type": "boolean"}}, optional("default", object{"type": "string"}), textField("help")))})))}
 	paths["/api/v1/"+actionsPath+"/"+usesPath+"/{id}"] = object{"parameters": id, "get": operation("use", "Read what an action has done", use)}
 	stop := answers(reference(schemaUse))
 	stop["202"] = running
