@@ -58,8 +58,8 @@ type groupMember struct {
 func (p *Plugin) resetAction() operate.Action {
 	return operate.Action{
 		About: operate.About{
-			Name: "routes reset", Short: "Handle the records of a route again, or skip them, from a time or an offset on",
-			Long: `Handle the records of a route again, or skip them, from a time or an offset on.
+			Name: "routes reset", Short: "Handle the records of a route again from a time, or skip some",
+			Long: `Handle the records of a route again from a time or an offset on, or skip some.
 
 The commits of the consumer group are set, so the route goes on from there when its instances start. With a time, each partition goes on with its first record that is not older. With --to 0=120,1=95 only the named partitions are set, and one offset alone is for a topic with one partition.
 
@@ -159,16 +159,14 @@ func routeToReset(reg *pipeline.Registry, name string) (pipeline.Route, error) {
 		return refuse("no route has the name %q; the routes are %s", name, strings.Join(names, ", "))
 	}
 	at := routes[i].From.Describe()
-	retried := reg.RetriesInto(pipeline.Endpoint{Kind: at.Kind, Name: at.Name})
 	switch {
 	case at.Kind != Kind:
 		return refuse("route %s reads %s, which is no topic of Kafka: what its group has acknowledged may be removed, so there is no earlier place to go back to. "+
 			"Replay its dead letters (deadletter replay), or publish the messages again", name, at)
 	case at.Group == "":
 		return refuse("route %s reads %s on every instance without a consumer group, from the start of the instance on, so there is no commit to set", name, at.Name)
-	case len(retried) > 0:
-		return refuse("route %s reads the retry topic %s, where a record may be several times: reset %s instead, or replay dead letters (deadletter replay)",
-			name, at.Name, strings.Join(slices.DeleteFunc(retried, func(other string) bool { return other == name }), ", "))
+	case len(reg.RetriesInto(pipeline.Endpoint{Kind: Kind, Name: at.Name})) > 0:
+		return refuse("route %s reads the retry topic %s, where a record may be several times: reset the route that its records come from, or replay dead letters (deadletter replay)", name, at.Name)
 	}
 	return routes[i], nil
 }

@@ -28,7 +28,7 @@ func TestARouteThatCantBeReset(t *testing.T) {
 	require.NoError(t, err)
 	for name, problem := range map[string]string{
 		"order":        `no route has the name "order"; the routes are orders, orders.retry, news, jobs`,
-		"orders.retry": "route orders.retry reads the retry topic again, where a record may be several times: reset orders instead, or replay dead letters (deadletter replay)",
+		"orders.retry": "route orders.retry reads the retry topic again, where a record may be several times: reset the route that its records come from, or replay dead letters (deadletter replay)",
 		"news":         "route news reads news on every instance without a consumer group, from the start of the instance on, so there is no commit to set",
 		"jobs":         "which is no topic of Kafka: what its group has acknowledged may be removed, so there is no earlier place to go back to. Replay its dead letters",
 	} {

@@ -352,9 +352,12 @@ func TestAResetToATimeBeforeTheRetentionIsRefused(t *testing.T) {
 		a, _ = r.preview(t, r.at(9).Format(time.RFC3339Nano))
 		require.NotContains(t, strings.Join(a.Notes, "\n"), "removed")
 
-		day := fmt.Sprint((5*time.Hour - time.Minute).Milliseconds()) // the first record is older
-		require.NoError(t, admin.AlterConfig(sarama.TopicResource, r.topic, map[string]*string{configRetention: &day}, false))
-		_, err = r.action.Preview(t.Context(), r.reg, r.input("orders", "6h"))
+		kept := fmt.Sprint((5*time.Hour - time.Minute).Milliseconds()) // the first record is older
+		require.NoError(t, admin.AlterConfig(sarama.TopicResource, r.topic, map[string]*string{configRetention: &kept}, false))
+		require.Eventually(t, func() bool { // the broker may not know the setting yet
+			_, err = r.action.Preview(t.Context(), r.reg, r.input("orders", "6h"))
+			return err != nil
+		}, 2*time.Minute, 10*time.Millisecond)
 		wrong := &operate.InputError{}
 		require.ErrorAs(t, err, &wrong)
 		require.Equal(t, "to", wrong.Field)
