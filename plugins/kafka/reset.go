@@ -68,7 +68,7 @@ It is refused while the group has active members. Stop all instances that run th
 A side effect of a record that is handled again happens once only where the handler uses the ledger, as campaigns and the kinds of "once" do. All others happen again. The retry topic and the dead letters of the route are not touched.
 
 --dry-run says per partition how many records would be handled again or skipped. These numbers count offsets, and some of them may belong to no record: markers of transactions, and what compaction has removed.`,
-			Examples: []string{"routes reset orders --config settings.yaml --to 2h --dry-run", `routes reset orders --config settings.yaml --to 2026-03-04T05:06:07Z --why "ticket 7"`},
+			Examples: []string{"routes reset orders --config settings.yaml --to 2h --dry-run", `routes reset orders --config settings.yaml --to 2h --why "ticket 7"`},
 			Fields: []operate.Field{
 				{Name: "route", Help: "the `name` of the route", Required: true, Arguments: true},
 				{Name: "to", Help: "`place`: a time, an age such as 2h, oldest, newest, or offsets: 0=120,1=95", Required: true},
