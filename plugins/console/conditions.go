@@ -27,7 +27,16 @@ func (s *server) showConditions(ctx context.Context, _ console.Query) (console.B
 		Columns: console.Columns("What", "State", "To do"),
 		Empty:   "As far as this instance knows, every far side works, nothing is paused, and nothing has failed that a person must decide.",
 	}
-	for _, c := range s.conditions() {
+	var work operate.Work
+	var reading sync.WaitGroup
+	reading.Go(func() { work = s.readWork(ctx) })
+	value, _, problem := s.readOne(ctx, deadLetters, s.countDead)
+	reading.Wait()
+	conditions := s.conditions()
+	for _, gone := range work.Gone {
+		conditions = append(conditions, operate.Condition{Check: gone, Page: "instances"})
+	}
+	for _, c := range conditions {
 		if c.Level == operate.OK {
 			continue
 		}
@@ -38,14 +47,6 @@ func (s *server) showConditions(ctx context.Context, _ console.Query) (console.B
 			}
 		}
 		t.Rows = append(t.Rows, []console.Cell{name, console.Word(c.Text).In(c.Level), console.Word(c.Remedy)})
-	}
-	var work operate.Work
-	var reading sync.WaitGroup
-	reading.Go(func() { work = s.readWork(ctx) })
-	value, _, problem := s.readOne(ctx, deadLetters, s.countDead)
-	reading.Wait()
-	for _, c := range work.Gone {
-		t.Rows = append(t.Rows, []console.Cell{console.Word(c.Name).At("instances"), console.Word(c.Text).In(c.Level), console.Word(c.Remedy)})
 	}
 	if problem != "" {
 		t.Rows = append(t.Rows, []console.Cell{console.Word(deadLetters), console.Word("not known: " + s.masks.text(problem)).In(operate.Warn), console.Word("the page Doctor examines the server")})

@@ -192,4 +192,5 @@ func TestAnInstanceThatIsGoneIsTrouble(t *testing.T) {
 	require.Regexp(t, `<td class="level warn">is gone without having been stopped; its last sign of life was at 20\S+Z\. What`, r.get("/"))
 	require.NotContains(t, r.get("/"), inOrder)
 	require.NotContains(t, r.get("/"), "instance one")
+	require.NotContains(t, r.get("/"), `href="/instances"`, "this console has no such page")
 }
