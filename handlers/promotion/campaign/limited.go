@@ -9,7 +9,7 @@ import (
 
 // limitedBy says that instances make nearly all the calls for a promotion that they may make at once, or nothing.
 func (s Status) limitedBy() string {
-	if s.Rate == nil || s.Rate.Stopped() != "" || s.Pending == 0 || s.State == rules.GroupPaused {
+	if s.Pending == 0 || s.State == rules.GroupPaused {
 		return ""
 	}
 	calling, places, readers := 0, 0, 0
