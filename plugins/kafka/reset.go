@@ -177,7 +177,7 @@ func (r resetReport) answer(reg *pipeline.Registry, route pipeline.Route, to pla
 	if r.DryRun || len(r.Members) > 0 {
 		verb = "Would set"
 	}
-	line := fmt.Sprintf("%s the group %s of topic %s to %s: %s handled again, and %s skipped.", verb, r.Group, r.Topic, to, are(r.Again), are(r.Skipped))
+	line := fmt.Sprintf("%s the group %s of topic %s to %s: %s handled again, and %s skipped.", verb, r.Group, r.Topic, to, operate.Are(r.Again, "record"), operate.Are(r.Skipped, "record"))
 	if !r.Changed {
 		line = fmt.Sprintf("The group %s of topic %s is at %s already, so nothing is changed.", r.Group, r.Topic, to)
 	}
@@ -214,14 +214,6 @@ func (o resetPartition) committed() string {
 		return "-"
 	}
 	return fmt.Sprint(*o.Committed)
-}
-
-// are says of how many records something is true.
-func are(n int64) string {
-	if n == 1 {
-		return "1 record is"
-	}
-	return app.Plural(n, "record") + " are"
 }
 
 // numbers writes partitions.
