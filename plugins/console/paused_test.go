@@ -14,14 +14,17 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// invoiced is a plugin with a route.
-type invoiced struct{ redis *redis.Plugin }
+// routed is a plugin with a route.
+type routed struct {
+	route string
+	from  pipeline.Source
+}
 
-func (invoiced) Name() string { return "invoiced" }
+func (routed) Name() string { return "routed" }
 
-func (i invoiced) Register(r *pipeline.Registry) error {
+func (p routed) Register(r *pipeline.Registry) error {
 	r.Route(pipeline.Route{
-		Name: "invoices", From: i.redis.Source("in", "g"), Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
+		Name: p.route, From: p.from, Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
 		Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
 	})
 	return nil
@@ -33,7 +36,7 @@ func TestARouteIsPausedInTheConsole(t *testing.T) {
 	t.Parallel()
 	server := redis.New()
 	server.Settings().(*redis.Config).Addrs = []string{redistest.Mini(t).Addr}
-	r := start(t, nil, server, invoiced{server})
+	r := start(t, nil, server, routed{"invoices", server.Source("in", "g")})
 	home := r.get("/")
 	require.Contains(t, home, `<a href="/actions/routes/pause">routes pause</a>`)
 	require.Contains(t, home, `<a href="/actions/routes/resume">routes resume</a>`)

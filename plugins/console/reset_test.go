@@ -17,19 +17,6 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// shipped is a plugin with a route of Kafka.
-type shipped struct{ kafka *kafka.Plugin }
-
-func (shipped) Name() string { return "shipped" }
-
-func (s shipped) Register(r *pipeline.Registry) error {
-	r.Route(pipeline.Route{
-		Name: "parcels", From: s.kafka.Source("parcels", "g"), Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
-		Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
-	})
-	return nil
-}
-
 // startShipped starts a console with the route, and its topic with 30 records in one partition. No member is in the group.
 func startShipped(t *testing.T, further ...pipeline.Plugin) *rig {
 	t.Helper()
@@ -40,7 +27,7 @@ func startShipped(t *testing.T, further ...pipeline.Plugin) *rig {
 	server := kafka.New()
 	config := server.Settings().(*kafka.Config)
 	config.Brokers = cluster.ListenAddrs()
-	r := start(t, nil, append([]pipeline.Plugin{server, shipped{server}}, further...)...)
+	r := start(t, nil, append([]pipeline.Plugin{server, routed{"parcels", server.Source("parcels", "g")}}, further...)...)
 	var records []*message.Message
 	for i := range 30 {
 		records = append(records, message.NewMessage(fmt.Sprint(i), []byte("x")))
