@@ -74,6 +74,7 @@ func TestStatusOfACampaignThatRuns(t *testing.T) {
 			require.Positive(c, s.Rate.PerSecond)
 			require.Positive(c, s.Rate.Calling)
 			require.Positive(c, s.InFlight)
+			require.Contains(c, s.LimitedBy, "2 of at most 2 run, on 1 instance")
 		}, 2*time.Minute, 5*time.Millisecond)
 		require.Positive(t, s.Pending, "it runs")
 		require.Equal(t, s.Pending, s.InStream+s.InRetry+s.InNoQueue)
