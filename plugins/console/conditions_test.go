@@ -193,4 +193,7 @@ func TestAnInstanceThatIsGoneIsTrouble(t *testing.T) {
 	require.NotContains(t, r.get("/"), inOrder)
 	require.NotContains(t, r.get("/"), "instance one")
 	require.NotContains(t, r.get("/"), `href="/instances"`, "this console has no such page")
+
+	r = start(t, nil, fleet{[]operate.InstanceWork{{Instance: "two", Gone: time.Now()}}}, contributor{{Path: "instances", Title: "Instances", Panels: []pages.Panel{loading("x", pages.Text("x"), nil)}}})
+	require.Contains(t, r.get("/"), `<a href="/instances">instance two</a>`)
 }
