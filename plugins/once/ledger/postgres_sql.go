@@ -47,9 +47,9 @@ FROM once_due AS d
 WHERE d.kind = $1 AND d.lane = $2 AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond') AND d.number <> ALL ($5::bigint[])
 ORDER BY d.at LIMIT $3 FOR UPDATE SKIP LOCKED`
 
-	// The rows by their number, as far as they wait: a row of calls has another number than the one they waited in. An
-	// expression of the kind is no condition of another index.
-	pgLockRows = `SELECT d.number, d.grp, d.ids FROM once_due AS d WHERE d.number = ANY ($2::bigint[]) AND d.kind + 0 = $1 AND NOT d.calling AND d.at IS NOT NULL
+	// A row of calls has another number than the one that they waited in. An expression of the kind is no condition of
+	// another index.
+	pgLockRows = `SELECT d.number, d.grp, d.ids FROM once_due AS d WHERE d.number = ANY ($2::bigint[]) AND d.kind + 0 = $1 AND d.at IS NOT NULL
 AND d.number <> ALL ($4::bigint[]) ORDER BY d.number LIMIT $3 FOR UPDATE SKIP LOCKED`
 
 	pgAddDue = `INSERT INTO once_due (number, kind, lane, calling, at, grp, ids) VALUES ($1, $2, $3, $4, $5, $6, $7)`
