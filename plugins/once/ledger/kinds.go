@@ -39,6 +39,13 @@ type home struct {
 	schema string // quoted, with a point; empty with SQLite
 }
 
+// ID returns the id of the ledger. It is empty before Register.
+func (l *Ledger) ID() string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.home.id
+}
+
 func (k Kind) check() error {
 	p := k.Policy
 	switch {

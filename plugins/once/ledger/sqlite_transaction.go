@@ -16,7 +16,7 @@ import (
 const (
 	sqliteLockDue = `SELECT grp, id FROM once_due WHERE kind = ?1 AND lane = ?2 AND at <= ?4 ORDER BY at LIMIT ?3`
 
-	sqliteLockRows = `SELECT number, grp, id FROM once_due WHERE number IN (SELECT value FROM json_each(?2)) AND kind = ?1 AND NOT calling AND at IS NOT NULL ORDER BY number, id`
+	sqliteLockRows = `SELECT number, grp, id FROM once_due WHERE number IN (SELECT value FROM json_each(?2)) AND kind = ?1 ORDER BY number, id`
 
 	sqliteReadGroup = `SELECT state, parked FROM once_groups WHERE kind = ?1 AND grp = ?2`
 
