@@ -70,7 +70,7 @@ func newSpread(w *worker, shared *redis.Plugin, env pipeline.Env) *spread {
 	return s
 }
 
-// config has as many entries of each stream in hand as calls may begin: the worker shares its places among groups.
+// config has as many entries of each stream in flight as calls may run: the worker shares its places among groups.
 func (s *spread) config() streams.Config {
 	c := s.worker.streams
 	c.MinConsumers, c.MaxConsumers = s.worker.config.Concurrency, s.worker.config.Concurrency

@@ -250,7 +250,7 @@ func TestAStoppedInstanceLeavesItsEntriesToOthers(t *testing.T) {
 		redistest.Eventually(t, "it claims nothing more", func() bool { return !p.effects.Claims() })
 		close(finish)
 		require.NoError(t, <-ended)
-		require.Len(t, started, 0)
+		require.Empty(t, started)
 
 		_, next := s.start(nil)
 		next.far = p.far
