@@ -156,7 +156,13 @@ func (m *model) known() (k Key, ok bool) {
 func (m *model) accept(l *Ledger) {
 	var batch []Record
 	for range 1 + m.rnd.IntN(6) {
-		batch = append(batch, m.record())
+		r := m.record()
+		// Rows are compared after the batch, so of two records the one that conflicts must not hide the other, which settles
+		// what a cancelled group still has.
+		if i := slices.IndexFunc(batch, func(b Record) bool { return b.Key == r.Key }); i >= 0 && m.state(r.of()) == rules.GroupCancelled {
+			r.Payload = batch[i].Payload
+		}
+		batch = append(batch, r)
 	}
 	died := m.mayDie(l)
 	results, err := l.Accept(m.t.Context(), batch)
