@@ -27,6 +27,27 @@ func withoutScripts() chromedp.Action[chromedp.Void] {
 	})
 }
 
+// showsPlain opens a page on a phone that runs no scripts, and again until a person can read a text in it, because
+// such a page does not read itself again.
+func (b *browser) showsPlain(t *testing.T, address, selector, text string) {
+	t.Helper()
+	p := b.open(t, address, 360, withoutScripts())
+	p.rereads(address, selector, text)
+	require.LessOrEqual(t, value[int64](p, `document.documentElement.scrollWidth`), int64(360), "%s is wider than the window", address)
+}
+
+// rereads opens a page until a person can read a text in an element of it.
+func (p *tab) rereads(address, selector, text string) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool {
+		if value[bool](p, readable(selector, text)) {
+			return true
+		}
+		p.opens(address)
+		return false
+	}, 2*time.Minute, glance, "%q is not in %s of %s:\n%s", text, selector, address, content{p})
+}
+
 // The console of the embedded profile is found with the command open, and a browser without scripts shows
 // its home page, on a desktop and on a phone, without anything that the security policy refuses.
 func TestTheConsoleNeedsNoScripts(t *testing.T) {

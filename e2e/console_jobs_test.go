@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/chromedp/chromedp"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -30,6 +31,9 @@ func TestAPersonFollowsAJob(t *testing.T) {
 	p := b.open(t, "http://"+listen+"/", desktop)
 	p.follows(menu("Jobs"), "Jobs")
 	p.reads("#shards td.ok", "is read")
+	p.rests()
+	p.accessible("the jobs")
+	require.NoError(t, chromedp.Do(p.ctx, chromedp.EmulateViewport(desktop, 740)))
 	p.fills("#find input[name=job]", "scan/42")
 	p.follows(button("Show"), "Job")
 	p.reads("#job dd", "scan")
@@ -40,6 +44,7 @@ func TestAPersonFollowsAJob(t *testing.T) {
 	p.reads("#job td", "4 to 5")
 	p.rests()
 	p.accessible("a job")
+	b.showsPlain(t, value[string](p, `location.href`), "#job td.warn", "not in the log")
 
 	p.acts("jobs reset", "Job scan/42, which ended with event 10, would be reset", "the worker was retried")
 	p.reads("main", "Job scan/42, which ended with event 10, was reset. Its next event is number 1.")

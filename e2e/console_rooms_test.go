@@ -75,6 +75,7 @@ func TestAnOperatorOfAWaitingRoomAtTheConsole(t *testing.T) {
 	p.reads("#audit td", "the shop is slow")
 	p.rests()
 	p.accessible("a room")
+	b.showsPlain(t, address, "#room .stats dd.warn", "paused")
 	p.fills("#find input[name=user]", hostile)
 	p.submits("Show")
 	p.reads("#person dd", "waits")

@@ -37,9 +37,11 @@ func TestAPersonAtTheConsole(t *testing.T) {
 		{"replays dead letters", replaysDeadLetters},
 		{"reads why nothing is called", readsWhyNothingIsCalled},
 		{"sees in the graph that a far side is down", seesThatAFarSideIsDown},
+		{"needs no scripts", needsNoScripts},
 		{"uses each page", usesEachPage},
 		{"has pictures of it", hasPictures},
 		{"loads little", loadsLittle},
+		{"sees an action run", seesAnActionRun},
 		{"reads why the graph is red", readsWhyTheGraphIsRed},
 	} {
 		t.Run(task.name, func(t *testing.T) {
@@ -222,7 +224,7 @@ func usesEachPage(t *testing.T, b *browser, s *shop) {
 	for _, address := range actions {
 		visit(address)
 	}
-	for _, address := range []string{"/none", "/effects/group?kind=invoice&group=acme", "/effects/effect?kind=invoice&group=acme&id=30", "/effects/effect"} {
+	for _, address := range []string{"/none", "/effects/group?kind=invoice&group=acme", "/effects/effect?kind=invoice&group=acme&id=30", "/effects/effect", "/route?route=webhook", "/audit/log?log=dead-letters"} {
 		visit(s.url + address)
 	}
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.Navigate(s.url+"/dead-letters")))

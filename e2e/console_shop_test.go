@@ -167,8 +167,12 @@ func (s *shop) reached(what string) {
 // reads waits until a person can read a text in an element of the page.
 func (p *tab) reads(selector, text string) {
 	p.t.Helper()
-	script := fmt.Sprintf(`[...document.querySelectorAll(%q)].some((e) => e.checkVisibility() && (e.innerText ?? e.textContent).includes(%q))`, selector, text)
-	require.Eventually(p.t, func() bool { return value[bool](p, script) }, 2*time.Minute, glance, "%q is not in %s of this page:\n%s", text, selector, content{p})
+	require.Eventually(p.t, func() bool { return value[bool](p, readable(selector, text)) }, 2*time.Minute, glance, "%q is not in %s of this page:\n%s", text, selector, content{p})
+}
+
+// readable is a script that reports whether a person can read a text in an element of the page.
+func readable(selector, text string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll(%q)].some((e) => e.checkVisibility() && (e.innerText ?? e.textContent).includes(%q))`, selector, text)
 }
 
 // content prints what a page says.
@@ -223,6 +227,12 @@ func (p *tab) acts(action, preview, why string) {
 	p.follows(link(action), action)
 	p.submits("Preview")
 	p.reads("main", preview)
+	p.confirms(action, why)
+}
+
+// confirms fills in what a preview asks for, and sends it.
+func (p *tab) confirms(action, why string) {
+	p.t.Helper()
 	p.fills("#why", why)
 	if value[bool](p, `document.getElementById("confirm") !== null`) {
 		p.fills("#confirm", action)

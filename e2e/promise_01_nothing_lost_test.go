@@ -67,6 +67,37 @@ func TestNothingIsLostWhenServersAreRestarted(t *testing.T) {
 	require.False(t, a.ended() || b.ended(), "an instance has ended")
 }
 
+// The topic of a campaign is deleted and made again while the campaign is paid. All records of the new one are accepted,
+// though the group has committed offsets in the old one that the new one has, too: the instances only look at it when it
+// has twice as many records.
+func TestNothingIsLostWhenATopicIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	tier.Rest(t, tier.Promotion, tier.Kafka)
+	w := onServers(t, servers.Redis, simulator.Faults{Latency: 100 * time.Millisecond, Seed: 1})
+	n := targets(t, 1_000)
+	all := []*instance{w.start(), w.start()}
+	signal := func(s os.Signal) {
+		for _, in := range all {
+			require.NoError(t, in.cmd.Process.Signal(s))
+		}
+	}
+	w.publish("POINT", n)
+	require.Eventually(t, func() bool { return w.counts("POINT").Accepted == int64(n) }, 5*time.Minute, 50*time.Millisecond, "all are accepted")
+	signal(syscall.SIGSTOP)
+	require.Less(t, w.counts("POINT").Paid, int64(n), "all are paid: the topic is not made again while the campaign runs")
+	w.makeAgain("campaign-promotion-point-publish")
+	first := w.promotion
+	w.promotion++
+	w.publish("POINT", 2*n)
+	signal(syscall.SIGCONT)
+	w.awaitSettled("POINT", 2*n, 10*time.Minute)
+	w.assertBalanced("POINT", 2*n)
+	w.promotion = first
+	w.awaitSettled("POINT", n, 10*time.Minute)
+	w.assertBalanced("POINT", n)
+	require.False(t, all[0].ended() || all[1].ended(), "an instance has ended")
+}
+
 // The embedded environment is killed and started again: the ledger and Kafka are files, and Redis
 // is filled again from the ledger.
 func TestNothingIsLostWhenTheEmbeddedEnvironmentIsKilled(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
 )
@@ -27,6 +29,29 @@ func (w *deployment) send(topic string, payloads ...string) {
 		messages = append(messages, &sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("1"), Value: sarama.StringEncoder(payload)})
 	}
 	require.NoError(w.t, p.SendMessages(messages))
+}
+
+// makeAgain deletes a topic and makes it with the same number of partitions.
+func (w *deployment) makeAgain(topic string) {
+	w.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(w.fleet.server(w.t, servers.Kafka)))
+	require.NoError(w.t, err)
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	look := func() kadm.TopicDetail {
+		all, err := admin.ListTopics(w.t.Context(), topic)
+		require.NoError(w.t, err)
+		return all[topic]
+	}
+	before := look()
+	require.NoError(w.t, before.Err)
+	_, err = admin.DeleteTopic(w.t.Context(), topic)
+	require.NoError(w.t, err)
+	require.Eventually(w.t, func() bool {
+		_, _ = admin.CreateTopic(w.t.Context(), int32(len(before.Partitions)), 1, nil, topic) // refused until the old one is gone
+		now := look()
+		return now.Err == nil && now.ID != before.ID && len(now.Partitions) == len(before.Partitions)
+	}, 2*time.Minute, 200*time.Millisecond, "the topic is made again")
 }
 
 // deadLetters reads n dead letters from a topic and returns their number per class.

@@ -64,7 +64,7 @@ func roomCases() []roomCase {
 		{name: "the clock of a broker is behind, that of a dispatcher is ahead", rest: true, clocks: [2]time.Duration{-ahead, ahead}, fault: (*roomRun).clocksOff},
 		{name: "a join storm", rest: true, spare: 10 * time.Minute, stays: true, fault: (*roomRun).joinStorm},
 		{name: "rolling restart", rest: true, fault: (*roomRun).rollingRestart},
-		{name: "a broker with many streams ends", rest: true, users: 1000, fault: (*roomRun).brokerEnds},
+		{name: "a broker with many streams ends", rest: true, users: 1000, spare: 20 * time.Second, fault: (*roomRun).brokerEnds},
 		{name: "Redis is unavailable for 5 minutes, default times", long: true, fault: func(r *roomRun) { r.cutOff(5*time.Minute, r.processes()...) }},
 		{name: "a broker is cut off for 3 minutes, default times", long: true, absences: true, fault: func(r *roomRun) { r.cutOff(3*time.Minute, r.brokers[0]) }},
 		{name: "the network of the users is interrupted for 90 s, default times", long: true, network: true, fault: func(r *roomRun) { r.interrupted(90 * time.Second) }},

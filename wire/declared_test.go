@@ -14,45 +14,100 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// undeclared are the plugins that write for others to read and declare nothing, with the reason.
-func undeclared() map[string]string {
-	return map[string]string{
-		"deadletter": "the routes declare their dead letters, and a replay goes to the source of a route",
-		"reclaim":    "bookkeeping of streams that routes declare",
-		"redis":      "the streams of routes with their bookkeeping, and the presence of instances",
-		"streams":    "the streams of routes, with their bookkeeping",
+// declared is a use of places outside of routes, which every plugin that has it must declare.
+type declared struct {
+	use  string
+	sign *regexp.Regexp // of product code
+	// byRoute reports whether a route declares it for its plugin.
+	byRoute func(pipeline.Route) bool
+	// excepted are the plugins that do it and declare nothing, with the reason.
+	excepted map[string]string
+	// some are plugins that do it, so that the signs still match.
+	some []string
+}
+
+func allDeclared() []declared {
+	return []declared{
+		{
+			use: pipeline.UseWrites, some: []string{"eventrouter", "promotion", "waitingroom"},
+			// What a database has is not for others to read, so statements of SQL are left out.
+			sign: regexp.MustCompile(`(?i:redis\.p?call\('(?:xadd|set|hset|hsetnx|zadd|sadd|mset|hincrby|incrby?|rpush|lpush)')|` +
+				`Command\("(?:XADD|SET|HSET|HSETNX|ZADD|SADD|MSET|HINCRBY|INCR|INCRBY)"|\.XAdd\(ctx|\.Publish\(ctx`),
+			byRoute: func(pipeline.Route) bool { return false },
+			excepted: map[string]string{
+				"deadletter": "the routes declare their dead letters, and a replay goes to the source of a route",
+				"reclaim":    "bookkeeping of streams that routes declare",
+				"redis":      "the streams of routes with their bookkeeping, and the presence of instances",
+				"streams":    "the streams of routes, with their bookkeeping",
+			},
+		},
+		{
+			use: pipeline.UseFollows, some: []string{"eventrouter", "promotion"},
+			sign:    regexp.MustCompile(`(?i:redis\.p?call\('xread')|Command\("XREAD"|\.XRead\(ctx|"XREAD"|\.Follow\(|\.Broadcast\(|openBroadcast\(`),
+			byRoute: func(r pipeline.Route) bool { return r.From.Describe().Group == "" },
+			excepted: map[string]string{
+				"kafka": "the broadcasts of routes, and a command",
+				"redis": "what the plugin that calls Follow declares",
+			},
+		},
+		{
+			use: pipeline.UseCalls, some: []string{"effects", "promotion", "waitingroom", "web", "webhook"},
+			sign: regexp.MustCompile(`httpclient\.New|http\.Client\{|oncehttp\.Post\(|signin\.NewKeys\(`),
+			byRoute: func(r pipeline.Route) bool {
+				return slices.ContainsFunc(r.Calls, func(e pipeline.Endpoint) bool { return e.Kind == pipeline.KindServer })
+			},
+			excepted: map[string]string{
+				"once":      "the plugin that registers its client declares it",
+				"telemetry": "the instance on this machine",
+			},
+		},
 	}
 }
 
-// write matches product code that writes a key or a stream of Redis, or publishes. What a database has is not
-// for others to read, so statements of SQL are left out.
-var write = regexp.MustCompile(`(?i:redis\.p?call\('(?:xadd|set|hset|hsetnx|zadd|sadd|mset|hincrby|incrby?|rpush|lpush)')|` +
-	`Command\("(?:XADD|SET|HSET|HSETNX|ZADD|SADD|MSET|HINCRBY|INCR|INCRBY)"|\.XAdd\(ctx|\.Publish\(ctx`)
+// withEveryUse are the settings with which each plugin uses all that it may.
+var withEveryUse = []string{
+	"MILLRACE__PLUGINS__PROMOTION__RESULTS__ENABLED=true", "MILLRACE__PLUGINS__WAITINGROOM__ENABLED=true",
+	"MILLRACE__PLUGINS__WAITINGROOM__ADMIN_TOKENS__ANN=the-token-of-operators", "MILLRACE__PLUGINS__WAITINGROOM__EVENT_SERVICE__URL=https://events.example",
+	"MILLRACE__PLUGINS__WEB__AUTH__JWKS_URL=https://login.example/keys", "MILLRACE__PLUGINS__WEB__AUTH__ISSUER=login", "MILLRACE__PLUGINS__WEB__AUTH__AUDIENCE=shop",
+	"MILLRACE__PLUGINS__CONSOLE__AUTH__JWKS_URL=https://login.example/keys", "MILLRACE__PLUGINS__CONSOLE__AUTH__ISSUER=login", "MILLRACE__PLUGINS__CONSOLE__AUTH__AUDIENCE=ops",
+	"MILLRACE__PLUGINS__CONSOLE__ROLES__ANN=admin", "MILLRACE__PLUGINS__WEBHOOK__ENABLED=true", "MILLRACE__PLUGINS__WEBHOOK__URL=https://hooks.example",
+	"MILLRACE__PLUGINS__WEBHOOK__SECRET=of-at-least-thirty-two-characters-1",
+	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__REPEAT=never", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__KEY=id", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__GROUP=group",
+	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__REQUEST__PATH=/notices", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__ANSWERS__RECEIPT=id",
+	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__API__URL=https://notices.example", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__EFFECTS__TOPIC=notices",
+}
 
-// Every plugin that writes outside of its routes says what, for the command topology and the graph.
-func TestEveryPluginDeclaresWhatItWrites(t *testing.T) {
+// Every plugin says what it writes, follows and calls outside of its routes, for the command topology and the graph.
+func TestEveryPluginDeclaresWhatItUses(t *testing.T) {
 	t.Parallel()
-	declares := map[string]bool{}
-	for _, e := range registered(t, withAllRoutes, "MILLRACE__PLUGINS__PROMOTION__RESULTS__ENABLED=true", "MILLRACE__PLUGINS__WAITINGROOM__ENABLED=true",
-		"MILLRACE__PLUGINS__WAITINGROOM__ADMIN_TOKENS__ANN=the-token-of-operators", "MILLRACE__PLUGINS__WAITINGROOM__EVENT_SERVICE__URL=https://events.example",
-		"MILLRACE__PLUGINS__WEB__AUTH__HEADER=X-User", "MILLRACE__PLUGINS__WEB__TRUSTED_PROXIES=127.0.0.1").Endpoints() {
-		declares[e.Plugin] = declares[e.Plugin] || e.Use == pipeline.UseWrites
-	}
-	excepted, writers := undeclared(), []string{}
-	for _, dir := range pluginFolders(t) {
-		name, place := filepath.Base(dir), firstWrite(t, dir)
-		reason, exception := excepted[name]
-		if place == "" {
-			require.False(t, exception, "the plugin %s writes nothing: take it off undeclared", name)
-			continue
-		}
-		writers = append(writers, name)
-		require.NotEqual(t, exception, declares[name], "the plugin %s writes, as in %s. It must name the place in its Register with Registry.Endpoint(pipeline.UseWrites, …), "+
-			"or be in undeclared with a reason, and not both: %q", name, place, reason)
-	}
-	require.Subset(t, writers, []string{"eventrouter", "promotion", "waitingroom"}, "the signs of a write still match")
-	for name := range excepted {
-		require.Contains(t, writers, name, "there is no such plugin")
+	registry := registered(t, withAllRoutes, withEveryUse...)
+	for _, one := range allDeclared() {
+		t.Run(one.use, func(t *testing.T) {
+			t.Parallel()
+			declares := map[string]bool{}
+			for _, e := range registry.Endpoints() {
+				declares[e.Plugin] = declares[e.Plugin] || e.Use == one.use
+			}
+			for _, r := range registry.Routes() {
+				declares[r.Plugin()] = declares[r.Plugin()] || one.byRoute(r)
+			}
+			users := []string{}
+			for _, dir := range pluginFolders(t) {
+				name, place := filepath.Base(dir), firstPlace(t, dir, one.sign)
+				reason, exception := one.excepted[name]
+				if place == "" {
+					require.False(t, exception, "the plugin %s %s nothing: take it off the exceptions", name, one.use)
+					continue
+				}
+				users = append(users, name)
+				require.NotEqual(t, exception, declares[name], "the plugin %s %s something, as in %s. It must name the place in its Register with "+
+					"Registry.Endpoint, or be an exception with a reason, and not both: %q", name, one.use, place, reason)
+			}
+			require.Subset(t, users, one.some, "the signs still match")
+			for name := range one.excepted {
+				require.Contains(t, users, name, "there is no such plugin")
+			}
+		})
 	}
 }
 
@@ -71,9 +126,9 @@ func pluginFolders(t *testing.T) (list []string) {
 	return list
 }
 
-// firstWrite returns a place in product code below a folder that writes, or nothing. Commands, demos and what
+// firstPlace returns a place in product code below a folder that has a sign, or nothing. Commands, demos and what
 // is for tests only run on the word of a person.
-func firstWrite(t *testing.T, dir string) (place string) {
+func firstPlace(t *testing.T, dir string, sign *regexp.Regexp) (place string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -89,7 +144,7 @@ func firstWrite(t *testing.T, dir string) (place string) {
 			return nil
 		}
 		text, err := os.ReadFile(path)
-		if found := write.Find(text); found != nil && place == "" {
+		if found := sign.Find(text); found != nil && place == "" {
 			place = path + ": " + string(found)
 		}
 		return err

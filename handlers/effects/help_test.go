@@ -105,11 +105,9 @@ func (w *world) settled(t testing.TB, kind, payload string) (s once.State) {
 	require.Eventually(t, func() bool {
 		asked, err := w.Once.Ask(t.Context(), kind, once.Ask{Payload: []byte(payload)})
 		require.NotEqual(t, once.Fresh, asked.Accepted, "it was not accepted before")
-		if s = asked.State; err == nil && s.State.Settled() {
-			return true
-		}
-		w.Turn(30 * time.Second)
-		return false
+		s = asked.State
+		w.TurnTo(s)
+		return err == nil && s.State.Settled()
 	}, patience, 5*time.Millisecond, "%s %s is not settled", kind, payload)
 	return s
 }

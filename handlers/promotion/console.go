@@ -239,8 +239,13 @@ func speedOf(s campaign.Status) console.Block {
 	if len(s.Rate.NotTaking) > 0 {
 		breaker = breaker.In(operate.Warn)
 	}
+	limit := console.Word(s.LimitedBy)
+	if s.LimitedBy == "" {
+		limit.Text = "–"
+	}
 	return console.Stats{
 		{Name: "Per second", Cell: rateCell(s.Rate)},
+		{Name: "Limited by", Cell: limit},
 		{Name: "Expected end", Cell: endCell(s.ExpectedEnd, s.State)},
 		{Name: "Latency", Cell: console.Word(s.Rate.LatencyText())},
 		{Name: "Answers", Cell: console.Word(s.Rate.AnswersText())},

@@ -22,10 +22,15 @@ func (f *DemoFlags) Flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.Verbose, "verbose", false, "show the log")
 }
 
-// Quiet adds the setting that hides the log, unless it shall be shown.
-func (f DemoFlags) Quiet(settings map[string]any) {
+// Apply adds the settings that follow from the flags. The log is hidden unless it shall be shown, and a demo
+// that keeps running has a console, at a free port because another process may have the usual one.
+func (f DemoFlags) Apply(h *Host, settings map[string]any) {
 	if !f.Verbose {
 		settings["log.level"] = "error"
+	}
+	if h.hasPlugin(consolePlugin) {
+		settings["plugins."+consolePlugin+".enabled"] = f.Keep
+		settings["plugins."+consolePlugin+".listen"] = "127.0.0.1:0"
 	}
 }
 
@@ -60,11 +65,7 @@ func RunDemo[R any](h *Host, cmd *cobra.Command, d Demo[R]) error {
 	}
 	settings["data_dir"] = filepath.Join(dir, "data")
 	settings["plugins.telemetry.listen"] = ""
-	d.Quiet(settings)
-	if h.hasPlugin(consolePlugin) {
-		settings["plugins."+consolePlugin+".enabled"] = d.Keep
-		settings["plugins."+consolePlugin+".listen"] = "127.0.0.1:0" // another process may have the usual one
-	}
+	d.Apply(h, settings)
 	off := h.withDependents(d.Off)
 	switchOff(settings, off)
 	return h.Run(cmd.Context(), cmd, RunOptions{Demo: true, Overrides: settings, Ready: func(ctx context.Context, running *Running) error {

@@ -7,12 +7,31 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // Auditor is what a plugin offers (pipeline.Registry.Offer) that records what operators do. AuditLogs is called
 // after all plugins were registered, as often as the logs are read, and opens nothing. It is safe for concurrent use. The console shows the logs on its page Audit.
 type Auditor interface {
 	AuditLogs() []AuditLog
+}
+
+// Recorder is what a plugin offers (pipeline.Registry.Offer) that keeps the audit of things whose own server can't, such
+// as a consumer group of Kafka.
+type Recorder interface {
+	// RecordChange returns when the change is stored. The place gives it its At and ID.
+	RecordChange(ctx context.Context, c Change) error
+}
+
+// Record stores a change with the first plugin that is a Recorder. Call it before the effect. recorded is false when no
+// plugin is one, so that only the log has the change.
+func Record(ctx context.Context, reg *pipeline.Registry, c Change) (recorded bool, err error) {
+	recorders := pipeline.Offers[Recorder](reg)
+	if len(recorders) == 0 {
+		return false, nil
+	}
+	return true, recorders[0].RecordChange(ctx, c)
 }
 
 // AuditLog is one place with changes of operators. Each stands where the changed thing lives, so that a

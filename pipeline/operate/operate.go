@@ -57,6 +57,8 @@ type Action struct {
 	Role Role
 	// Audited says that the person and the reason are recorded, so that both are required.
 	Audited bool
+	// Recorded says that Do calls Record for it, because the plugin of the action keeps no audit.
+	Recorded bool
 	// Preview returns what Do would do now, and changes nothing: the --dry-run of the command.
 	Preview func(context.Context, *pipeline.Registry, Input) (Answer, error)
 	// Do returns what was done. With an error, the answer holds what was done before it.

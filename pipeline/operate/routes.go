@@ -50,6 +50,8 @@ type RoutesStatus struct {
 	Unknown string `json:"instances_unknown,omitempty"`
 	// RatesUnknown says why the messages per second are not those of all instances. Empty: they are.
 	RatesUnknown string `json:"rates_unknown,omitempty"`
+	// Gone are the instances that ended a short time ago without having been stopped.
+	Gone []Check `json:"instances_gone,omitempty"`
 }
 
 // Routes returns the report about the routes of all plugins: what waits, what is in flight, what
@@ -64,7 +66,7 @@ func Routes() Report {
 
 DONE/S are the messages per second that were handled, and FAILED/S those that failed, counted each time, over up to 15 seconds. Each instance measures its own, and tells it in Redis every five seconds. They are summed without an instance that has just started, or that has told nothing for ten seconds, and a line below the table names it. WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged, and what the instances say that they have of a Kafka topic. OLDEST is the age of the oldest message of both, whose place stands below if it is older than a minute. RETRIES are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
 
-The lines below the table say why messages of a route are tried again: the last error, the message that had it, and the instance, as the instances tell it in Redis every five seconds. Then follows what the instance on this machine knows: far sides that do not work, what is paused, and what waits for a person. One that has failed makes the exit code 1.
+The lines below the table say why messages of a route are tried again: the last error, the message that had it, and the instance, as the instances tell it in Redis every five seconds. Then follow instances that ended within the last quarter of an hour without having been stopped, and what the instance on this machine knows: far sides that do not work, what is paused, and what waits for a person. One that has failed makes the exit code 1.
 
 It needs no running instance for the numbers, and reads without a consumer group.`,
 			Examples: []string{"routes --config settings.yaml", "routes --route orders --json"},
@@ -106,7 +108,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	if err != nil {
 		problems = append(problems, fmt.Errorf("dead letters: %w", err))
 	}
-	value := RoutesStatus{Routes: []RouteStatus{}, Checks: []Check{}, Unknown: work.Unknown, RatesUnknown: work.RatesUnknown}
+	value := RoutesStatus{Routes: []RouteStatus{}, Checks: []Check{}, Unknown: work.Unknown, RatesUnknown: work.RatesUnknown, Gone: work.Gone}
 	table := Table{Columns: []string{"ROUTE", "DONE/S", "FAILED/S", "WAITING", "IN FLIGHT", "OLDEST", "RETRIES", "DUE IN", "DEAD"}, Empty: "No routes."}
 	now := time.Now()
 	for _, status := range StatusOf(reg, backlogs, dead, work) {
@@ -120,7 +122,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		status := statusOf(reg, routes[i], backlogs, dead, work)
 		value.Routes, table.Rows = append(value.Routes, status), append(table.Rows, status.row(now))
 	}
-	answer := Answer{Tables: []Table{table}}
+	answer := Answer{Tables: []Table{table}, Checks: slices.Clone(work.Gone)}
 	answer.addStreams(value.Routes, now)
 	for _, r := range value.Routes {
 		if r.Oldest != nil && r.OldestAt != "" && (only != "" || now.Sub(*r.Oldest) >= stuckAfter) {

@@ -22,18 +22,20 @@ type WorkTeller interface {
 type WorkReader interface {
 	// Kind is that of the sources on the same server, with which a report shares its connection.
 	Kind() string
-	// ReadWork returns what each instance that runs has told last. more says that there are others. An error that
-	// wraps pipeline.ErrUnavailable says that the server does not answer.
+	// ReadWork returns what each instance that runs has told last, and those that are gone. more says that there are
+	// others. An error that wraps pipeline.ErrUnavailable says that the server does not answer.
 	ReadWork(context.Context) (told []InstanceWork, more bool, err error)
 }
 
-// InstanceWork is what one instance that runs has told.
+// InstanceWork is what one instance has told.
 type InstanceWork struct {
 	Instance string
 	// Routes is the work by route. Nil: the instance does not tell it, such as one that has just started.
 	Routes map[string]pipeline.RouteWork
 	// Silent is how long ago the instance told it, if it should have told it again since. Zero: it is up to date.
 	Silent time.Duration
+	// Gone is when the instance was seen last, if it ended a short time ago without having been stopped. Zero: it runs.
+	Gone time.Time
 }
 
 // WorkHere returns what this process does, by route. It is nil where no routes run, as in a command.
@@ -59,6 +61,17 @@ type Work struct {
 	Unknown string
 	// RatesUnknown says why the messages per second are not those of all instances that run. Empty: they are.
 	RatesUnknown string
+	// Gone are the instances that ended a short time ago without having been stopped.
+	Gone []Check
+}
+
+// goneCheck says that an instance is gone, and what that means.
+func goneCheck(instance string, last, now time.Time) Check {
+	return Check{
+		Name: "instance " + instance, Level: Warn,
+		Text:   "is gone without having been stopped; its last sign of life was at " + last.UTC().Format(time.RFC3339) + ago(now.Sub(last)) + ". What it had taken comes to the others when its leases end",
+		Remedy: "read the end of its log, and start it again if nothing else does",
+	}
 }
 
 // workKind returns the kind of the server through which instances tell what they do, or nothing.
@@ -85,6 +98,10 @@ func ReadWork(ctx context.Context, reg *pipeline.Registry) (Work, error) {
 			return err
 		})
 		for _, one := range all {
+			if !one.Gone.IsZero() {
+				w.Gone = append(w.Gone, goneCheck(one.Instance, one.Gone, time.Now()))
+				continue
+			}
 			told[one.Instance] = one
 		}
 	}

@@ -96,6 +96,18 @@ func TestAnInstanceThatIsSilentIsNotAddedIn(t *testing.T) {
 	require.Empty(t, v.Unknown)
 }
 
+// An instance that was killed is trouble of all routes. Its numbers are not missing, because it has none any more.
+func TestAnInstanceThatIsGoneIsTold(t *testing.T) {
+	t.Parallel()
+	a, v := fleet{told: []operate.InstanceWork{{Instance: "a", Routes: works(1, 0, 1)}, {Instance: "b", Gone: time.Now().Add(-time.Minute)}}}.read(t)
+	require.Empty(t, v.Unknown)
+	require.EqualValues(t, 2, *v.Routes[0].DonePerSecond)
+	require.Len(t, v.Gone, 1)
+	require.Equal(t, v.Gone, a.Checks)
+	require.Equal(t, []any{"instance b", operate.Warn}, []any{v.Gone[0].Name, v.Gone[0].Level})
+	require.Regexp(t, `^is gone without having been stopped; its last sign of life was at 20\S+Z, 1m0s ago. What`, v.Gone[0].Text)
+}
+
 // An instance has no rate in its first interval, which is not the same as 0.
 func TestAnInstanceThatHasJustStartedHasNoRate(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ import (
 const (
 	actionsPath = "actions"
 
-	refreshTime = 2 // seconds until the page of an action that runs is read again
+	refreshTime = 2 // seconds until the page of an action that runs is read again, also without scripts
 )
 
 // Steps of a form.
@@ -126,7 +126,7 @@ func (s *server) renderAction(w http.ResponseWriter, r *http.Request, status int
 	v := s.view(title, actionsPath)
 	v.Action = &av
 	if av.Use != nil && av.Use.Running {
-		v.Refresh = refreshTime
+		v.Refresh, v.Script = refreshTime, assetPath(liveScript)
 	}
 	s.render(w, r, status, v)
 }

@@ -236,9 +236,11 @@ func (s *server) showUnaudited(context.Context, console.Query) (console.Block, e
 		}
 	}
 	t := console.Table{Columns: console.Columns("Action", "Plugin", "Recorded"), Empty: "All actions of this instance are recorded in a place above."}
+	recorded := len(pipeline.Offers[operate.Recorder](s.registry)) > 0
 	for _, a := range s.actions {
 		where := ""
 		switch {
+		case a.Recorded && recorded:
 		case !a.Audited:
 			where = "in the log of the instance that does it, and no reason is asked for"
 		case !keeps[a.Plugin]:

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"strings"
+	"sync"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
@@ -20,7 +21,7 @@ func (s *server) conditions() []operate.Condition {
 }
 
 // showConditions is the panel of the home page that says what is not in order or paused, and what waits for a person.
-// Of the servers it reads only the store of dead letters, by the reading that the table of routes shows.
+// Of the servers it reads the store of dead letters and what instances tell, by the readings that the table of routes shows.
 func (s *server) showConditions(ctx context.Context, _ console.Query) (console.Block, error) {
 	t := console.Table{
 		Columns: console.Columns("What", "State", "To do"),
@@ -38,7 +39,14 @@ func (s *server) showConditions(ctx context.Context, _ console.Query) (console.B
 		}
 		t.Rows = append(t.Rows, []console.Cell{name, console.Word(c.Text).In(c.Level), console.Word(c.Remedy)})
 	}
+	var work operate.Work
+	var reading sync.WaitGroup
+	reading.Go(func() { work = s.readWork(ctx) })
 	value, _, problem := s.readOne(ctx, deadLetters, s.countDead)
+	reading.Wait()
+	for _, c := range work.Gone {
+		t.Rows = append(t.Rows, []console.Cell{console.Word(c.Name).At("instances"), console.Word(c.Text).In(c.Level), console.Word(c.Remedy)})
+	}
 	if problem != "" {
 		t.Rows = append(t.Rows, []console.Cell{console.Word(deadLetters), console.Word("not known: " + s.masks.text(problem)).In(operate.Warn), console.Word("the page Doctor examines the server")})
 	}

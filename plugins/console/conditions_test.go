@@ -169,3 +169,27 @@ func TestAFarSideThatIsDown(t *testing.T) {
 	r.eventually("nothing that is wrong", func() bool { return strings.Contains(r.get("/"), inOrder) })
 	r.eventually("the route after the repair", func() bool { return !strings.Contains(r.get("/"), "no call has succeeded") })
 }
+
+// fleet offers what instances tell.
+type fleet struct{ told []operate.InstanceWork }
+
+func (fleet) Name() string { return "fleet" }
+
+func (f fleet) Register(r *pipeline.Registry) error {
+	r.Offer(f)
+	return nil
+}
+
+func (fleet) Kind() string { return "redis" }
+
+func (f fleet) ReadWork(context.Context) ([]operate.InstanceWork, bool, error) {
+	return f.told, false, nil
+}
+
+func TestAnInstanceThatIsGoneIsTrouble(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, &carrier{}, fleet{[]operate.InstanceWork{{Instance: "two", Gone: time.Now()}, {Instance: "one"}}})
+	require.Regexp(t, `<td class="level warn">is gone without having been stopped; its last sign of life was at 20\S+Z\. What`, r.get("/"))
+	require.NotContains(t, r.get("/"), inOrder)
+	require.NotContains(t, r.get("/"), "instance one")
+}

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,7 @@ type shop struct {
 	kafka   *kafka.Plugin
 	redis   *redis.Plugin
 	dead    *deadletter.Plugin
+	prefix  string // of its topics and groups
 	release chan struct{}
 }
 
@@ -56,8 +58,8 @@ func (s *shop) Register(r *pipeline.Registry) error {
 		}
 		return nil, pipeline.WithClass(pipeline.Permanent(errors.New(said)), "rejected")
 	}
-	r.Route(pipeline.Route{Name: "shop.orders", From: s.kafka.Source("orders", "shop"), Handle: handle, Policy: pipeline.Policy{DeadLetter: s.dead.Sink("orders-dead")}})
-	r.Route(pipeline.Route{Name: "shop.mails", From: s.redis.Source("mails", "shop"), Handle: handle, Policy: pipeline.Policy{DeadLetter: s.dead.Sink("orders-dead")}})
+	r.Route(pipeline.Route{Name: "shop.orders", From: s.kafka.Source(s.prefix+"orders", s.prefix+"shop"), Handle: handle, Policy: pipeline.Policy{DeadLetter: s.dead.Sink(s.prefix + "orders-dead")}})
+	r.Route(pipeline.Route{Name: "shop.mails", From: s.redis.Source("mails", "shop"), Handle: handle, Policy: pipeline.Policy{DeadLetter: s.dead.Sink(s.prefix + "orders-dead")}})
 	r.Health("shop", func(ctx context.Context) error {
 		telemetry.Detail(ctx, "open_carts", 3)
 		return errors.New("no order for an hour")
@@ -65,18 +67,20 @@ func (s *shop) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// proxy is between the process and its Redis. Frozen, it passes nothing on and closes nothing.
+// proxy is between the process and a server. Frozen, it passes nothing on and closes nothing.
 type proxy struct {
 	listener net.Listener
 	to       string
+	answer   func(*bufio.Reader) ([]byte, error) // reads what the server sends; nil: as it comes
 	work     sync.WaitGroup
 	mu       sync.Mutex // held while it is frozen
 }
 
-func newProxy(t *testing.T, to string) *proxy {
+func newProxy(t *testing.T, to string, answer func(*bufio.Reader) ([]byte, error)) *proxy {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &proxy{listener: listener, to: to}
+	p := &proxy{listener: listener, to: to, answer: answer}
 	p.work.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -89,8 +93,8 @@ func newProxy(t *testing.T, to string) *proxy {
 					_ = client.Close()
 					return
 				}
-				p.work.Go(func() { p.pass(server, client) })
-				p.pass(client, server)
+				p.work.Go(func() { p.pass(server, client, p.answer) })
+				p.pass(client, server, nil)
 			})
 		}
 	})
@@ -103,14 +107,22 @@ func (p *proxy) close() {
 	p.work.Wait()
 }
 
-func (p *proxy) pass(from, to net.Conn) {
+func (p *proxy) addr() string { return p.listener.Addr().String() }
+
+func (p *proxy) pass(from, to net.Conn, read func(*bufio.Reader) ([]byte, error)) {
 	defer func() { _, _ = from.Close(), to.Close() }()
-	buffer := make([]byte, 32<<10)
+	buffered, buffer := bufio.NewReader(from), make([]byte, 32<<10)
+	if read == nil {
+		read = func(r *bufio.Reader) ([]byte, error) {
+			n, err := r.Read(buffer)
+			return buffer[:n], err
+		}
+	}
 	for {
-		n, err := from.Read(buffer)
-		if n > 0 {
+		part, err := read(buffered)
+		if len(part) > 0 {
 			p.mu.Lock()
-			_, wrong := to.Write(buffer[:n])
+			_, wrong := to.Write(part)
 			p.mu.Unlock()
 			err = errors.Join(err, wrong)
 		}
@@ -128,30 +140,46 @@ type process struct {
 	send  func(payload string) // to the route of Kafka
 }
 
-// startProcess starts the process with the plugins that further returns, which may be nil, and with settings of
-// theirs.
-func startProcess(t *testing.T, further func(*kafka.Plugin, *deadletter.Plugin) []pipeline.Plugin, settings map[string]string) *process {
+// plugged returns further plugins of a process.
+type plugged func(*kafka.Plugin, *deadletter.Plugin) []pipeline.Plugin
+
+// startProcess starts the process with embedded servers, with the plugins that further returns, which may be nil,
+// and with settings of theirs.
+func startProcess(t *testing.T, further plugged, settings map[string]string) *process {
 	t.Helper()
-	k, rd := kafka.New(), redis.New()
-	dead, pages := deadletter.New(k, rd).StoreIn(sqldb.Databases{}), console.New()
-	s := &shop{k, rd, dead, make(chan struct{})}
-	plugins := []pipeline.Plugin{telemetry.New(), rd, k, dead, s}
-	if further != nil {
-		plugins = append(plugins, further(k, dead)...)
-	}
-	var between *proxy
 	all := map[string]string{"plugins.deadletter.store.dsn": "sqlite:{dir}/dead.db"}
 	maps.Copy(all, settings)
 	environment := embedded.Environment(all)
 	start := environment.Start
+	var between *proxy
 	environment.Start = func(ctx context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		overrides, stop, err := start(ctx, dir, log)
-		if err == nil {
-			addrs, _ := overrides["plugins.redis.addrs"].([]string)
-			between = newProxy(t, addrs[0])
-			overrides["plugins.redis.addrs"] = []string{between.listener.Addr().String()}
+		if err != nil {
+			return nil, nil, err
 		}
-		return overrides, stop, err
+		addrs, _ := overrides["plugins.redis.addrs"].([]string)
+		between = newProxy(t, addrs[0], nil)
+		overrides["plugins.redis.addrs"] = []string{between.addr()}
+		return overrides, func(ctx context.Context) error {
+			err := stop(ctx)
+			between.close()
+			return err
+		}, nil
+	}
+	p := runProcess(t, "", environment, further)
+	p.redis = between
+	return p
+}
+
+// runProcess starts the process in an environment.
+func runProcess(t *testing.T, prefix string, environment app.Environment, further plugged) *process {
+	t.Helper()
+	k, rd := kafka.New(), redis.New()
+	dead, pages := deadletter.New(k, rd).StoreIn(sqldb.Databases{}), console.New()
+	s := &shop{k, rd, dead, prefix, make(chan struct{})}
+	plugins := []pipeline.Plugin{telemetry.New(), rd, k, dead, s}
+	if further != nil {
+		plugins = append(plugins, further(k, dead)...)
 	}
 	var log pipelinetest.Buffer
 	ctx, cancel := context.WithCancel(context.Background())
@@ -172,7 +200,6 @@ func startProcess(t *testing.T, further func(*kafka.Plugin, *deadletter.Plugin) 
 		cancel()
 		select {
 		case code := <-ended:
-			between.close()
 			require.Equal(t, app.ExitOK, code, log.String())
 		case <-time.After(2 * time.Minute):
 			require.Fail(t, "the process does not end", log.String())
@@ -182,14 +209,14 @@ func startProcess(t *testing.T, further func(*kafka.Plugin, *deadletter.Plugin) 
 	send := func(to pipeline.Sink, payload string) {
 		require.NoError(t, to.Publish(t.Context(), message.NewMessage("id-"+payload, message.Payload(payload))))
 	}
-	send(k.Sink("orders"), hostilePayload)
+	send(k.Sink(prefix+"orders"), hostilePayload)
 	send(rd.Sink("mails"), "wait")
 	client := &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	r := &rig{t: t, log: &log, client: client, base: "http://" + pages.Addr()}
-	return &process{r, between, k, func(payload string) { send(k.Sink("orders"), payload) }}
+	return &process{r, nil, k, func(payload string) { send(k.Sink(prefix+"orders"), payload) }}
 }
 
 const hostilePayload = `{"id":1152921504606846977,"name":"<img src=x onerror=alert(1)>"}`

@@ -14,7 +14,7 @@ const routePage = "route"
 // routePages returns the page of one route. The field of its address is that of the actions.
 func (s *server) routePages() []console.Page {
 	return []console.Page{{Path: routePage, Title: "Route", Hidden: true, Panels: []console.Panel{
-		{Name: "route", Title: "Route", Load: s.showRoute, Actions: []string{"routes pause", "routes resume"}},
+		{Name: "route", Title: "Route", Load: s.showRoute, Actions: []string{"routes pause", "routes resume", "routes reset"}},
 		{Name: "last-error", Title: "Last error of a message that is tried again", Load: s.showLastError},
 	}}}
 }

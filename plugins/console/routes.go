@@ -249,7 +249,10 @@ func stateOf(r operate.RouteStatus, found readings, conditions []operate.Conditi
 		}
 		add(operate.Warn, text)
 	}
-	if r.DeadLetters != nil && *r.DeadLetters > 0 {
+	switch {
+	case r.DeadLetters == nil && found.problems[deadLetters] != "":
+		add(operate.Warn, "not known whether dead letters wait, because their store can't be read")
+	case count(r.DeadLetters) > 0:
 		add(operate.Warn, "dead letters wait for a person")
 	}
 	again := ""

@@ -31,8 +31,8 @@ type mailer struct {
 	mails  *once.Effects[mail]
 }
 
-func newMailer(o *once.Plugin) *mailer {
-	p := &mailer{config: once.DefaultKind("mails-once")}
+func newMailer(o *once.Plugin, topic string) *mailer {
+	p := &mailer{config: once.DefaultKind(topic)}
 	p.mails = once.New(o, once.Kind[mail]{
 		Name: "mail", Repeat: once.Never,
 		Key: func(m mail) (once.Key, error) { return once.Key{Group: "all", ID: m.ID}, nil },
@@ -94,7 +94,7 @@ func TestNoPageShowsASecret(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, func(k *kafka.Plugin, dead *deadletter.Plugin) []pipeline.Plugin {
 		o := once.NewPlugin(k, dead)
-		return []pipeline.Plugin{o, newMailer(o)}
+		return []pipeline.Plugin{o, newMailer(o, "mails-once")}
 	}, map[string]string{"plugins.once.ledger.dsn": "sqlite:{dir}/once.db"})
 	publish := func(topic, id, payload string, headers message.Metadata) {
 		m := message.NewMessage(id, message.Payload(payload))

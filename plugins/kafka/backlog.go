@@ -77,30 +77,20 @@ func (g groupSource) backlog(ctx context.Context, live *connection) (operate.Bac
 	if err != nil {
 		return operate.Backlog{}, err
 	}
-	commits, err := admin.ListConsumerGroupOffsets(g.group, map[string][]int32{g.topic: partitions})
-	if errors.Is(err, sarama.ErrGroupIDNotFound) {
-		commits, err = &sarama.OffsetFetchResponse{Err: sarama.ErrGroupIDNotFound}, nil // it has committed nothing
-	}
-	switch {
-	case err != nil:
+	commits, err := groupCommits(admin, g.group, g.topic, partitions)
+	if err != nil {
 		return operate.Backlog{}, err
-	case commits.Err != sarama.ErrNoError && commits.Err != sarama.ErrGroupIDNotFound:
-		return operate.Backlog{}, commits.Err
 	}
 	b := operate.Backlog{Waiting: new(int64)}
 	retries := g.plugin.retries(g.topic)
 	for i := range readers {
 		r := &readers[i]
 		var done doneBefore
-		block := commits.GetBlock(g.topic, r.partition)
+		commit, committed := commits[r.partition]
 		switch {
-		case block == nil && commits.Err == sarama.ErrNoError:
-			return operate.Backlog{}, sarama.ErrIncompleteResponse
-		case block != nil && block.Err != sarama.ErrNoError && block.Err != sarama.ErrGroupIDNotFound:
-			return operate.Backlog{}, block.Err
-		case block != nil && block.Offset >= 0:
-			r.offset = max(r.offset, block.Offset)
-			done = decodeProgress(block.Offset, block.Metadata).done.between(r.offset, r.end)
+		case committed:
+			r.offset = max(r.offset, commit.base)
+			done = commit.done.between(r.offset, r.end)
 		case live.config.InitialOffset == "newest":
 			r.offset = r.end // the group has never read it, and begins at its end
 		}

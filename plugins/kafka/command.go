@@ -49,7 +49,7 @@ func (p *Plugin) Operations() operate.Operations {
 				create := func(c *connection, name string) error { return c.ensure(ctx, name) }
 				return p.topics(reg, topicsReport{}, create)
 			},
-		}},
+		}, p.resetAction()},
 	}
 }
 

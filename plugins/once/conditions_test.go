@@ -122,10 +122,6 @@ func TestTheStateOfAKindHasEachCause(t *testing.T) {
 	require.Contains(t, said(t, w), "warn calls nothing, because its client says that the far side would not be called now\nwarn the far side has carried out nothing since ")
 	require.Contains(t, said(t, w), "its last answer: not_sent: connection refused")
 	refuses.Store(false)
-	require.Eventually(t, func() bool {
-		w.Turn(minute)
-		state, err := p.effects.State(t.Context(), one.key())
-		return err == nil && state.State == rules.Success
-	}, minute, 5*millisecond)
+	require.Equal(t, rules.Success, oncetest.SettledInTurns(t, w, p.effects, one.key()).State)
 	require.NotContains(t, said(t, w), "far side")
 }

@@ -79,7 +79,7 @@ func TestThePageOfKindsSaysThatTheFarSideIsDown(t *testing.T) {
 	each(t, func(t *testing.T, w *oncetest.World) {
 		p := newInvoices(w.Once, once.ByKey, nil)
 		down := oncetest.Step{Answer: once.Answer{Class: once.NotSent, Text: "connection refused"}}
-		p.far.Next(down, down, down)
+		p.far.Next(down, down, down, down, down, down, down, down)
 		w.Start(p)
 		o := operator{t, w}
 		_, err := p.effects.Enqueue(t.Context(), one)

@@ -83,13 +83,7 @@ func TestWhatFollowsEachAnswer(t *testing.T) {
 			w.Start(p)
 			_, err := p.effects.Enqueue(t.Context(), one)
 			require.NoError(t, err)
-			require.Eventually(t, func() bool {
-				w.Turn(time.Second)
-				s, err := p.effects.State(t.Context(), one.key())
-				return err == nil && s.State.Settled()
-			}, minute, 5*millisecond)
-			s, err := p.effects.State(t.Context(), one.key())
-			require.NoError(t, err)
+			s := oncetest.SettledInTurns(t, w, p.effects, one.key())
 			require.Equal(t, c.state, s.State, s)
 			require.Equal(t, c.times, p.far.Executed(one.idempotency()))
 			require.Zero(t, p.far.Overlaps())
@@ -143,11 +137,9 @@ func TestAValueThatCannotBeDecodedIsNotCalled(t *testing.T) {
 	w.Start(p)
 	_, err := p.effects.Enqueue(t.Context(), one)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		w.Turn(minute)
-		s, err := p.effects.State(t.Context(), one.key())
-		return err == nil && s.State == rules.Failed && s.Class == "undecodable"
-	}, minute, 5*millisecond)
+	s := oncetest.SettledInTurns(t, w, p.effects, one.key())
+	require.Equal(t, rules.Failed, s.State)
+	require.Equal(t, "undecodable", s.Class)
 	require.Zero(t, p.far.Executed(one.idempotency()))
 }
 

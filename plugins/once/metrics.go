@@ -2,6 +2,7 @@ package once
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -185,13 +186,13 @@ func (w *worker) check(now time.Time) error {
 	m := w.measured.Load()
 	switch {
 	case m == nil:
-		return fmt.Errorf("kind %s: the ledger was not measured yet", w.name)
+		return errors.New("the ledger was not measured yet")
 	case now.Sub(m.at) > measureStale:
-		return fmt.Errorf("kind %s: the ledger was last measured %s ago; see the log for the error", w.name, now.Sub(m.at).Round(time.Second))
+		return fmt.Errorf("the ledger was last measured %s ago; see the log for the error", now.Sub(m.at).Round(time.Second))
 	case now.Sub(time.Unix(0, w.limited.Load())) < stalledAfter: // a limit holds the work up, as it is meant to
 	case now.Sub(m.pausedAt) < stalledAfter: // what has been due since before the pause is called for now
 	case m.backlog.OldestDue > stalledAfter && now.Sub(time.Unix(0, w.lastSettled.Load())) > stalledAfter:
-		return fmt.Errorf("kind %s: an effect has been due for %s, and this instance has settled none for %s", w.name,
+		return fmt.Errorf("an effect has been due for %s, and this instance has settled none for %s",
 			m.backlog.OldestDue.Round(time.Second), stalledAfter)
 	}
 	return nil

@@ -359,7 +359,9 @@ func (s *workers) check(context.Context) error {
 		return nil
 	}
 	for _, w := range s.kinds() {
-		errs = append(errs, w.check(time.Now()))
+		if err := w.check(time.Now()); err != nil {
+			errs = append(errs, fmt.Errorf("kind %s: %w", w.name, err))
+		}
 	}
 	return errors.Join(errs...)
 }

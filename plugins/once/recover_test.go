@@ -165,13 +165,7 @@ func TestARestoredLedgerLooksBeforeItSends(t *testing.T) {
 					invoice invoice
 					want    end
 				}{{"settled before", before, sent}, {"done", pendingDone, c.done}, {"not done", pendingNot, c.notDone}, {"read again", reread, c.done}, {"new", fresh, sent}} {
-					var s once.State
-					require.Eventually(t, func() bool {
-						w.Turn(10 * time.Second) // waits for retries, and for requests under way
-						var err error
-						s, err = p.effects.State(t.Context(), one.invoice.key())
-						return err == nil && s.State.Settled()
-					}, minute, 5*millisecond, one.name)
+					s := oncetest.SettledInTurns(t, w, p.effects, one.invoice.key())
 					require.Equal(t, one.want, end{s.State, far.Executed(one.invoice.idempotency())}, "%s: %+v", one.name, s)
 				}
 			})

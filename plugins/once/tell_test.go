@@ -54,11 +54,7 @@ func TestTheFirstFailureOfAKindIsTold(t *testing.T) {
 	require.NoError(t, rt.Start(t.Context()))
 	_, err = p.effects.Enqueue(t.Context(), one)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		w.Turn(minute)
-		s, err := p.effects.State(t.Context(), one.key())
-		return err == nil && s.State == rules.Success
-	}, minute, 5*millisecond)
+	require.Equal(t, rules.Success, oncetest.SettledInTurns(t, w, p.effects, one.key()).State)
 	require.NoError(t, rt.Stop(t.Context()))
 	lines := log.lines()
 	require.Len(t, lines, 2, "being asked to wait is an answer: %s", lines)

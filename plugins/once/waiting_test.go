@@ -99,11 +99,7 @@ func TestExplainSaysWhichCallsCount(t *testing.T) {
 	w.Start(p)
 	_, err := p.effects.Enqueue(t.Context(), one)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		w.Turn(minute)
-		s, err := p.effects.State(t.Context(), one.key())
-		return err == nil && s.State == rules.Success
-	}, minute, 5*millisecond)
+	require.Equal(t, rules.Success, oncetest.SettledInTurns(t, w, p.effects, one.key()).State)
 	o := operator{t, w}
 	x := o.must("once explain", input("17"))
 	var calls []string

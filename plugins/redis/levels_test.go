@@ -172,6 +172,12 @@ func TestAStoppedInstanceIsNotGone(t *testing.T) {
 		report, err := command.instancesReport().Read(t.Context(), command.reg, nil)
 		require.NoError(t, err)
 		require.Contains(t, fmt.Sprint(report.Tables[0].Rows), stopped.words())
+		gone := func() []operate.Check {
+			work, err := operate.ReadWork(t.Context(), command.reg)
+			require.NoError(t, err)
+			return work.Gone
+		}
+		require.Empty(t, gone())
 
 		require.NoError(t, own.Start(t.Context()))
 		again := i.statuses(t)[i.name]
@@ -181,6 +187,10 @@ func TestAStoppedInstanceIsNotGone(t *testing.T) {
 		require.NoError(t, i.presence.loops.Stop(t.Context())) // it is killed
 		require.NoError(t, i.c.Del(t.Context(), presenceKey(i.name)).Err())
 		require.Equal(t, "gone", i.statuses(t)[i.name].words())
+		require.Len(t, gone(), 1)
+		require.Equal(t, "instance "+i.name, gone()[0].Name)
+		require.NoError(t, i.c.HSet(t.Context(), instancesKey, i.name, time.Now().Add(-goneTold).UnixMilli()).Err())
+		require.Empty(t, gone(), "whoever looks later looks at the instances")
 	})
 }
 

@@ -118,6 +118,30 @@ func TestRoutesArePausedAndResumed(t *testing.T) {
 	})
 }
 
+// What another plugin changes about a route is in the same audit, with its outcome, also when the process was not started.
+func TestTheAuditOfRoutesTakesOtherChanges(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
+		o := process(t, s, db)
+		reset := operate.Change{Who: "ann", Why: "ticket 7", Action: "reset", Subject: "invoices", Detail: "0: 12 to 5"}
+		recorded, err := operate.Record(t.Context(), o.reg, reset)
+		require.NoError(t, err)
+		require.True(t, recorded)
+		reset.Outcome = "failed"
+		require.NoError(t, o.RecordChange(t.Context(), reset))
+		o.does(t, "pause", "invoices")
+		page, err := process(t, s, db).starts(t).AuditLogs()[0].Recent(t.Context(), operate.AuditFilter{}, 10)
+		require.NoError(t, err)
+		var rows []string
+		for _, c := range page.Changes {
+			rows = append(rows, fmt.Sprintf("%s %s by %s because %s: %q, %q", c.Action, c.Subject, c.Who, c.Why, c.Outcome, c.Detail))
+		}
+		require.Equal(t, []string{
+			`pause invoices by ann because the shop moves: "done", ""`,
+			`reset invoices by ann because ticket 7: "failed", "0: 12 to 5"`, `reset invoices by ann because ticket 7: "", "0: 12 to 5"`,
+		}, rows)
+	})
+}
+
 // A route that nobody has is refused with the names of those that exist. An order about one that existed can be
 // taken back.
 func TestAnUnknownRouteIsRefused(t *testing.T) {

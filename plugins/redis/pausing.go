@@ -173,6 +173,22 @@ func (p *Plugin) AuditLogs() []operate.AuditLog {
 	}
 }
 
+// RecordChange implements operate.Recorder: it adds a change of a route to the audit of the routes.
+func (p *Plugin) RecordChange(ctx context.Context, change operate.Change) error {
+	c, done, err := p.connected(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = c.XAdd(ctx, &goredis.XAddArgs{Stream: ordersAuditKey, MaxLen: ordersAuditMost, Approx: true, Values: []string{
+		"route", change.Subject, "verb", change.Action, "by", change.Who, "why", change.Why, "outcome", change.Outcome, "detail", change.Detail,
+	}}).Err()
+	if err != nil {
+		return answered(fmt.Errorf("redis: record the %s of route %s: %w", change.Action, change.Subject, err))
+	}
+	return nil
+}
+
 // auditLog is a stream of changes. read returns what was done, and to what.
 func (p *Plugin) auditLog(name, title, key string, keeps int, read func(fields map[string]string) (action, subject string)) operate.AuditLog {
 	return operate.AuditLog{
@@ -187,8 +203,12 @@ func (p *Plugin) auditLog(name, title, key string, keeps int, read func(fields m
 				var changes []operate.Change
 				for _, e := range entries {
 					action, subject := read(e.Fields)
+					outcome, has := e.Fields["outcome"]
+					if !has {
+						outcome = "done"
+					}
 					changes = append(changes, operate.Change{
-						ID: e.Place(), At: e.At(), Who: e.Fields["by"], Why: e.Fields["why"], Action: action, Subject: subject, Outcome: "done",
+						ID: e.Place(), At: e.At(), Who: e.Fields["by"], Why: e.Fields["why"], Action: action, Subject: subject, Outcome: outcome, Detail: e.Fields["detail"],
 					})
 				}
 				if _, wrong := errors.AsType[*operate.InputError](err); err != nil && !wrong {
@@ -204,4 +224,5 @@ var (
 	_ operate.Operated    = (*Plugin)(nil)
 	_ operate.Conditioned = (*Plugin)(nil)
 	_ operate.Auditor     = (*Plugin)(nil)
+	_ operate.Recorder    = (*Plugin)(nil)
 )

@@ -134,11 +134,15 @@ func (p *Plugin) ReadWork(ctx context.Context) (told []operate.InstanceWork, mor
 	defer done()
 	all, more, err := readInstances(ctx, c, shownInstances)
 	for _, i := range all {
+		one := operate.InstanceWork{Instance: i.name}
 		if !i.alive {
 			more = false // those that follow had their presence before it
+			if i.stopped.IsZero() && time.Since(i.last) < goneTold {
+				one.Gone = i.last
+				told = append(told, one)
+			}
 			continue
 		}
-		one := operate.InstanceWork{Instance: i.name}
 		if i.silent >= silentAfter {
 			one.Silent = i.silent
 		}
@@ -160,6 +164,10 @@ type instance struct {
 	silent  time.Duration  // since it has told its state, by the clock of Redis
 	stopped time.Time      // by its own clock; zero: it runs, or has ended in another way
 }
+
+// goneTold is how long it is told that an instance is gone. The last one of a name that is never used again, as those of
+// pods, would be told for a week otherwise.
+const goneTold = 15 * time.Minute
 
 // silentAfter is how old the state of an instance is when it was not told again in time: once is left out.
 const silentAfter = 2 * PresenceRenewal

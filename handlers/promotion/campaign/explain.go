@@ -210,13 +210,18 @@ type Call struct {
 }
 
 // History returns the calls in their order. Those after a replay are marked, because their numbers start at 1 again. A call
-// that spent no attempt has the number of the next one.
+// that spent no attempt has the number of the next one, and lookups have numbers of their own.
 func (e Explained) History() (all []Call) {
+	lookups := 0
 	replay := slices.IndexFunc(e.Audit, func(a ledger.Audit) bool { return a.Action == "replay" })
 	for _, c := range e.Calls {
 		one := Call{
 			Name: fmt.Sprint(c.Kind, " ", c.Number), Began: c.StartedAt, Ended: !c.StartedAt.IsZero() && !c.Open(), Instance: c.Instance,
 			Outcome: string(c.Outcome), Stored: true, Status: c.Status, Class: c.Class, Answer: c.Answer,
+		}
+		if c.Kind == payouts.CallLookup {
+			lookups++
+			one.Name = fmt.Sprint(c.Kind, " ", lookups)
 		}
 		switch {
 		case c.Late:

@@ -35,6 +35,8 @@ type Status struct {
 	DeadWaiting *int64 `json:"dead_waiting"`
 	// Rate is what all instances did within the last minute. Null: not known.
 	Rate *Rate `json:"rate"`
+	// LimitedBy says what limits the rate, in words. Empty: nothing of what instances tell does.
+	LimitedBy string `json:"limited_by,omitempty"`
 	// ExpectedEnd is when the last payout is settled at this rate. Zero: not known, or nothing is pending.
 	ExpectedEnd time.Time `json:"expected_end,omitzero"`
 	// Audit is what operators did to the promotion, oldest first.
@@ -139,7 +141,7 @@ func (e Env) statusOf(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 	if err := e.readInstances(ctx, l, &s, id); err != nil {
 		return Status{}, err
 	}
-	s.ExpectedEnd = ExpectedEnd(time.Now(), s.Counts.State, s.Pending, s.Rate)
+	s.ExpectedEnd, s.LimitedBy = ExpectedEnd(time.Now(), s.Counts.State, s.Pending, s.Rate), s.limitedBy()
 	return s, nil
 }
 
@@ -394,6 +396,9 @@ func (s Status) Write(out io.Writer) error {
 	row("dead letters", "%s", s.DeadText())
 	if s.Rate != nil {
 		row("rate", "%s payouts a second %s", s.Rate.PerSecondText(), s.Rate.WindowText())
+		if s.LimitedBy != "" {
+			row("limited by", "%s", s.LimitedBy)
+		}
 		row("expected end", "%s", s.EndText(now))
 		row("answers", "%s, %s", s.Rate.AnswersText(), s.Rate.MinuteText())
 		row("latency", "%s", s.Rate.LatencyText())

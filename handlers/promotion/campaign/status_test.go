@@ -112,6 +112,30 @@ func TestStatusSaysHowFastAndWhyNot(t *testing.T) {
 	require.Nil(t, rateOf([]Instance{{}}, 0, time.Now()), "no instance says anything")
 }
 
+// A promotion whose workers make all the calls that they may is paid as fast as the Money API answers, and only then.
+func TestStatusSaysWhatLimitsTheRate(t *testing.T) {
+	t.Parallel()
+	status := func(calling int, client Client) Status {
+		s := Status{Instances: instancesOf([]streams.InstanceStatus{
+			noted(t, "a", 8, 9, Note{Client: client, Recent: &payout.RecentStatus{Seconds: 60, Settled: 100, Calling: calling, Took: []int64{0, 100}}}),
+			noted(t, "b", 8, 9, Note{Client: Client{Breaker: "open", Limit: 32}, Recent: &payout.RecentStatus{}}),
+		})}
+		s.Pending, s.Rate = 500, rateOf(s.Instances, 0, time.Now())
+		s.LimitedBy = s.limitedBy()
+		return s
+	}
+	closed := Client{Breaker: "closed", Limit: 32}
+	full := status(8, closed)
+	require.Contains(t, textOf(t, full), "  limited by         the calls at once: 8 of at most 8 run, on 1 instance, and half of them take up to 1ms. More instances")
+	require.NotContains(t, textOf(t, status(7, closed)), "limited by")
+	require.NotEmpty(t, status(4, Client{Breaker: "closed", Limit: 4}).LimitedBy, "the client makes no more")
+	require.Empty(t, status(8, Client{Breaker: "half-open", Limit: 32}).LimitedBy, "what limits it is said by the breaker")
+	full.Pending = 0
+	require.Empty(t, full.limitedBy())
+	full.Pending, full.State = 500, rules.GroupPaused
+	require.Empty(t, full.limitedBy())
+}
+
 // What holds calls back is named in words.
 func TestWhyAClientSendsNothing(t *testing.T) {
 	t.Parallel()

@@ -97,7 +97,6 @@ func (f demoFlags) overrides(dataDir string) map[string]any {
 		// the process ends before a scrape, and the port may be in use
 		set["plugins.telemetry.listen"] = ""
 	}
-	f.Quiet(set)
 	return set
 }
 
@@ -122,8 +121,10 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
+	settings := f.overrides(dir)
+	f.Apply(c.h, settings)
 	return c.h.Run(cmd.Context(), cmd, app.RunOptions{
-		Demo: true, Overrides: f.overrides(dir),
+		Demo: true, Overrides: settings,
 		Ready: func(ctx context.Context, running *app.Running) error {
 			show := demoOutput{commands: c, cmd: cmd, flags: f, running: running}
 			report, err := c.runCampaign(ctx, show, source)

@@ -51,7 +51,7 @@ function show(page) {
     if (!before) {
       last.after(section);
       last = section;
-    } else if (!isLive(section) || known.get(section.id) === html) {
+    } else if (!isLive(section) && !isLive(before) || known.get(section.id) === html) {
       before.removeAttribute("data-held");
       last = before;
       continue;
@@ -65,7 +65,11 @@ function show(page) {
       scroll();
       last = section;
     }
-    if (isLive(section)) known.set(section.id, html);
+    if (isLive(section)) {
+      known.set(section.id, html);
+    } else if (known.delete(section.id)) {
+      ended = known.size === 0;
+    }
   }
   for (const section of old.values()) { // the console has nothing to show there any more
     if (isLive(section) && !inUse(section)) {
@@ -89,6 +93,7 @@ function tellAge() {
 }
 
 let paused = false;
+let ended = false; // nothing changes any more, such as after the end of an action
 
 async function read() {
   const began = performance.now();
@@ -117,10 +122,14 @@ let reading = false;
 
 async function next() {
   clearTimeout(timer);
-  if (paused || document.hidden || reading) return;
+  if (paused || ended || document.hidden || reading) return;
   reading = true;
   await read();
   reading = false;
+  if (ended) {
+    note.querySelector("button").remove();
+    return;
+  }
   timer = setTimeout(next, Math.min(longest, interval * 2 ** failures));
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // World is the plugin once with a ledger of its own, and topics in memory.
@@ -68,6 +69,26 @@ func Settled[T any](t testing.TB, e *once.Effects[T], k once.Key) (s once.State)
 		s, err = e.State(t.Context(), k)
 		return err == nil && s.State.Settled()
 	}, patience, 2*time.Millisecond, "%s is not settled", k)
+	return s
+}
+
+// TurnTo turns the clock to the time for which an effect waits, and never while a call may run: no lease ends early, and
+// no key is older than its retries make it.
+func (w *World) TurnTo(s once.State) {
+	if s.State != rules.Sending && s.NextIn > 0 {
+		w.Turn(s.NextIn)
+	}
+}
+
+// SettledInTurns is Settled with a clock that TurnTo turns.
+func SettledInTurns[T any](t testing.TB, w *World, e *once.Effects[T], k once.Key) (s once.State) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var err error
+		s, err = e.State(t.Context(), k)
+		w.TurnTo(s)
+		return err == nil && s.State.Settled()
+	}, patience, 5*time.Millisecond, "%s is not settled", k)
 	return s
 }
 

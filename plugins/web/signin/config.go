@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
@@ -31,6 +32,13 @@ type Config struct {
 
 // HasKeys reports whether tokens are verified.
 func (a *Config) HasKeys() bool { return a.JWKSFile != "" || a.JWKSURL != "" }
+
+// Declare names the server of JWKSURL as one that the plugin calls, in its Register.
+func (a *Config) Declare(r *pipeline.Registry) {
+	if a.JWKSURL != "" {
+		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(a.JWKSURL))
+	}
+}
 
 // Validate reports all errors at once; it reads the files. Proxies says whether there are trusted ones.
 func (a *Config) Validate(proxies bool) error {

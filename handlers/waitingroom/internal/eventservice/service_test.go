@@ -241,6 +241,7 @@ func TestASlowEventDelaysNoOther(t *testing.T) {
 	fetched("42", func() bool { return s.capacity("42") == 500 })
 	require.EqualValues(t, -1, s.capacity("slow"))
 	web.CloseClientConnections()
+	one.reads.Wait() // they begin fetches
 	require.NoError(t, one.fetches.Wait())
 }
 
