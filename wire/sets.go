@@ -28,12 +28,17 @@ import (
 var Transports = wire.NewSet(kafka.New, redis.New, wire.Bind(new(pipeline.Topics), new(*kafka.Plugin)))
 
 // Capabilities are shared by handlers.
-var Capabilities = wire.NewSet(telemetry.New, newDeadLetters, reclaim.New, once.NewPlugin, token.New, sse.New, web.New, console.New,
+var Capabilities = wire.NewSet(telemetry.New, newDeadLetters, reclaim.New, newOnce, token.New, sse.New, web.New, console.New,
 	wire.Bind(new(pipeline.DeadLetters), new(*deadletter.Plugin)))
 
 // newDeadLetters names the transports into which dead letters are replayed.
 func newDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter.Plugin {
 	return deadletter.New(topics, streams).StoreIn(sqldb.Databases{})
+}
+
+// newOnce names the Redis of kinds with via: streams.
+func newOnce(topics pipeline.Topics, dead pipeline.DeadLetters, streams *redis.Plugin) *once.Plugin {
+	return once.NewPlugin(topics, dead).UseStreams(streams)
 }
 
 // Handlers are the business. `millrace new handler` adds one.

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/plugins/console"
 	"github.com/millrace-io/millrace/plugins/kafka"
-	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sse"
@@ -32,7 +31,7 @@ func New() Service {
 	kafkaPlugin := kafka.New()
 	deadletterPlugin := newDeadLetters(kafkaPlugin, redisPlugin)
 	reclaimPlugin := reclaim.New(redisPlugin)
-	oncePlugin := once.NewPlugin(kafkaPlugin, deadletterPlugin)
+	oncePlugin := newOnce(kafkaPlugin, deadletterPlugin, redisPlugin)
 	tokenPlugin := token.New()
 	ssePlugin := sse.New()
 	webPlugin := web.New(tokenPlugin, ssePlugin)

@@ -50,13 +50,16 @@ func compareEffects(ctx context.Context, t *trial) {
 		campaign{label: bareLoopPeer, targets: t.campaign, effects: true, peer: "bare"},
 		campaign{label: "one instance", targets: t.campaign, effects: true},
 		campaign{label: "a group per effect", targets: t.campaign, effects: true, settings: map[string]any{"plugins.effects.kinds.payout.group": "targetId"}},
-		campaign{label: "three instances", targets: t.campaign, effects: true, joined: true, instances: 3})
-	bare, one, groups, three := r[0], r[1], r[2], r[3]
+		campaign{label: "three instances", targets: t.campaign, effects: true, joined: true, instances: 3},
+		campaign{label: "three instances, via streams", targets: t.campaign, effects: true, joined: true, instances: 3, settings: map[string]any{"plugins.effects.kinds.payout.effects.via": "streams"}})
+	bare, one, groups, three, streams := r[0], r[1], r[2], r[3], r[4]
 	t.figure("effects-rate", one.Rate, bare.Rate)
 	t.figure("effects-cpu", one.micros("own"), bare.micros("own"))
 	t.figure("effects-postgres", one.micros(servers.Postgres), bare.micros(servers.Postgres))
 	t.figure("effects-groups", groups.micros("own"), one.micros("own"))
 	t.figure("effects-three", three.micros("own"), one.micros("own"))
+	t.figure("effects-streams", streams.micros("own"), three.micros("own"))
+	t.figure("effects-streams-postgres", streams.micros(servers.Postgres), three.micros(servers.Postgres))
 }
 
 // farSide is an API that executes a request once per idempotency key, and counts. It prints its address.

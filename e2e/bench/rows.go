@@ -118,6 +118,8 @@ func comparisons() []comparison {
 			atMost("effects-postgres", "the same: PostgreSQL CPU per effect (µs)", bareLoopPeer, "×", 1.5).because("the ledger stores more; see below", triedEffects),
 			atMost("effects-groups", "the same, a group per effect: own CPU per effect (µs)", "one group", "×", 3),
 			atMost("effects-three", "the same, three instances: own CPU per effect (µs)", "one instance", "×", 1.1).because("batches are smaller", ""),
+			atMost("effects-streams", "the same, three instances, `via: streams`: own CPU per effect (µs)", "`via: ledger`", "×", 1.2),
+			atMost("effects-streams-postgres", "the same: PostgreSQL CPU per effect (µs)", "`via: ledger`", "×", 1.2),
 		}},
 		{"limit", 3, compareLimit, []row{
 			atLeast("limit-1", "effects with a limit, from 10 s after a kill, one instance: calls/s", "limit", "×", 0.95),

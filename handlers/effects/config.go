@@ -147,10 +147,6 @@ var words = map[string]once.Class{ //nolint:gochecknoglobals // a constant, but 
 	"done": once.Done, "failed": once.Rejected, "retry": once.Retry, "unknown": once.Unclear, "not_done": once.NotDone,
 }
 
-func (c *Config) hasTopic() bool {
-	return slices.ContainsFunc(slices.Collect(maps.Values(c.Kinds)), func(k *Kind) bool { return k != nil && k.Effects.Topic != "" })
-}
-
 // effects returns the settings that every kind has. Each kind of a topic has a consumer group of its own, so
 // that every record reaches all of them.
 func (k *Kind) effects(name string) once.KindConfig {

@@ -40,16 +40,16 @@ func (p *Plugin) Settings() any { return &p.config }
 
 // Needs implements pipeline.Dependent.
 func (p *Plugin) Needs() (names []string) {
-	if len(p.config.Kinds) > 0 || len(p.config.HTTP.Kinds) > 0 {
-		names = append(names, p.once.Name())
-	}
-	if p.config.hasTopic() {
-		names = append(names, "kafka", "deadletter")
+	for _, k := range p.config.Kinds {
+		if k != nil { // otherwise Validate says so
+			names = append(names, k.Effects.Needs()...)
+		}
 	}
 	if len(p.config.HTTP.Kinds) > 0 {
-		names = append(names, p.web.Name())
+		names = append(names, p.once.Name(), p.web.Name())
 	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // ValidateIn checks the names of kinds against those of the binary (app.Placed).

@@ -28,6 +28,24 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// A kind needs the plugins that its settings name.
+func TestWhatKindsOfSettingsNeed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kinds map[string]*effects.Kind
+		want  []string
+	}{
+		{nil, nil},
+		{map[string]*effects.Kind{"mail": {}, "empty": nil}, []string{"once"}},
+		{map[string]*effects.Kind{"mail": {Effects: once.KindConfig{Topic: "mails"}}, "parcel": {}}, []string{"deadletter", "kafka", "once"}},
+		{map[string]*effects.Kind{"mail": {Effects: once.KindConfig{Via: once.ViaStreams}}}, []string{"once", "reclaim", "redis"}},
+	} {
+		p := effects.New(once.NewPlugin(nil, nil), web.New(token.New(), sse.New()))
+		p.Settings().(*effects.Config).Kinds = c.kinds
+		require.ElementsMatch(t, c.want, p.Needs())
+	}
+}
+
 const ledger = `
 plugins:
   once: {ledger: {dsn: DSN}}

@@ -46,8 +46,7 @@ func (e *Effects[T]) accept(ctx context.Context, msgs []*message.Message) []pipe
 		return results
 	}
 	failpoint.Hit(failpoint.BeforeInsert)
-	accepted, err := e.plugin.ledger.Load().Accept(ctx, records)
-	failpoint.Hit(failpoint.AfterInsert)
+	accepted, err := e.worker.accept(ctx, e.plugin.ledger.Load(), records)
 	for n, i := range at {
 		if err == nil {
 			results[i].Err = e.outcome(records[n].Key, accepted[n])
@@ -55,7 +54,6 @@ func (e *Effects[T]) accept(ctx context.Context, msgs []*message.Message) []pipe
 			results[i].Err = fmt.Errorf("once: accept %s: %w", textOf(records[n].Key), err)
 		}
 	}
-	e.worker.wake()
 	return results
 }
 

@@ -65,7 +65,7 @@ func (p *Plugin) Ask(ctx context.Context, kind string, a Ask) (Asked, error) {
 		rec.NotBefore = a.NotBefore
 	}
 	rec.Headers, rec.Origin = traceHeaders(ctx, nil), a.Origin
-	results, err := l.Accept(ctx, []ledger.Record{rec})
+	results, err := w.accept(ctx, l, []ledger.Record{rec})
 	if err == nil {
 		err = results[0].Err
 	}
@@ -75,7 +75,6 @@ func (p *Plugin) Ask(ctx context.Context, kind string, a Ask) (Asked, error) {
 	case err != nil:
 		return Asked{}, err
 	}
-	w.wake()
 	done := Asked{Accepted: results[0].Accepted, Key: Key{Group: rec.Group, ID: rec.ID, Part: rec.Part}, State: State{State: rules.Pending}}
 	if done.Accepted == Fresh {
 		return done, nil

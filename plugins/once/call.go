@@ -9,7 +9,11 @@ import (
 
 // ledgerKind implements caller.
 func (e *Effects[T]) ledgerKind(instance string) ledger.Kind {
-	return ledger.Kind{Name: e.kind.Name, Policy: e.config.policy(e.kind.Repeat, e.kind.Lookup != nil, instance), Limits: e.config.Limits}
+	k := ledger.Kind{Name: e.kind.Name, Policy: e.config.policy(e.kind.Repeat, e.kind.Lookup != nil, instance), Limits: e.config.Limits}
+	if e.config.Via == ViaStreams {
+		k.Grace = e.config.Grace
+	}
+	return k
 }
 
 // call implements caller.

@@ -53,12 +53,7 @@ func New[T any](p *Plugin, kind Kind[T], config *KindConfig) *Effects[T] {
 }
 
 // Needs returns the plugins that the kind requires, for pipeline.Dependent.
-func (e *Effects[T]) Needs() []string {
-	if e.config.Topic == "" {
-		return []string{pluginName}
-	}
-	return []string{pluginName, "kafka", "deadletter"}
-}
+func (e *Effects[T]) Needs() []string { return e.config.Needs() }
 
 // Describe returns the place of the effects. A route whose handler calls Enqueue names it in Route.Calls, so that
 // topology and console show where its work goes, and why that waits. It works offline.
@@ -74,6 +69,13 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 	r.Offer(e.worker)
 	effects := e.Describe()
 	r.Endpoint(pipeline.UseFollows, effects)
+	if e.config.Via == ViaStreams {
+		if e.plugin.redis == nil {
+			return errNoStreams(e.kind.Name)
+		}
+		e.worker.spread = newSpread(e.worker, e.plugin.redis, r.Env())
+		e.worker.spread.register(r, effects)
+	}
 	if e.config.Topic == "" {
 		return nil
 	}
@@ -100,11 +102,10 @@ func (e *Effects[T]) Enqueue(ctx context.Context, values ...T) ([]Accepted, erro
 	if l == nil {
 		return nil, errNotOpen
 	}
-	results, err := l.Accept(ctx, records)
+	results, err := e.worker.accept(ctx, l, records)
 	if err != nil {
 		return nil, err
 	}
-	defer e.worker.wake()
 	all := make([]Accepted, len(results))
 	for i, r := range results {
 		if r.Err != nil {

@@ -177,6 +177,8 @@ func TestMistakesOfAKind(t *testing.T) {
 		"key_ttl: must be longer":         func(_ *once.Kind[invoice], c *once.KindConfig) { c.KeyTTL = time.Second },
 		"set under_way":                   func(k *once.Kind[invoice], c *once.KindConfig) { k.Repeat, c.UnderWay = once.ByLookup, 0 },
 		"concurrency: must be":            func(_ *once.Kind[invoice], c *once.KindConfig) { c.Concurrency = 0 },
+		"via: must be ledger or streams":  func(_ *once.Kind[invoice], c *once.KindConfig) { c.Via = "shared" },
+		"grace: must be":                  func(_ *once.Kind[invoice], c *once.KindConfig) { c.Grace = 0 },
 	} {
 		w := oncetest.New(t)
 		p := newInvoices(w.Once, once.ByKey, change)

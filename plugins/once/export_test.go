@@ -2,8 +2,10 @@ package once
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -25,6 +27,12 @@ func (e *Effects[T]) Limited() bool { return e.worker.limited.Load() > 0 }
 
 // Claims reports whether this instance claims effects.
 func (e *Effects[T]) Claims() bool { return e.worker.claiming.Err() == nil }
+
+// SetMaxLen bounds the streams of the kind, before it is registered.
+func (e *Effects[T]) SetMaxLen(n int64) { e.worker.streams.MaxLen = n }
+
+// Away reports whether entries are left out because Redis did not answer.
+func (e *Effects[T]) Away() bool { return time.Now().UnixNano() < e.worker.spread.away.Load() }
 
 // Collectors returns the metrics.
 func (p *Plugin) Collectors() []prometheus.Collector { return p.metrics.collectors() }
@@ -49,3 +57,17 @@ func (p *Plugin) OpenForCommand(ctx context.Context, r *pipeline.Registry) (clos
 	s := &ledgerService{plugin: p, kinds: func() []*worker { return pipeline.Offers[*worker](r) }}
 	return s.Stop, s.Start(ctx)
 }
+
+// MaxActive is how many groups of a kind have a stream at once.
+const MaxActive = maxActive
+
+// ActiveSet is the set of groups that have a stream.
+type ActiveSet struct{ activeSet }
+
+// ActiveSetOf returns that of a kind without instances.
+func ActiveSetOf(c goredis.UniversalClient) ActiveSet {
+	return ActiveSet{activeSet{key: "once-active:test", client: func() goredis.UniversalClient { return c }}}
+}
+
+// Admit is streams.Options.Admit.
+func (s ActiveSet) Admit(ctx context.Context, id string) (bool, error) { return s.admit(ctx, id) }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/reclaim"
 )
 
 // Kind describes the effects of one kind: how they are named, requested and looked up. T is what a
@@ -131,6 +132,10 @@ type KindConfig struct {
 	UnderWay time.Duration `yaml:"under_way"`
 	// PollInterval is how often an idle instance looks for effects that another one has accepted.
 	PollInterval time.Duration `yaml:"poll_interval"`
+	// Via says how instances find accepted effects: ViaLedger or ViaStreams.
+	Via string `yaml:"via"`
+	// Grace is how long an effect whose entry is lost waits with ViaStreams.
+	Grace time.Duration `yaml:"grace"`
 	// Limits bound the calls of the kind, lookups too, over all instances together. An operator can change
 	// them with once limit.
 	Limits ledger.Limits `yaml:"limits"`
@@ -144,8 +149,20 @@ func DefaultKind(topic string) KindConfig {
 	return KindConfig{
 		Topic: topic, Group: "millrace-" + topic, Concurrency: 16, CallTimeout: 3 * time.Second, LeaseMargin: 5 * time.Second,
 		MaxRetries: 5, MaxReleased: 20, Retry: pipeline.Backoff{First: time.Second, Max: 30 * time.Second},
-		PollInterval: time.Second, AcceptBatch: pipeline.DefaultBatch(),
+		PollInterval: time.Second, Via: ViaLedger, Grace: 30 * time.Second, AcceptBatch: pipeline.DefaultBatch(),
 	}
+}
+
+// Needs returns the plugins that a kind with the settings requires.
+func (c *KindConfig) Needs() []string {
+	needs := []string{pluginName}
+	if c.Topic != "" {
+		needs = append(needs, "kafka", "deadletter")
+	}
+	if c.Via == ViaStreams {
+		needs = append(needs, "redis", reclaim.Name)
+	}
+	return needs
 }
 
 // Validate reports every mistake at once. What depends on Repeat is checked when the kind is registered.
@@ -165,6 +182,8 @@ func (c *KindConfig) Validate() error {
 	p.Check(c.KeyTTL == 0 || c.KeyTTL > c.lease(), "key_ttl", "must be longer than a lease (call_timeout + lease_margin = %s), got %s", c.lease(), c.KeyTTL)
 	p.Check(c.UnderWay >= 0, "under_way", "must be >= 0, got %s", c.UnderWay)
 	p.Positive("poll_interval", c.PollInterval)
+	p.Check(c.Via == ViaLedger || c.Via == ViaStreams, "via", "must be %s or %s, got %q", ViaLedger, ViaStreams, c.Via)
+	p.Positive("grace", c.Grace)
 	p.Under("limits", c.Limits.Validate())
 	p.Under("accept_batch", c.AcceptBatch.Validate())
 	return p.Err()

@@ -24,6 +24,7 @@ type metrics struct {
 	oldest   *prometheus.GaugeVec
 	tokens   *prometheus.CounterVec
 	waited   *prometheus.CounterVec
+	entries  *prometheus.CounterVec
 	database *ledger.Metrics
 }
 
@@ -62,12 +63,16 @@ func newMetrics() *metrics {
 			Name: "millrace_once_limit_wait_seconds_total",
 			Help: "Time in which this instance began no call although it had a free place, by kind and the limit that it waited for (per_second, in_flight).",
 		}, []string{"kind", "limit"}),
+		entries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_once_entries_total",
+			Help: "Entries of accepted effects for the streams of their groups, by kind and outcome (added, full, failed). Effects without an entry wait for their grace.",
+		}, []string{"kind", "outcome"}),
 		database: ledger.NewMetrics(),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return append(m.database.Collectors(), m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest, m.tokens, m.waited)
+	return append(m.database.Collectors(), m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest, m.tokens, m.waited, m.entries)
 }
 
 // begin gives the counters of ends their series, because an increase from no series to 1 is none in Prometheus.

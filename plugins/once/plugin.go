@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -76,7 +77,8 @@ type Plugin struct {
 	config Config
 	topics pipeline.Topics
 	dead   pipeline.DeadLetters
-	names  []string // of the kinds of New
+	redis  *redis.Plugin // nil: kinds have no streams
+	names  []string      // of the kinds of New
 
 	usedWhen []func() bool // see UsedWhen
 
@@ -96,6 +98,12 @@ type Plugin struct {
 func NewPlugin(topics pipeline.Topics, dead pipeline.DeadLetters) *Plugin {
 	return &Plugin{config: Config{Ledger: ledger.DefaultConfig()}, topics: topics, dead: dead, log: slog.New(slog.DiscardHandler), states: make(chan struct{}, statesAtOnce),
 		metrics: newMetrics(), sampled: logs.NewThrottle(warnEvery)}
+}
+
+// UseStreams gives kinds with via: streams their Redis. It returns p.
+func (p *Plugin) UseStreams(shared *redis.Plugin) *Plugin {
+	p.redis = shared
+	return p
 }
 
 // Name implements pipeline.Plugin.
@@ -278,6 +286,9 @@ func (s *workers) drain() []*worker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopped = true
+	for _, w := range s.kinds() { // also before they run
+		w.hints.end()
+	}
 	for _, w := range s.running {
 		w.drain()
 	}

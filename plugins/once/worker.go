@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // caller is a kind without the type of its values.
@@ -59,6 +60,9 @@ type worker struct {
 	stopTold    bool        // the ledger may have a stop of this instance; guarded by measuring
 	begun       atomic.Bool // start was called
 	settles     settler
+	hints       *hints
+	streams     streams.Config
+	spread      *spread // nil: effects are found in the ledger alone
 
 	claiming context.Context // ends when nothing is claimed any more
 	drain    context.CancelFunc
@@ -74,6 +78,7 @@ type worker struct {
 func newWorker(p *Plugin, name string, config *KindConfig, effects caller) *worker {
 	return &worker{
 		plugin: p, name: name, config: config, effects: effects, outage: logs.NewOutage(warnEvery, true), woken: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		hints: newHints(), streams: streams.DefaultConfig(),
 	}
 }
 
@@ -85,6 +90,17 @@ func notify(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
+}
+
+// accept accepts records and has them called for.
+func (w *worker) accept(ctx context.Context, l *ledger.Ledger, records []ledger.Record) ([]ledger.AcceptResult, error) {
+	results, err := l.Accept(ctx, records)
+	failpoint.Hit(failpoint.AfterInsert)
+	if w.spread != nil {
+		w.spread.publish(ctx, records, results)
+	}
+	w.wake()
+	return results, err
 }
 
 // start starts the loop. It belongs to the service, which calls drain and waits for ended.
@@ -135,6 +151,7 @@ func (w *worker) run(l *ledger.Ledger) {
 			continue
 		}
 		due, claimed, err := w.take(ctx, l, free)
+		work := len(due.Lanes) > 0 || w.hints.any()
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
@@ -147,8 +164,8 @@ func (w *worker) run(l *ledger.Ledger) {
 			continue
 		case claimed > 0:
 			claimedAt = time.Now()
-		case len(due.Lanes) > 0 && w.mustWait() > 0:
-		case len(due.Lanes) > 0:
+		case work && w.mustWait() > 0:
+		case work:
 			w.sleep(ctx, contendedPause, w.woken)
 		default:
 			if w.inFlight.Load() == 0 && w.limiter.idle(w.plugin.now()) {
@@ -173,14 +190,18 @@ func (w *worker) take(ctx context.Context, l *ledger.Ledger, free int) (due ledg
 		return due, 0, err
 	}
 	w.inForce.Store(&due.Limits)
-	if len(due.Lanes) == 0 {
+	lanes := due.Lanes
+	if w.hints.any() {
+		lanes = append(lanes[:len(lanes):len(lanes)], hintLane)
+	}
+	if len(lanes) == 0 {
 		return due, 0, nil
 	}
 	free, err = w.allow(ctx, l, due.Limits.Limits, free)
 	if err != nil || free == 0 {
 		return due, 0, err
 	}
-	claimed, err = w.claim(ctx, l, due.Lanes, free)
+	claimed, err = w.claim(ctx, l, lanes, free)
 	w.limiter.begun(claimed, w.plugin.now())
 	return due, claimed, err
 }
@@ -278,7 +299,7 @@ func (w *worker) claim(ctx context.Context, l *ledger.Ledger, lanes []int, free 
 		}
 		// A drain does not end a claim that has begun. It may be committed, and its effects would then wait for
 		// the end of their leases, and count as perhaps done, although nobody has called.
-		all, err := l.Claim(w.life, w.name, lane, limit)
+		all, err := w.claimFrom(l, lane, limit)
 		if err != nil {
 			return claimed, err
 		}

@@ -16,6 +16,8 @@ import (
 // AcceptResult is the result of Accept for one record.
 type AcceptResult struct {
 	Accepted Accepted // zero with an Err
+	// Row is for ClaimRows: the row that the effect waits in with others of its group. 0: only Claim finds it.
+	Row int64
 	// Err is about this record alone. It wraps ErrInvalid if the record can't be stored, and
 	// ErrUnavailable if another transaction holds its key, perhaps that of a caller of AcceptTx. Then
 	// Accept may be repeated for the record.
@@ -85,6 +87,7 @@ func (l *Ledger) acceptTogether(ctx context.Context, items []*acceptItem, wait t
 		for _, item := range items {
 			if fresh[item.key] == nil {
 				row := newRow(item.record, item.key)
+				row.grace = item.kind.Grace
 				row.Row, _, _ = item.kind.policy().Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Group: read.state(item.key.of()), Published: item.record.Published})
 				fresh[item.key] = row
 				writes.inserts = append(writes.inserts, row)
@@ -107,7 +110,7 @@ func (l *Ledger) acceptTogether(ctx context.Context, items []*acceptItem, wait t
 			item.result.Accepted = resultOf(next, d)
 		default:
 			taken[item.key] = true
-			item.result.Accepted = Fresh
+			item.result.Accepted, item.result.Row = Fresh, row.hint
 			if row.State == rules.Cancelled {
 				item.result.Accepted = Cancelled
 			}

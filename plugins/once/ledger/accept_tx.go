@@ -47,7 +47,8 @@ func (t sqlTx) Query(ctx context.Context, row func(func(...any) error) error, qu
 const acceptTxChunk = 20
 
 // AcceptTx accepts records in the PostgreSQL transaction of a caller, so they exist if it commits. It
-// neither reads nor locks a group: a pause or a cancellation applies when the effects are claimed. Until
+// neither reads nor locks a group: a pause or a cancellation applies when the effects are claimed. They have no
+// grace, because only the caller knows of the commit. Until
 // the transaction ends, others that accept the same key wait for it, so keep it short.
 //
 // The first statement compares the ledger of the transaction with this one: ErrOtherLedger, also if the
@@ -144,7 +145,7 @@ func acceptTxSQL(schema string, n int) string {
 		}) + ")"
 	}
 	source := "SELECT " + written(acceptColumns) + " FROM (VALUES " + strings.Join(rows, ", ") + ") AS u(" + names(acceptColumns, "") + ")"
-	return acceptSQL(schema, source, fmt.Sprintf("$%d", n*len(acceptColumns)+1))
+	return acceptSQL(schema, source, fmt.Sprintf("$%d", n*len(acceptColumns)+1), "")
 }
 
 func insertTx(ctx context.Context, tx Execer, schema string, rows []*storedRow, fresh map[rowKey]*storedRow) error {

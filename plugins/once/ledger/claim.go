@@ -82,11 +82,34 @@ func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claim
 	if lane < 0 || lane >= Lanes || limit < 1 {
 		return nil, rules.Invalid("claim of %s: the lane is from 0 to %d and the limit > 0, got %d and %d", kind, Lanes-1, lane, limit)
 	}
+	claimed, _, err = l.claim(ctx, k, dueRequest{kind: k.number, lane: int64(lane), limit: limit})
+	return claimed, err
+}
+
+// ClaimRows is Claim for what waits in rows of AcceptResult, whether its grace has ended or not. rest are the rows that
+// may have more than limit effects. The others may be forgotten: what a row has that is not claimed, since another
+// transaction has locked it or the kind is paused, is found by Claim when its grace has ended. A row that does not
+// exist any more, or of another kind, has nothing. After an error rest has all rows.
+func (l *Ledger) ClaimRows(ctx context.Context, kind string, rows []int64, limit int) (claimed []Claimed, rest []int64, err error) {
+	k, err := l.registered(kind)
+	if err != nil {
+		return nil, rows, err
+	}
+	if len(rows) == 0 || limit < 1 {
+		return nil, rows, rules.Invalid("claim of rows of %s: there must be a row and the limit must be > 0, got %d and %d", kind, len(rows), limit)
+	}
+	if claimed, rest, err = l.claim(ctx, k, dueRequest{kind: k.number, rows: rows, limit: limit}); err != nil {
+		rest = rows
+	}
+	return claimed, rest, err
+}
+
+func (l *Ledger) claim(ctx context.Context, k *kind, due dueRequest) (claimed []Claimed, rest []int64, err error) {
 	began := time.Now()
 	err = l.briefly(ctx, "claim", func(ctx context.Context) error {
 		var rows []*storedRow
-		err := l.transact(ctx, readRequest{due: &dueRequest{k.number, int64(lane), limit}}, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
-			claimed, rows = nil, nil
+		err := l.transact(ctx, readRequest{due: &due}, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
+			claimed, rows, rest = nil, nil, read.rest
 			if len(read.due) == 0 {
 				return nil
 			}
@@ -107,7 +130,7 @@ func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claim
 		claimed = nil
 	}
 	l.opts.Metrics.batch(opClaim, len(claimed), time.Since(began))
-	return claimed, err
+	return claimed, rest, err
 }
 
 // readClaim reads the groups and effects of the rows that are due, and whether the kind is paused. The locks of the

@@ -245,10 +245,11 @@ var (
 		col("id", func(r *dueRow) *string { return &r.id }),
 	}
 	setDue = insertInto("once_due", slices.Concat(dueKey, []column[dueRow]{
+		col("number", func(r *dueRow) *int64 { return &r.number }).or("0"),
 		col("lane", func(r *dueRow) *int64 { return &r.lane }).as("smallint"),
 		col("calling", func(r *dueRow) *bool { return &r.calling }),
 		timeCol("at", func(r *dueRow) *time.Time { return &r.at }),
-	}), " ON CONFLICT (kind, grp, id) DO UPDATE SET at = excluded.at, calling = excluded.calling")
+	}), " ON CONFLICT (kind, grp, id) DO UPDATE SET at = excluded.at, calling = excluded.calling, number = excluded.number")
 	deleteDue = deleteFrom("once_due", dueKey)
 
 	insertAttempts = insertInto("once_attempts", []column[attemptRow]{

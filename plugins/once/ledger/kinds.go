@@ -39,6 +39,13 @@ type home struct {
 	schema string // quoted, with a point; empty with SQLite
 }
 
+// ID returns the id of the ledger. It is empty before Register.
+func (l *Ledger) ID() string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.home.id
+}
+
 func (k Kind) check() error {
 	p := k.Policy
 	switch {
@@ -46,6 +53,8 @@ func (k Kind) check() error {
 		return rules.Invalid("the kind %q: a name has 1 to 100 bytes of UTF-8 without control characters", k.Name)
 	case p.Lease <= 0 || p.MaxAttempts < 1 || p.MaxReleased < 1:
 		return rules.Invalid("the kind %s: Lease, MaxAttempts and MaxReleased must be > 0, got %s, %d and %d", k.Name, p.Lease, p.MaxAttempts, p.MaxReleased)
+	case k.Grace < 0:
+		return rules.Invalid("the kind %s: Grace must be >= 0, got %s", k.Name, k.Grace)
 	case p.Delay == nil:
 		return rules.Invalid("the kind %s: Policy.Delay is missing", k.Name)
 	case p.Repeat.Validate() != nil:

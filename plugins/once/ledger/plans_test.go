@@ -57,6 +57,7 @@ func hotStatements() []planned {
 		{name: "read paused", sql: pgReadPaused, args: []string{"1"}, via: map[string]string{"once_paused": "once_paused_pkey"}, rows: 1},
 		{name: "add groups", sql: pgAddGroups, args: append(groups[:2:2], "now()")},
 		{name: "lock due", sql: pgLockDue, args: []string{"1", "3", "8", "0", "ARRAY[7]"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: 8},
+		{name: "lock rows", sql: pgLockRows, args: []string{"1", "ARRAY[100, 200]", "8", "ARRAY[7]"}, via: due, rows: 2},
 		{name: "add due", sql: pgAddDue, args: []string{"-5", "1", "3", "true", "now()", "'g1'", "'x'"}},
 		{name: "add all due", sql: pgAddAllDue, args: []string{repeated("-g"), repeated("1"), repeated("3"), repeated("true"), repeated("now()"), repeated("'g1'"), repeated("'x'")}},
 		{name: "shorten due", sql: pgShortenDue, args: []string{"100", "'x'"}, via: due, rows: 1},
@@ -71,7 +72,7 @@ func hotStatements() []planned {
 			via: map[string]string{"once_effects": "once_effects_pkey", "once_groups": "once_groups_pkey", "once_paused": "once_paused_pkey"}, rows: 8},
 		{name: "ordinary settle", sql: pgSettleOrdinary, args: append(keys[:3:3], repeated("200"), repeated("'r'"), "0", "5", "7", repeated("1")), via: effects, rows: 8},
 
-		{name: "accept", sql: pgAccept, args: append(arraysOf(insertEffect, fresh), "7")},
+		{name: "accept", sql: pgAccept, args: append(arraysOf(insertEffect, fresh), "7", "ARRAY[1]", "ARRAY[30000000]")},
 		{name: "update effects", sql: updateEffects.postgres, args: arraysOf(updateEffects, key), via: effects, rows: 8},
 		{name: "insert attempts", sql: insertAttempts.postgres, args: arraysOf(insertAttempts, map[string]string{"id": "'new' || g"})},
 		{name: "set problems", sql: setProblems.postgres, args: arraysOf(setProblems, map[string]string{"id": "'new' || g", "state": "6"})},

@@ -94,6 +94,9 @@ func number(rows []*storedRow) {
 			at = r.NextAttemptAt
 		}
 		c.add(r, false, at)
+		if r.hint = 0; r.grace > 0 && at.Equal(r.AcceptedAt) {
+			r.hint = r.due
+		}
 	}
 }
 
@@ -103,6 +106,7 @@ type lockedDue struct {
 	ids    []string        // without those that were answered
 	left   map[string]bool // ids that this transaction moves or settles
 	parked bool
+	cut    bool // the limit of the claim has left ids
 }
 
 func (d *lockedDue) rest() []string {
@@ -305,14 +309,18 @@ func (s *dueBatches) committed(c *dueChanges, now time.Time) {
 	}
 }
 
-// lockDue locks rows of once_due that are due, the oldest first, until they have enough effects. How many rows that
-// takes is known after the first claims.
+// lockDue locks rows of once_due that are due, the oldest first, or those of the request, until they have enough
+// effects. How many rows that takes is known after the first claims.
 func (tx *pgTransaction) lockDue(b *pgx.Batch, d *dueRequest, read *readResult, rows int, got, total *int) {
 	known := make([]int64, 0, len(tx.locked))
 	for number := range tx.locked {
 		known = append(known, number)
 	}
-	b.Queue(pgLockDue, d.kind, d.lane, rows, tx.s.skewMicros(), known).Query(func(rows pgx.Rows) error {
+	query, args := pgLockDue, []any{d.kind, d.lane, rows, tx.s.skewMicros(), known}
+	if d.rows != nil {
+		query, args = pgLockRows, []any{d.kind, d.rows, rows, known}
+	}
+	b.Queue(query, args...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			locked, group, ids := &lockedDue{left: map[string]bool{}}, "", ""
 			if err := rows.Scan(&locked.number, &group, &ids); err != nil {
@@ -326,13 +334,23 @@ func (tx *pgTransaction) lockDue(b *pgx.Batch, d *dueRequest, read *readResult, 
 			locked.ids = strings.Split(ids, idSeparator)
 			*total += len(locked.ids)
 			for _, id := range locked.ids {
-				if len(read.due) < d.limit {
-					key := rowKey{d.kind, group, id}
-					read.due, tx.dueOf[key] = append(read.due, key), locked.number
+				if locked.cut = len(read.due) == d.limit; locked.cut {
+					break
 				}
+				key := rowKey{d.kind, group, id}
+				read.due, tx.dueOf[key] = append(read.due, key), locked.number
 			}
 		}
 		return rows.Err()
+	})
+}
+
+// restOf returns the rows of a request that may have more effects than it has got. all: every row was asked for, so one
+// that is not locked is gone, parked or claimed by another transaction.
+func (tx *pgTransaction) restOf(d *dueRequest, all bool) []int64 {
+	return slices.DeleteFunc(slices.Clone(d.rows), func(number int64) bool {
+		locked := tx.locked[number]
+		return locked == nil && all || locked != nil && !locked.cut
 	})
 }
 

@@ -47,6 +47,11 @@ FROM once_due AS d
 WHERE d.kind = $1 AND d.lane = $2 AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond') AND d.number <> ALL ($5::bigint[])
 ORDER BY d.at LIMIT $3 FOR UPDATE SKIP LOCKED`
 
+	// A row of calls has another number than the one that they waited in. An expression of the kind is no condition of
+	// another index.
+	pgLockRows = `SELECT d.number, d.grp, d.ids FROM once_due AS d WHERE d.number = ANY ($2::bigint[]) AND d.kind + 0 = $1 AND d.at IS NOT NULL
+AND d.number <> ALL ($4::bigint[]) ORDER BY d.number LIMIT $3 FOR UPDATE SKIP LOCKED`
+
 	pgAddDue = `INSERT INTO once_due (number, kind, lane, calling, at, grp, ids) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
 	pgAddAllDue = `INSERT INTO once_due (number, kind, lane, calling, at, grp, ids)
@@ -89,8 +94,9 @@ CROSS JOIN LATERAL (SELECT * FROM once_effects AS p WHERE p.kind = k.kind AND p.
 //nolint:gochecknoglobals // constant, but not for the compiler
 var (
 	// pgAccept inserts effects, those that are due, and what counts them. The parameter after the arrays is the number
-	// of the deltas. It returns the keys that are new.
-	pgAccept = acceptSQL("", "SELECT "+written(acceptColumns)+" FROM "+unnest(acceptColumns), fmt.Sprintf("$%d", len(acceptColumns)+1))
+	// of the deltas, and the last two are kinds with their graces. It returns the keys that are new.
+	pgAccept = acceptSQL("", "SELECT "+written(acceptColumns)+" FROM "+unnest(acceptColumns), fmt.Sprintf("$%d", len(acceptColumns)+1),
+		fmt.Sprintf(" + coalesce(($%[2]d::bigint[])[array_position($%[1]d::smallint[], kind)], 0) * interval '1 microsecond'", len(acceptColumns)+2, len(acceptColumns)+3))
 
 	// pgReadEffects are the statements that read effects, by lock and with or without messages.
 	pgReadEffects = map[rowLock]map[bool]string{
@@ -104,12 +110,13 @@ func pgReadSQL(columns []column[storedRow], clause string) string {
 	return `SELECT ` + reads(columns, "p.") + pgReadFrom + clause + `) AS p`
 }
 
-// acceptSQL is the statement that accepts the rows of source. schema is empty or ends with a point.
-func acceptSQL(schema, source, number string) string {
+// acceptSQL is the statement that accepts the rows of source. schema is empty or ends with a point, and grace is added to
+// the time of what may be called for at once.
+func acceptSQL(schema, source, number, grace string) string {
 	return `WITH fresh AS (INSERT INTO ` + schema + `once_effects (` + names(acceptColumns, "") + `) ` + source + `
 	ON CONFLICT (kind, grp, id) DO NOTHING RETURNING kind, lane, due, accepted_at, next_attempt_at, settled_at, grp, id, part),
 due AS (INSERT INTO ` + schema + `once_due (number, kind, lane, calling, at, grp, ids)
-	SELECT due, kind, lane, FALSE, greatest(accepted_at, next_attempt_at), grp, string_agg(id, chr(10)) FROM fresh WHERE settled_at IS NULL GROUP BY 1, 2, 3, 5, 6),
+	SELECT due, kind, lane, FALSE, CASE WHEN next_attempt_at > accepted_at THEN next_attempt_at ELSE accepted_at` + grace + ` END, grp, string_agg(id, chr(10)) FROM fresh WHERE settled_at IS NULL GROUP BY 1, 2, 3, 5, 6),
 counted AS (INSERT INTO ` + schema + `once_deltas (kind, grp, part, number, accepted, cancelled)
 	SELECT kind, grp, coalesce(part, ''), ` + number + `::bigint, count(*), count(settled_at) FROM fresh GROUP BY 1, 2, 3)
 SELECT kind, grp, id FROM fresh`

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -62,7 +63,7 @@ func (tx *pgTransaction) lockAllDue(ctx context.Context, b *pgx.Batch, w readReq
 			return err
 		}
 		tx.s.learnRows(got, ids)
-		if got < asked || len(read.due) == w.due.limit {
+		if read.rest = tx.restOf(w.due, got < asked); got < asked || len(read.due) == w.due.limit {
 			return nil
 		}
 		b = &pgx.Batch{}
@@ -194,7 +195,8 @@ func (tx *pgTransaction) queueInserts(b *pgx.Batch, rows []*storedRow) {
 		r.inserted = false
 	}
 	number(rows)
-	b.Queue(pgAccept, append(insertEffect.arrays(rows), randomNumber())...).Query(func(rows pgx.Rows) error {
+	kinds, graces := gracesOf(rows)
+	b.Queue(pgAccept, append(insertEffect.arrays(rows), randomNumber(), kinds, graces)...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var k rowKey
 			if err := rows.Scan(&k.kind, &k.group, &k.id); err != nil {
@@ -204,6 +206,16 @@ func (tx *pgTransaction) queueInserts(b *pgx.Batch, rows []*storedRow) {
 		}
 		return rows.Err()
 	})
+}
+
+// gracesOf returns the kinds of rows that have a grace, and their graces in microseconds.
+func gracesOf(rows []*storedRow) (kinds, graces []int64) {
+	for _, r := range rows {
+		if r.grace > 0 && !slices.Contains(kinds, r.kind) {
+			kinds, graces = append(kinds, r.kind), append(graces, r.grace.Microseconds())
+		}
+	}
+	return kinds, graces
 }
 
 // end sends b and a COMMIT. Its error is that of sqldb.Commits.Do if the server has not waited for its

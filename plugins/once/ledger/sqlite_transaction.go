@@ -3,7 +3,9 @@ package ledger
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline/logs"
@@ -13,6 +15,8 @@ import (
 // executed for each row.
 const (
 	sqliteLockDue = `SELECT grp, id FROM once_due WHERE kind = ?1 AND lane = ?2 AND at <= ?4 ORDER BY at LIMIT ?3`
+
+	sqliteLockRows = `SELECT number, grp, id FROM once_due WHERE number IN (SELECT value FROM json_each(?2)) AND kind = ?1 ORDER BY number, id`
 
 	sqliteReadGroup = `SELECT state, parked FROM once_groups WHERE kind = ?1 AND grp = ?2`
 
@@ -64,7 +68,11 @@ func (tx *sqliteTransaction) queryRow(query string, args []any, dest ...any) (fo
 
 func (tx *sqliteTransaction) readMore(ctx context.Context, w readRequest, read *readResult) error {
 	read.now = tx.s.now()
-	if d := w.due; d != nil {
+	if d := w.due; d != nil && d.rows != nil {
+		if err := tx.lockRows(d, read); err != nil {
+			return err
+		}
+	} else if d != nil {
 		if err := tx.querier().query(ctx, func(r scanner) error {
 			k := rowKey{kind: d.kind}
 			err := r.Scan(&k.group, &k.id)
@@ -106,6 +114,21 @@ func (tx *sqliteTransaction) readMore(ctx context.Context, w readRequest, read *
 	return nil
 }
 
+// lockRows reads what waits in the rows of a request.
+func (tx *sqliteTransaction) lockRows(d *dueRequest, read *readResult) error {
+	rows, _ := json.Marshal(d.rows) // numbers always encode
+	return tx.querier().query(context.Background(), func(r scanner) error {
+		k, number := rowKey{kind: d.kind}, int64(0)
+		err := r.Scan(&number, &k.group, &k.id)
+		if len(read.due) < d.limit {
+			read.due = append(read.due, k)
+		} else if !slices.Contains(read.rest, number) {
+			read.rest = append(read.rest, number)
+		}
+		return err
+	}, sqliteLockRows, d.kind, string(rows))
+}
+
 func (*sqliteTransaction) beginOrdinary(context.Context, *readRequest, ordinaryBegin, *readResult) error {
 	return nil
 }
@@ -126,7 +149,9 @@ func (tx *sqliteTransaction) addGroups(_ context.Context, groups []groupID, now 
 // insert does what pgAccept does.
 func (tx *sqliteTransaction) insert(rows []*storedRow) error {
 	counted := deltaSet{}
+	number(rows)
 	for _, r := range rows {
+		r.due = 0 // an effect has a row of its own
 		res, err := tx.s.exec(insertEffect.sqlite, insertEffect.args(r)...)
 		if err != nil {
 			return err
@@ -144,7 +169,10 @@ func (tx *sqliteTransaction) insert(rows []*storedRow) error {
 		if r.State.Settled() {
 			continue
 		}
-		due := &dueRow{rowKey: r.rowKey, lane: r.lane, at: r.AcceptedAt}
+		due := &dueRow{rowKey: r.rowKey, number: r.hint, lane: r.lane, at: r.AcceptedAt}
+		if r.hint != 0 {
+			due.at = due.at.Add(r.grace)
+		}
 		if r.NextAttemptAt.After(due.at) {
 			due.at = r.NextAttemptAt
 		}

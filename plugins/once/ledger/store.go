@@ -92,8 +92,10 @@ type readRequest struct {
 	wait     time.Duration // for locks; zero: the setting of the session
 }
 
+// dueRequest asks for what is due in a lane, or for what waits in some rows, whether it is due or not.
 type dueRequest struct {
 	kind, lane int64
+	rows       []int64 // nil: the lane
 	limit      int
 }
 
@@ -117,7 +119,8 @@ func (w readRequest) shared() []groupID {
 type readResult struct {
 	now    time.Time
 	due    []rowKey
-	paused bool // the kind of pauseOf is
+	rest   []int64 // rows of the request that may have more effects than its limit
+	paused bool    // the kind of pauseOf is
 	groups map[groupID]groupRow
 	rows   map[rowKey]*storedRow
 }
@@ -152,7 +155,9 @@ type storedRow struct {
 	request []byte // nil: the payload
 	headers string // JSON, or empty
 	origin  string
-	due     int64 // number of its row in once_due in PostgreSQL; 0: none
+	due     int64         // number of its row in once_due in PostgreSQL; 0: none
+	grace   time.Duration // of a row to insert
+	hint    int64         // the number of its row in once_due for ClaimRows; 0: none
 
 	read struct { // as the table has it
 		rules.Row
@@ -213,6 +218,7 @@ type writeSet struct {
 
 type dueRow struct {
 	rowKey
+	number  int64 // in SQLite, for ClaimRows; 0: none
 	lane    int64
 	calling bool
 	at      time.Time // zero: parked

@@ -24,6 +24,8 @@ type Kind struct {
 	Name   string
 	Policy rules.Policy
 	Limits Limits // of the settings
+	// Grace is how long Claim leaves effects that Accept has accepted to ClaimRows. Zero: Claim finds them at once.
+	Grace time.Duration
 }
 
 // Record is an effect to accept.

@@ -121,7 +121,8 @@ CREATE TABLE once_effects (
 );
 
 -- An effect that is not settled has one row, and a settled one has none. at: when it is to be claimed; while it is called, the
--- end of the lease; null: it is parked, because its group is paused.
+-- end of the lease; null: it is parked, because its group is paused. number: random; effects have one in common that were accepted
+-- together and have waited since.
 CREATE TABLE once_due (
     kind    INTEGER NOT NULL,
     lane    INTEGER NOT NULL,
@@ -129,8 +130,10 @@ CREATE TABLE once_due (
     at      INTEGER,
     grp     TEXT NOT NULL,
     id      TEXT NOT NULL,
+    number  INTEGER,
     PRIMARY KEY (kind, grp, id)
 ) WITHOUT ROWID;
+CREATE INDEX once_due_number ON once_due (number) WHERE number IS NOT NULL;
 CREATE INDEX once_due_at ON once_due (kind, lane, at);
 CREATE INDEX once_due_calling ON once_due (kind, grp) WHERE calling;
 CREATE INDEX once_due_parked ON once_due (kind, grp, id) WHERE at IS NULL;

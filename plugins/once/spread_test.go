@@ -1,0 +1,348 @@
+package once_test
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/internal/sqldbtest"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/once"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/oncetest"
+	"github.com/millrace-io/millrace/plugins/reclaim"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// spreading is a Redis and a ledger, for instances of invoices that come by streams.
+type spreading struct {
+	t      *testing.T
+	dsn    string
+	addr   string
+	db     int
+	client *goredis.Client
+	open   atomic.Bool // the far side takes calls
+}
+
+// eachSpreading runs a test on each Redis, with a ledger in SQLite.
+func eachSpreading(t *testing.T, test func(t *testing.T, s *spreading)) {
+	redistest.Each(t, func(t *testing.T, server redistest.Server) {
+		t.Parallel()
+		test(t, newSpreading(t, server, sqldbtest.File(t)))
+	})
+}
+
+func newSpreading(t *testing.T, server redistest.Server, dsn string) *spreading {
+	s := &spreading{t: t, dsn: dsn, addr: server.Addr, db: server.Database(t)}
+	s.client = server.Client(t, func(o *goredis.Options) { o.DB = s.db })
+	require.NoError(t, s.client.FlushDB(t.Context()).Err())
+	s.open.Store(true)
+	return s
+}
+
+// instance returns the plugins of an instance that looks into the ledger only when it is told to.
+func (s *spreading) instance(change func(*once.Kind[invoice], *once.KindConfig)) (*oncetest.World, *invoices, []pipeline.Plugin) {
+	w := oncetest.On(s.t, s.dsn)
+	shared := redis.New()
+	config := shared.Settings().(*redis.Config)
+	config.Addrs, config.DB = []string{s.addr}, s.db
+	w.Once.UseStreams(shared)
+	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], c *once.KindConfig) {
+		c.Via, c.Grace, c.PollInterval = once.ViaStreams, hour, hour
+		k.Ready = s.open.Load
+		if change != nil {
+			change(k, c)
+		}
+	})
+	claims := reclaim.New(shared)
+	claims.Settings().(*reclaim.Config).Interval = 20 * millisecond
+	return w, p, []pipeline.Plugin{shared, claims, w.Once, p}
+}
+
+func (s *spreading) start(change func(*once.Kind[invoice], *once.KindConfig)) (*oncetest.World, *invoices) {
+	w, p, plugins := s.instance(change)
+	pipelinetest.Start(s.t, plugins...)
+	return w, p
+}
+
+func (s *spreading) pending(group string) int64 {
+	n, err := s.client.XPending(s.t.Context(), "once:invoice:"+group, "once-group:invoice:"+group).Result()
+	require.NoError(s.t, err)
+	return n.Count
+}
+
+func invoicesOf(customer string, n int) (all []invoice) {
+	for i := range n {
+		all = append(all, invoice{Customer: customer, Number: strconv.Itoa(i), Cents: 100})
+	}
+	return all
+}
+
+func (s *spreading) settled(p *invoices, all ...invoice) {
+	for _, i := range all {
+		require.Equal(s.t, rules.Success, oncetest.Settled(s.t, p.effects, i.key()).State)
+		require.Equal(s.t, 1, p.far.Executed(i.idempotency()))
+	}
+}
+
+// An instance learns of effects by their entries, also those of another one, and of rows that it can't take at once.
+func TestEffectsComeByStreams(t *testing.T) {
+	t.Parallel()
+	eachSpreading(t, func(t *testing.T, s *spreading) {
+		_, p := s.start(func(_ *once.Kind[invoice], c *once.KindConfig) { c.Concurrency = 4 })
+		var all []invoice
+		for _, customer := range []string{"acme", "a:b {c}", "zeta"} {
+			some := invoicesOf(customer, 60)
+			all = append(all, some...)
+			_, err := p.effects.Enqueue(t.Context(), some[:50]...)
+			require.NoError(t, err)
+			for _, i := range some[50:] {
+				_, err := p.effects.Enqueue(t.Context(), i)
+				require.NoError(t, err)
+			}
+		}
+		s.settled(p, all...)
+		for _, group := range []string{"acme", "a%3Ab%20%7Bc%7D", "zeta"} {
+			redistest.Eventually(t, "acknowledged", func() bool { return s.pending(group) == 0 })
+			n, err := s.client.XLen(t.Context(), "once:invoice:"+group).Result()
+			require.NoError(t, err)
+			require.LessOrEqual(t, n, int64(12), "an entry for a row, and not for each effect")
+		}
+	})
+}
+
+// An entry that comes again, or for a row that is gone, is acknowledged and does nothing.
+func TestAnEntryThatComesAgainDoesNothing(t *testing.T) {
+	t.Parallel()
+	eachSpreading(t, func(t *testing.T, s *spreading) {
+		s.open.Store(false)
+		_, p := s.start(nil)
+		all := invoicesOf("acme", 70)
+		_, err := p.effects.Enqueue(t.Context(), all...)
+		require.NoError(t, err)
+		entries, err := s.client.XRange(t.Context(), "once:invoice:acme", "-", "+").Result()
+		require.NoError(t, err)
+		require.NotEmpty(t, entries)
+		again := func() { // the stream is trimmed when they are acknowledged
+			for _, e := range append(entries, entries...) {
+				require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: "once:invoice:acme", Values: e.Values}).Err())
+			}
+		}
+		again()
+		s.open.Store(true)
+		s.settled(p, all...)
+		again()
+		require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: "once:invoice:acme", Values: []any{"message", "no number"}}).Err())
+		last := invoicesOf("acme", 71)[70]
+		_, err = p.effects.Enqueue(t.Context(), last)
+		require.NoError(t, err)
+		s.settled(p, append(all, last)...)
+		redistest.Eventually(t, "acknowledged", func() bool { return s.pending("acme") == 0 })
+	})
+}
+
+// Without its entry an effect waits for the grace and no longer: when Redis was wiped, refuses the stream or is full.
+func TestALostEntryCostsTheGrace(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(s *spreading){
+		"wiped":   func(s *spreading) { require.NoError(s.t, s.client.FlushDB(s.t.Context()).Err()) },
+		"refused": nil,
+		"full":    nil, // there is room for one entry
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachSpreading(t, func(t *testing.T, s *spreading) {
+				w, p, plugins := s.instance(nil)
+				s.open.Store(lose == nil)
+				switch name {
+				case "refused":
+					require.NoError(t, s.client.Set(t.Context(), "once:invoice:acme", "not a stream", 0).Err())
+				case "full":
+					p.effects.SetMaxLen(1)
+				}
+				pipelinetest.Start(t, plugins...)
+				all := invoicesOf("acme", 60)
+				got, err := p.effects.Enqueue(t.Context(), all...)
+				require.NoError(t, err)
+				require.Len(t, got, len(all))
+				if lose != nil {
+					lose(s)
+					s.open.Store(true)
+				}
+				w.Turn(hour / 2)
+				if name == "full" {
+					s.settled(p, all[:1]...) // with those of its row
+				}
+				executed := 0
+				for _, i := range all {
+					executed += p.far.Executed(i.idempotency())
+				}
+				require.LessOrEqual(t, executed, map[string]int{"full": 50}[name], "in its grace nobody knows of it")
+				w.Turn(hour / 2)
+				s.settled(p, all...)
+			})
+		})
+	}
+}
+
+// While Redis is away effects are accepted, and called for when their grace has ended. They come by streams again
+// when it is back.
+func TestEffectsAreAcceptedWhileRedisIsAway(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, server redistest.Server) {
+		t.Parallel()
+		s := newSpreading(t, server, sqldbtest.File(t))
+		proxy := redistest.NewProxy(t, server.Addr)
+		s.addr = proxy.Addr()
+		w, p := s.start(nil)
+		before, during := invoicesOf("acme", 1), invoicesOf("zeta", 20)
+		_, err := p.effects.Enqueue(t.Context(), before...)
+		require.NoError(t, err)
+		s.settled(p, before...)
+		proxy.SetDown(true)
+		for _, i := range during {
+			_, err := p.effects.Enqueue(t.Context(), i)
+			require.NoError(t, err)
+		}
+		require.True(t, p.effects.Away(), "each caller would wait for Redis")
+		w.Turn(hour)
+		s.settled(p, during...)
+		proxy.SetDown(false)
+		redistest.Eventually(t, "entries are tried again", func() bool { return !p.effects.Away() })
+		after := invoicesOf("omega", 5)
+		_, err = p.effects.Enqueue(t.Context(), after...)
+		require.NoError(t, err)
+		s.settled(p, after...)
+	})
+}
+
+// An instance that stops leaves the entries that it has not taken to others, without a wait for their grace.
+func TestAStoppedInstanceLeavesItsEntriesToOthers(t *testing.T) {
+	t.Parallel()
+	eachSpreading(t, func(t *testing.T, s *spreading) {
+		started, finish := make(chan struct{}, 100), make(chan struct{})
+		_, p, plugins := s.instance(func(k *once.Kind[invoice], c *once.KindConfig) {
+			c.Concurrency = 1
+			call := k.Call
+			k.Call = func(ctx context.Context, a once.Attempt[invoice]) once.Answer {
+				started <- struct{}{}
+				<-finish
+				return call(ctx, a)
+			}
+		})
+		stop := pipelinetest.StartUntil(t, middleware.Options{}, plugins...)
+		all := invoicesOf("acme", 5)
+		for _, i := range all {
+			_, err := p.effects.Enqueue(t.Context(), i)
+			require.NoError(t, err)
+		}
+		<-started
+		ended := make(chan error, 1)
+		go func() { ended <- stop() }()
+		redistest.Eventually(t, "it claims nothing more", func() bool { return !p.effects.Claims() })
+		close(finish)
+		require.NoError(t, <-ended)
+		require.Empty(t, started)
+
+		_, next := s.start(nil)
+		next.far = p.far
+		for _, i := range all {
+			require.Equal(t, rules.Success, oncetest.Settled(t, next.effects, i.key()).State)
+		}
+	})
+}
+
+// What a transaction of the caller has accepted has no entry and no grace.
+func TestATransactionOfTheCallerHasNoGrace(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, server redistest.Server) {
+		t.Parallel()
+		s := newSpreading(t, server, sqldbtest.Schema(t))
+		_, p := s.start(nil)
+		conn, err := pgx.Connect(t.Context(), s.dsn)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		tx, err := conn.Begin(t.Context())
+		require.NoError(t, err)
+		committed, err := p.effects.EnqueueTx(t.Context(), tx, one)
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit(t.Context()))
+		committed()
+		s.settled(p, one)
+	})
+}
+
+func TestAKindViaStreamsNeedsItsRedis(t *testing.T) {
+	t.Parallel()
+	w := oncetest.New(t)
+	p := newInvoices(w.Once, once.ByKey, func(_ *once.Kind[invoice], c *once.KindConfig) { c.Via = once.ViaStreams })
+	require.Equal(t, []string{"once", "redis", "reclaim"}, p.Needs())
+	_, err := pipeline.NewRegistry(pipeline.Env{}, w.Once, p)
+	require.ErrorContains(t, err, `kind "invoice" has via: streams, and the plugin once has no Redis`)
+}
+
+// An effect that must be repeated takes its turn with the rows of entries, although there is always one.
+func TestRepetitionsTakeTurnsWithEntries(t *testing.T) {
+	t.Parallel()
+	eachSpreading(t, func(t *testing.T, s *spreading) {
+		all := invoicesOf("acme", 500)
+		var called, again atomic.Int64
+		s.open.Store(false)
+		_, p := s.start(func(k *once.Kind[invoice], c *once.KindConfig) {
+			c.Concurrency = 2
+			c.Retry = pipeline.Backoff{First: millisecond, Max: millisecond}
+			call := k.Call
+			k.Call = func(ctx context.Context, a once.Attempt[invoice]) once.Answer {
+				n := called.Add(1)
+				switch {
+				case n == 1:
+					return once.Answer{Class: once.Retry}
+				case a.Number > 1:
+					again.CompareAndSwap(0, n)
+				}
+				return call(ctx, a)
+			}
+		})
+		_, err := p.effects.Enqueue(t.Context(), all...)
+		require.NoError(t, err)
+		s.open.Store(true)
+		s.settled(p, all...)
+		require.Less(t, again.Load(), int64(len(all)), "the repetition did not wait for the end of the entries")
+	})
+}
+
+// So many groups have a stream at once. Others get one when a stream has been drained and deleted.
+func TestGroupsWithAStreamAreBounded(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, server redistest.Server) {
+		t.Parallel()
+		s := newSpreading(t, server, sqldbtest.File(t))
+		set := once.ActiveSetOf(s.client)
+		for i := range once.MaxActive {
+			ok, err := set.Admit(t.Context(), strconv.Itoa(i))
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		ok, err := set.Admit(t.Context(), "one more")
+		require.NoError(t, err)
+		require.False(t, ok)
+		ok, err = set.Admit(t.Context(), "7")
+		require.NoError(t, err)
+		require.True(t, ok, "it has one")
+		require.NoError(t, set.Deactivate(t.Context(), "7"))
+		ok, err = set.Admit(t.Context(), "one more")
+		require.NoError(t, err)
+		require.True(t, ok)
+		active, err := set.Active(t.Context())
+		require.NoError(t, err)
+		require.Len(t, active, once.MaxActive)
+	})
+}
