@@ -133,34 +133,35 @@ func (w *endWatch) ask() {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(unled) > 0 && !w.learning {
-		w.learning = true
-		w.work.Go(func() {
-			w.learn(unled)
-			w.mu.Lock()
-			w.learning = false
-			w.mu.Unlock()
-		})
-	}
+	w.learn(unled)
 	for leader, claims := range byBroker {
 		if w.busy[leader.ID()] {
 			continue
 		}
 		w.busy[leader.ID()] = true
 		w.work.Go(func() {
-			w.learn(w.askLeader(leader, claims))
+			moved := w.askLeader(leader, claims)
 			w.mu.Lock()
+			defer w.mu.Unlock()
 			delete(w.busy, leader.ID())
-			w.mu.Unlock()
+			w.learn(moved)
 		})
 	}
 }
 
-// learn reads the leaders of topics. An error is no loss: the next round tries again.
+// learn begins to read the leaders of topics, with w.mu held. Whichever broker is asked for them may be a silent
+// one, so nothing waits for it. What it leaves out or fails at is found again by the next round.
 func (w *endWatch) learn(topics map[string]bool) {
-	if len(topics) > 0 {
-		_ = w.client.RefreshMetadata(slices.Collect(maps.Keys(topics))...)
+	if len(topics) == 0 || w.learning {
+		return
 	}
+	w.learning = true
+	w.work.Go(func() {
+		_ = w.client.RefreshMetadata(slices.Collect(maps.Keys(topics))...)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.learning = false
+	})
 }
 
 // askLeader asks for the ends of partitions, and notes them in their claims. It returns the topics

@@ -35,6 +35,16 @@ func statusOf(p *Plugin) (sum claimStatus) {
 	return sum
 }
 
+// endsOf is the number of records before the ends that the brokers said.
+func endsOf(p *Plugin) (sum int64) {
+	for _, c := range p.metrics.claims() {
+		c.end.mu.Lock()
+		sum += c.end.newest
+		c.end.mu.Unlock()
+	}
+	return sum
+}
+
 func hasLag(t *testing.T, p *Plugin, want int64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return statusOf(p).lag == want }, soon, 10*time.Millisecond, "a lag of %d", want)
@@ -180,7 +190,7 @@ func TestASilentBrokerDelaysNoOtherEnd(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers))
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
-	p := start(t, cluster.ListenAddrs(), func(c *Config) { c.Partitions = 2 * brokers })
+	p := start(t, cluster.ListenAddrs(), func(c *Config) { c.Partitions, c.RequestTimeout = 2*brokers, 2*soon })
 	topics := []string{topicFor(t, p), topicFor(t, p)}
 	for _, topic := range topics {
 		require.NoError(t, p.ensureTopics(t.Context(), topic))
@@ -194,6 +204,7 @@ func TestASilentBrokerDelaysNoOtherEnd(t *testing.T) {
 		}
 	}
 	hasLag(t, p, 200)
+	require.Eventually(t, func() bool { return endsOf(p) == 200 }, soon, 10*time.Millisecond, "each leader has answered")
 
 	var mu sync.Mutex
 	asked, sizes := map[int32]int{}, map[int]bool{}
@@ -227,6 +238,23 @@ func TestASilentBrokerDelaysNoOtherEnd(t *testing.T) {
 	mu.Unlock()
 	require.Greater(t, statusOf(p).lagAge, 3*p.ends.every)
 	require.EqualValues(t, 200, statusOf(p).lag)
+
+	// Other leaders are learned from any broker. Who asks the silent one delays no other either.
+	cluster.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		if cluster.CurrentNode() == 0 {
+			cluster.SleepControl(func() { <-silent.Done() })
+		}
+		return nil, nil, false
+	})
+	for i := range 4 {
+		before := rounds()
+		for _, partition := range []int32{1, 2} {
+			require.NoError(t, cluster.MoveTopicPartition(topics[0], partition, (partition+int32(i))%2+1))
+		}
+		require.Eventually(t, func() bool { r := rounds(); return r[1] > before[1]+10 && r[2] > before[2]+10 }, soon, 10*time.Millisecond)
+		require.Equal(t, 1, rounds()[0], "before that request has failed")
+	}
 
 	release()
 	require.Eventually(t, func() bool { return rounds()[0] > 10 && statusOf(p).lagAge < p.ends.every*3 }, soon, 10*time.Millisecond)

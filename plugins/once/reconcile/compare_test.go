@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -142,12 +143,14 @@ type drawn struct {
 func TestAnyBook(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	// A ledger accepts no others, and CSV reads a carriage return with a newline as a newline.
+	ids := rapid.StringN(1, 8, 30).Filter(func(id string) bool { return !strings.ContainsFunc(id, unicode.IsControl) })
 	rapid.Check(t, func(t *rapid.T) {
 		byKey, asJSON := rapid.Bool().Draw(t, "by key"), rapid.Bool().Draw(t, "JSON")
 		model := map[string]*drawn{}
 		var effects []Effect
 		var lines []Line
-		for _, id := range rapid.SliceOfNDistinct(rapid.StringN(1, 8, 30), 0, 30, rapid.ID).Draw(t, "ids") {
+		for _, id := range rapid.SliceOfNDistinct(ids, 0, 30, rapid.ID).Draw(t, "ids") {
 			d := &drawn{}
 			if rapid.IntRange(0, 9).Draw(t, "in the ledger") > 0 {
 				d.effect = drawEffect(t, id)
