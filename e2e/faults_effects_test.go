@@ -65,9 +65,9 @@ func (invoices) groups() (all []string) {
 func (v invoices) settings() map[string]any {
 	all := map[string]any{"plugins.promotion.enabled": false, "plugins.once.ledger.dsn": v.dsn}
 	for kind, of := range map[string]map[string]any{
-		kindByKey:    {"repeat": "by_key", "request.idempotency_header": "Idempotency-Key", "effects.key_ttl": "1h"},
+		kindByKey:    {"repeat": "by_key", "request.idempotency_header": "Idempotency-Key", "effects.key_ttl": "1h", "effects.via": "streams", "effects.grace": "5s"},
 		kindByLookup: {"repeat": "by_lookup", "request.idempotency_header": "Idempotency-Key", "effects.under_way": "1500ms", "lookup.path": "/" + kindByLookup + "/invoices/{key}", "lookup.not_found": []string{"not_found"}},
-		kindNever:    {"repeat": "never"},
+		kindNever:    {"repeat": "never", "effects.via": "streams", "effects.grace": "5s"},
 		kindAlways:   {"repeat": "always"},
 	} {
 		at := "plugins.effects.kinds." + kind + "."

@@ -102,7 +102,8 @@ func OfEffects() []Fault {
 	points := failpoint.EffectPoints()
 	others := []string{
 		"frozen/before-the-call", "frozen/after-the-call", "shutdown/sigterm", "shutdown/rolling",
-		"redis/restart", "redis/flushall", "kafka/restart", "kafka/kill", "kafka/coordinator", "kafka/rebalance-storm",
+		"redis/restart", "redis/flushall", "redis/client-kill", "redis/slow", "redis/answers-cut", "redis/failover",
+		"redis/oom", "kafka/restart", "kafka/kill", "kafka/coordinator", "kafka/rebalance-storm",
 		"kafka/produce-errors", "kafka/duplicates", "kafka/held-back", "postgres/restart", "postgres/terminate", "postgres/read-only",
 		"postgres/locks", "postgres/full-pool", "money/fail", "money/cut-off", "money/throttled", "money/unauthorized", "money/silence",
 		"money/down", "person/pause-resume", "person/cancel", "poison/undecodable", "poison/large",

@@ -101,6 +101,6 @@ func TestTheFaultsOfEffectsAreOfTheMatrix(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, own)
-	require.Len(t, faults.OfEffects(), 7+6+28+1, "a name of the list is not in the matrix")
+	require.Len(t, faults.OfEffects(), 10+6+33+1, "a name of the list is not in the matrix")
 	require.Contains(t, linesOf(1, faults.OfEffects()), " seed=1 EFFECT targets=")
 }

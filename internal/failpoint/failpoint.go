@@ -75,7 +75,7 @@ func EventPoints() []Point { return []Point{Logged, Published} }
 
 // EffectPoints returns the points of an effect of any kind.
 func EffectPoints() []Point {
-	return []Point{AfterKafkaRead, BeforeInsert, InTransaction, AfterInsert, BeforeMark, AfterSending, AfterCall}
+	return []Point{AfterKafkaRead, BeforeInsert, InTransaction, AfterInsert, AfterXADD, BeforeMark, AfterRead, AfterSending, AfterCall, BeforeXACK}
 }
 
 // Points returns the points of a payout.

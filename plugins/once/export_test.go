@@ -32,7 +32,10 @@ func (e *Effects[T]) Claims() bool { return e.worker.claiming.Err() == nil }
 func (e *Effects[T]) SetMaxLen(n int64) { e.worker.streams.MaxLen = n }
 
 // Away reports whether entries are left out because Redis did not answer.
-func (e *Effects[T]) Away() bool { return time.Now().UnixNano() < e.worker.spread.away.Load() }
+func (e *Effects[T]) Away() bool { return e.worker.spread.isAway() }
+
+// SetAway changes until when no entry is added.
+func (e *Effects[T]) SetAway(until time.Time) { e.worker.spread.away.Store(until.UnixNano()) }
 
 // Collectors returns the metrics.
 func (p *Plugin) Collectors() []prometheus.Collector { return p.metrics.collectors() }

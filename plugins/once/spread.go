@@ -105,6 +105,9 @@ func (s *spread) handle(m *message.Message) ([]*message.Message, error) {
 	return nil, s.worker.hints.offer(m.Context(), row, s.worker.config.Grace, s.worker.wake)
 }
 
+// isAway says whether Redis was away a short time ago, so no entry is added.
+func (s *spread) isAway() bool { return time.Now().UnixNano() < s.away.Load() }
+
 // publish adds the entries of effects that were accepted. It has no error, because an effect without an entry is
 // found when its grace has ended.
 func (s *spread) publish(ctx context.Context, records []ledger.Record, results []ledger.AcceptResult) {
@@ -121,7 +124,7 @@ func (s *spread) publish(ctx context.Context, records []ledger.Record, results [
 	if len(entries) == 0 {
 		return
 	}
-	if time.Now().UnixNano() < s.away.Load() {
+	if s.isAway() {
 		s.count(entryFailed, len(rows))
 		return
 	}

@@ -94,6 +94,11 @@ func notify(c chan struct{}) {
 
 // accept accepts records and has them called for.
 func (w *worker) accept(ctx context.Context, l *ledger.Ledger, records []ledger.Record) ([]ledger.AcceptResult, error) {
+	if w.spread != nil && w.spread.isAway() {
+		for i := range records {
+			records[i].NoGrace = true
+		}
+	}
 	results, err := l.Accept(ctx, records)
 	failpoint.Hit(failpoint.AfterInsert)
 	if w.spread != nil {

@@ -87,7 +87,9 @@ func (l *Ledger) acceptTogether(ctx context.Context, items []*acceptItem, wait t
 		for _, item := range items {
 			if fresh[item.key] == nil {
 				row := newRow(item.record, item.key)
-				row.grace = item.kind.Grace
+				if !item.record.NoGrace {
+					row.grace = item.kind.Grace
+				}
 				row.Row, _, _ = item.kind.policy().Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Group: read.state(item.key.of()), Published: item.record.Published})
 				fresh[item.key] = row
 				writes.inserts = append(writes.inserts, row)

@@ -39,6 +39,8 @@ type Record struct {
 	// name of a caller.
 	Origin    string
 	NotBefore time.Time // earliest time of the first attempt; zero: at once
+	// NoGrace has Claim find the effect at once, in a kind with a grace too: nobody will be told of its row.
+	NoGrace bool
 	// Published is when the record was published, for Recover. Zero: a caller asks for the effect now.
 	Published time.Time
 }
