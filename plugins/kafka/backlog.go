@@ -62,8 +62,9 @@ func (g groupSource) backlog(ctx context.Context, live *connection) (operate.Bac
 	if err != nil {
 		return operate.Backlog{}, err
 	}
-	if t := described[g.topic]; t != nil && t.Err == sarama.ErrUnknownTopicOrPartition {
-		return operate.Backlog{}, t.Err
+	t := described[g.topic]
+	if t == nil || t.Err == sarama.ErrUnknownTopicOrPartition {
+		return operate.Backlog{}, sarama.ErrUnknownTopicOrPartition
 	}
 	readers, _, err := live.scanners(g.topic, g.plugin.log)
 	if err != nil {
@@ -85,15 +86,10 @@ func (g groupSource) backlog(ctx context.Context, live *connection) (operate.Bac
 	retries := g.plugin.retries(g.topic)
 	for i := range readers {
 		r := &readers[i]
-		var done doneBefore
 		commit, committed := commits[r.partition]
-		switch {
-		case committed:
-			r.offset = max(r.offset, commit.base)
-			done = commit.done.between(r.offset, r.end)
-		case live.config.InitialOffset == "newest":
-			r.offset = r.end // the group has never read it, and begins at its end
-		}
+		next := live.goesOn(r, commit, committed, topicID(t.Uuid))
+		r.offset = next.base
+		done := next.done.between(r.offset, r.end)
 		if r.offset >= r.end {
 			continue
 		}
@@ -103,6 +99,19 @@ func (g groupSource) backlog(ctx context.Context, live *connection) (operate.Bac
 		}
 	}
 	return b, nil
+}
+
+// goesOn returns where the group goes on reading a partition of the topic id, and what its commit names as done and as
+// crashes from there. A commit of a topic that was deleted, or outside the log, says nothing of the records.
+func (c *connection) goesOn(r *partitionScan, commit progress, committed bool, id topicID) progress {
+	switch {
+	case committed && commit.topic.differs(id):
+	case committed && r.offset <= commit.base && commit.base <= r.end:
+		return commit
+	case c.config.InitialOffset == "newest": // of a group that has never read the partition, too
+		return progress{base: r.end}
+	}
+	return progress{base: r.offset}
 }
 
 // first reads the first records that are not done: the oldest one's time, and when the next of a retry

@@ -126,6 +126,10 @@ func TestTheBacklogHasNoRecordsThatAreDone(t *testing.T) {
 		require.True(t, b.Oldest.After(began), b.Oldest)
 		commitWith(t, p, topic, 0, progress{base: 3, done: doneBefore{3, 4, 5}})
 		require.Equal(t, operate.Backlog{Waiting: new(int64)}, backlog())
+		commitWith(t, p, topic, 0, progress{base: 5, topic: topicID{1}, done: doneBefore{5}})
+		require.EqualValues(t, 6, *backlog().Waiting, "the commit is of a topic that was deleted, so the new one is read from its beginning")
+		commitWith(t, p, topic, 0, progress{base: 100})
+		require.EqualValues(t, 6, *backlog().Waiting, "the commit is outside the log")
 	})
 }
 

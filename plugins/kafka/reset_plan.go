@@ -187,16 +187,10 @@ func (r *resetReport) add(one resetPartition) {
 // processes that ran a record, because the record may still be a deadly one.
 func (c *connection) resetOf(r *partitionScan, commit progress, committed bool, id topicID, offset int64) resetPartition {
 	one := resetPartition{Partition: r.partition, Offset: offset, commit: progress{base: offset, topic: id}}
-	from, done := r.offset, doneBefore(nil) // where the group would go on, and what it has done from there
-	switch {
-	case committed && commit.topic.differs(id):
-	case committed && r.offset <= commit.base && commit.base <= r.end:
-		from, done = commit.base, commit.done.between(commit.base, r.end)
-		one.commit.counts = maps.Clone(commit.counts)
-		maps.DeleteFunc(one.commit.counts, func(of int64, _ int) bool { return of < offset })
-	case c.config.InitialOffset == "newest":
-		from = r.end
-	}
+	next := c.goesOn(r, commit, committed, id)
+	from, done := next.base, next.done.between(next.base, r.end)
+	one.commit.counts = maps.Clone(next.counts)
+	maps.DeleteFunc(one.commit.counts, func(of int64, _ int) bool { return of < offset })
 	if committed {
 		one.Committed = &commit.base
 	}
