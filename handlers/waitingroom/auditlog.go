@@ -8,7 +8,7 @@ import (
 )
 
 // audits offers the audits of the rooms to the console.
-type audits struct{ rooms *room.Rooms }
+type audits struct{ rooms *room.Store }
 
 // AuditLogs implements operate.Auditor.
 func (a audits) AuditLogs() []operate.AuditLog {

@@ -32,14 +32,14 @@ const shownChanges = 100
 type operators struct {
 	*Plugin
 
-	rooms  *room.Rooms
+	rooms  *room.Store
 	server *redis.Server // has the rooms
 	rates  *rates
 }
 
 // Operations implements operate.Operated. The commands are those of package cli, which use the same actions.
 func (o operators) Operations() operate.Operations {
-	return operate.Operations{Actions: admin.Actions(func() *room.Rooms { return o.rooms })}
+	return operate.Operations{Actions: admin.Actions(func() *room.Store { return o.rooms })}
 }
 
 // Console implements console.Contributor: the list of rooms, and one room with its instances, its audit and a

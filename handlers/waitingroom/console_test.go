@@ -40,7 +40,7 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 // operated is a dispatcher with a console, on a Redis of its own.
 type operated struct {
 	t        *testing.T
-	rooms    *room.Rooms
+	rooms    *room.Store
 	registry *pipeline.Registry
 	redis    string // address
 	instance string

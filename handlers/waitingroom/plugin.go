@@ -181,7 +181,7 @@ func (p *Plugin) keys() []token.KeyConfig { return p.tokens.Config().Keys }
 
 // rooms returns the rooms for a command, with a client of its own: a command does not use the name
 // of a running instance.
-func (p *Plugin) rooms() (*room.Rooms, *redis.Server) {
+func (p *Plugin) rooms() (*room.Store, *redis.Server) {
 	own := p.server()
 	server := p.redis.Server(&own)
 	return room.New(server, p.config.rooms()), server

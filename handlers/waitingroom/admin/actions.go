@@ -32,7 +32,7 @@ const (
 func NameOf(verb string) string { return "room " + verb }
 
 // Actions returns the changes of rooms, as the commands and the console have them. They use what rooms returns.
-func Actions(rooms func() *room.Rooms) []operate.Action {
+func Actions(rooms func() *room.Store) []operate.Action {
 	event := operate.Field{Name: fieldEvent, Help: "the `id` of the event", Required: true, Arguments: true}
 	limits := []operate.Field{
 		event,
@@ -94,7 +94,7 @@ enough leases have ended. A higher one lets the queue of a sold-out room move ag
 // change is a verb of an operator.
 type change struct {
 	verb  string
-	rooms func() *room.Rooms
+	rooms func() *room.Store
 }
 
 // request reads the fields of a form or of a command. A limit that is empty stays as it is.
@@ -149,7 +149,7 @@ func (c change) request(in operate.Input) (Request, error) {
 var errNotStarted = errors.New("the rooms are not open yet")
 
 // room returns the rooms, and the request of an input.
-func (c change) room(in operate.Input) (*room.Rooms, Request, error) {
+func (c change) room(in operate.Input) (*room.Store, Request, error) {
 	rooms := c.rooms()
 	if rooms == nil {
 		return nil, Request{}, errNotStarted

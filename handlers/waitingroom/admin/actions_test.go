@@ -18,7 +18,7 @@ import (
 // action returns that of a verb.
 func (r *rig) action(verb string) operate.Action {
 	r.t.Helper()
-	for _, a := range Actions(func() *room.Rooms { return r.rooms }) {
+	for _, a := range Actions(func() *room.Store { return r.rooms }) {
 		if a.Name == NameOf(verb) {
 			return a
 		}
@@ -63,7 +63,7 @@ func (r *rig) does(verb string, pairs ...string) (room.Status, error) {
 func TestEachChangeIsAnAction(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	all := Actions(func() *room.Rooms { return r.rooms })
+	all := Actions(func() *room.Store { return r.rooms })
 	require.Len(t, all, len(Changes()))
 	for _, a := range all {
 		require.Contains(t, Changes(), strings.TrimPrefix(a.Name, "room "))
@@ -72,7 +72,7 @@ func TestEachChangeIsAnAction(t *testing.T) {
 		require.NotEmpty(t, a.Examples, a.Name)
 		require.Equal(t, a.Name == "room close" || a.Name == "room kick", a.Danger == operate.Irreversible, "%s: places are lost", a.Name)
 	}
-	_, err := Actions(func() *room.Rooms { return nil })[0].Do(t.Context(), nil, input(), operate.Use{Who: "ann", Why: "x"})
+	_, err := Actions(func() *room.Store { return nil })[0].Do(t.Context(), nil, input(), operate.Use{Who: "ann", Why: "x"})
 	require.ErrorIs(t, err, errNotStarted)
 }
 

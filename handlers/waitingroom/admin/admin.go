@@ -86,7 +86,7 @@ const (
 
 // Do does what a verb says. The errors are mistakes of the request (setting.FieldError), those of
 // package room, or those of the server.
-func Do(ctx context.Context, rooms *room.Rooms, event, verb string, q Request) (any, error) {
+func Do(ctx context.Context, rooms *room.Store, event, verb string, q Request) (any, error) {
 	if err := check(event, verb, &q); err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func check(event, verb string, q *Request) error {
 }
 
 // drawn returns the audit of a shuffle, after it was verified.
-func drawn(ctx context.Context, rooms *room.Rooms, event string) (shuffle.Audit, error) {
+func drawn(ctx context.Context, rooms *room.Store, event string) (shuffle.Audit, error) {
 	a, err := rooms.Shuffle(ctx, event)
 	if err != nil {
 		return a, err
@@ -166,7 +166,7 @@ func drawn(ctx context.Context, rooms *room.Rooms, event string) (shuffle.Audit,
 	return a, nil
 }
 
-func find(ctx context.Context, rooms *room.Rooms, event, user string) (User, error) {
+func find(ctx context.Context, rooms *room.Store, event, user string) (User, error) {
 	d, err := rooms.Find(ctx, event, user)
 	if err != nil {
 		return User{}, err

@@ -23,7 +23,7 @@ const maxBody = 64 << 10
 
 // Handler returns the API. A request presents a bearer token (web.NamedTokens), by the name of its operator, whom
 // the audit then names.
-func Handler(rooms *room.Rooms, tokens map[string]setting.Secret, log *slog.Logger) http.Handler {
+func Handler(rooms *room.Store, tokens map[string]setting.Secret, log *slog.Logger) http.Handler {
 	operators := web.NewNamedTokens(func(name string) string { return "plugins.waitingroom.admin_tokens." + name }, log, tokens)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")

@@ -29,7 +29,7 @@ const (
 // rig is the API on a Redis of its own.
 type rig struct {
 	t      *testing.T
-	rooms  *room.Rooms
+	rooms  *room.Store
 	server *redis.Server
 	mux    *http.ServeMux
 }

@@ -19,7 +19,7 @@ const drawUsers = 50
 // DrawOptions are what a draw uses. All are required.
 type DrawOptions struct {
 	Event  string
-	Rooms  *room.Rooms
+	Rooms  *room.Store
 	By     string // operator
 	URL    string // address of the brokers
 	Client *http.Client

@@ -13,7 +13,7 @@ const AuditRooms = 100
 
 // RecentAudit returns the changes of the rooms that exist, the newest first. The audit of a room stays when its
 // keys are removed, and is read if the filter's subject is the event.
-func (r *Rooms) RecentAudit(ctx context.Context, f operate.AuditFilter, limit int) (operate.AuditPage, error) {
+func (r *Store) RecentAudit(ctx context.Context, f operate.AuditFilter, limit int) (operate.AuditPage, error) {
 	events, err := r.Events(ctx)
 	if err != nil {
 		return operate.AuditPage{}, err

@@ -146,7 +146,7 @@ type Status struct {
 // Control changes a room. Each change is in the audit. The verb open creates the room when there is
 // none. A change that is not possible in the room's state returns ErrConflict, and one whose times
 // make no sense by the server's clock ErrTimes.
-func (r *Rooms) Control(ctx context.Context, event string, c Change) (Status, error) {
+func (r *Store) Control(ctx context.Context, event string, c Change) (Status, error) {
 	fields, err := c.fields()
 	if err != nil {
 		return Status{}, err
@@ -171,11 +171,11 @@ func (r *Rooms) Control(ctx context.Context, event string, c Change) (Status, er
 }
 
 // RoomStatus describes a room.
-func (r *Rooms) RoomStatus(ctx context.Context, event string) (Status, error) {
+func (r *Store) RoomStatus(ctx context.Context, event string) (Status, error) {
 	return r.control(ctx, event, "status", "", "", "", "", "")
 }
 
-func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status, error) {
+func (r *Store) control(ctx context.Context, event string, args ...any) (Status, error) {
 	values, now, err := r.runScript(ctx, "control", event, args...)
 	if len(values) < 4 {
 		return Status{}, err
@@ -234,7 +234,7 @@ type Record struct {
 
 // Audit returns at most n changes of a room, the oldest first. after is the id of the last one of
 // the page before, or empty.
-func (r *Rooms) Audit(ctx context.Context, event, after string, n int) ([]Record, error) {
+func (r *Store) Audit(ctx context.Context, event, after string, n int) ([]Record, error) {
 	from := "-"
 	if after != "" {
 		from = "(" + after
@@ -244,13 +244,13 @@ func (r *Rooms) Audit(ctx context.Context, event, after string, n int) ([]Record
 
 // Cleared reports whether the keys of an event were removed after its end, and no operator opened
 // it since. Without a room and without this, a failover has lost the room.
-func (r *Rooms) Cleared(ctx context.Context, event string) (bool, error) {
+func (r *Store) Cleared(ctx context.Context, event string) (bool, error) {
 	last, err := r.records(ctx, event, "XREVRANGE", "+", "-", 1)
 	return len(last) == 1 && last[0].Verb == "clear", err
 }
 
 // records returns at most n changes of a range of the audit.
-func (r *Rooms) records(ctx context.Context, event, command, from, to string, n int) ([]Record, error) {
+func (r *Store) records(ctx context.Context, event, command, from, to string, n int) ([]Record, error) {
 	c := redis.Command(command, AuditStream(event), from, to, "COUNT", n)
 	if err := r.server.Do(ctx, c); err != nil {
 		return nil, err

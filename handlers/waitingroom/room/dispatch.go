@@ -19,7 +19,7 @@ const (
 func DispatchStream(instance string) string { return "DISPATCH:" + instance }
 
 // Route adds promoted users to the stream of the instance that has their connections.
-func (r *Rooms) Route(ctx context.Context, instance, event string, users ...string) error {
+func (r *Store) Route(ctx context.Context, instance, event string, users ...string) error {
 	calls := make([]*redis.Call, 0, len(users)+1)
 	for _, user := range users {
 		calls = append(calls, redis.Command("XADD", DispatchStream(instance), "MAXLEN", "~", dispatchMax, "*",
@@ -29,7 +29,7 @@ func (r *Rooms) Route(ctx context.Context, instance, event string, users ...stri
 }
 
 // Instances returns the instances that have a stream, in no order.
-func (r *Rooms) Instances(ctx context.Context) ([]string, error) {
+func (r *Store) Instances(ctx context.Context) ([]string, error) {
 	c := redis.Command("SMEMBERS", instancesKey)
 	if err := r.server.Do(ctx, c); err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (r *Rooms) Instances(ctx context.Context) ([]string, error) {
 
 // Dismiss removes the stream of a dead instance. An entry that is added in between puts the
 // instance on the list again.
-func (r *Rooms) Dismiss(ctx context.Context, instance string) error {
+func (r *Store) Dismiss(ctx context.Context, instance string) error {
 	stream := DispatchStream(instance)
 	for _, c := range []*redis.Call{
 		redis.Command("DEL", stream), redis.Command("SREM", instancesKey, instance),
@@ -54,7 +54,7 @@ func (r *Rooms) Dismiss(ctx context.Context, instance string) error {
 
 // Holder returns the instance that had the latest connection of each user, or "" for a user without
 // a place.
-func (r *Rooms) Holder(ctx context.Context, event string, users []string) ([]string, error) {
+func (r *Store) Holder(ctx context.Context, event string, users []string) ([]string, error) {
 	if len(users) == 0 {
 		return nil, nil
 	}
@@ -97,7 +97,7 @@ type Details struct {
 }
 
 // Find describes a user for an operator.
-func (r *Rooms) Find(ctx context.Context, event, user string) (Details, error) {
+func (r *Store) Find(ctx context.Context, event, user string) (Details, error) {
 	p, err := r.Status(ctx, event, user)
 	if err != nil {
 		return Details{}, err

@@ -30,7 +30,7 @@ type Drawn struct {
 
 // Draw gives the users of a frozen pre-queue their places, in parts. Several processes may call it
 // at once. After an error any of them calls it again: it continues after the last part.
-func (r *Rooms) Draw(ctx context.Context, event string) (Drawn, error) {
+func (r *Store) Draw(ctx context.Context, event string) (Drawn, error) {
 	room, err := r.shuffled(ctx, event)
 	if err != nil || room["state"] != Drawing {
 		return Drawn{}, err
@@ -54,7 +54,7 @@ func (r *Rooms) Draw(ctx context.Context, event string) (Drawn, error) {
 
 // part stores the next places, if start of them are stored. It returns how many are then. limit is
 // the maximum size of the part.
-func (r *Rooms) part(ctx context.Context, event string, all lots, start, limit int) (drawn int, err error) {
+func (r *Store) part(ctx context.Context, event string, all lots, start, limit int) (drawn int, err error) {
 	end := min(start+limit, len(all.users))
 	args := []any{all.digest.String(), all.cut, start, len(all.users), ""}
 	var hashes []byte
@@ -72,7 +72,7 @@ func (r *Rooms) part(ctx context.Context, event string, all lots, start, limit i
 
 // unlessDrawn returns no error when the draw is over: another process completed it, or the room was
 // closed.
-func (r *Rooms) unlessDrawn(ctx context.Context, event string, cause error) error {
+func (r *Store) unlessDrawn(ctx context.Context, event string, cause error) error {
 	room, err := r.shuffled(ctx, event)
 	if err == nil && room["state"] != Drawing {
 		return nil
@@ -84,7 +84,7 @@ func (r *Rooms) unlessDrawn(ctx context.Context, event string, cause error) erro
 }
 
 // shuffled returns the fields of a room that a draw needs.
-func (r *Rooms) shuffled(ctx context.Context, event string) (map[string]string, error) {
+func (r *Store) shuffled(ctx context.Context, event string) (map[string]string, error) {
 	names := []any{"state", "secret", "commitment", "cohort", "drawn", "digest", "drawn_at", "cut"}
 	c := redis.Command(append([]any{"HMGET", roomKey(event)}, names...)...)
 	if err := r.server.Do(ctx, c); err != nil {
@@ -106,7 +106,7 @@ func (r *Rooms) shuffled(ctx context.Context, event string) (map[string]string, 
 
 // lots reads the users of a frozen pre-queue and orders them. Records that can not be read get no
 // place: they are set aside.
-func (r *Rooms) lots(ctx context.Context, event string, room map[string]string) (all lots, err error) {
+func (r *Store) lots(ctx context.Context, event string, room map[string]string) (all lots, err error) {
 	size, err := strconv.Atoi(room["cohort"])
 	if err != nil {
 		return all, err
@@ -146,7 +146,7 @@ func (r *Rooms) lots(ctx context.Context, event string, room map[string]string) 
 }
 
 // setAside keeps a bad record apart. It returns 0 when the record is there already.
-func (r *Rooms) setAside(ctx context.Context, event, text string) (added int, err error) {
+func (r *Store) setAside(ctx context.Context, event, text string) (added int, err error) {
 	c := redis.Command("HSETNX", asideKey(event), text, "undecodable")
 	if err := r.server.Do(ctx, c); err != nil {
 		return 0, err
@@ -165,7 +165,7 @@ func userOf(text string) (user string, ok bool) {
 }
 
 // Shuffle returns the audit of a draw. The error is ErrConflict until the draw is complete.
-func (r *Rooms) Shuffle(ctx context.Context, event string) (shuffle.Audit, error) {
+func (r *Store) Shuffle(ctx context.Context, event string) (shuffle.Audit, error) {
 	room, err := r.shuffled(ctx, event)
 	if err != nil {
 		return shuffle.Audit{}, err

@@ -54,7 +54,7 @@ func (h *history) sameError(got, want error) {
 // tick runs one, and checks what it changed.
 func (h *history) tick() {
 	before := h.load()
-	dispatcher := []*Rooms{h.rooms, h.other}[h.ticks%2]
+	dispatcher := []*Store{h.rooms, h.other}[h.ticks%2]
 	h.ticks++
 	batch := h.o.PromoteBatch
 	if h.o.Replicas > 0 && h.stopped() {

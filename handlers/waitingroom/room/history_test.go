@@ -109,8 +109,8 @@ type history struct {
 	t     interface{ Fatalf(string, ...any) }
 	ctx   context.Context
 	event string
-	rooms *Rooms
-	other *Rooms // of a second dispatcher
+	rooms *Store
+	other *Store // of a second dispatcher
 	o     Options
 	m     *model
 	truth truth

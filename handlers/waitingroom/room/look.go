@@ -18,7 +18,7 @@ const PageSize = 100
 // the last one. after is empty for the first part. The server then reads about PageSize names, however many rooms
 // there are. The parts have no order among them, and an event whose room is created or cleared meanwhile may be
 // in none or in two of them. The error is ErrPlace for a text that is no such place.
-func (r *Rooms) EventsAfter(ctx context.Context, after string) (events []string, next string, err error) {
+func (r *Store) EventsAfter(ctx context.Context, after string) (events []string, next string, err error) {
 	at, passed := "0", 0
 	if after != "" {
 		cursor, count, found := strings.Cut(after, ".")
@@ -76,7 +76,7 @@ type Looked struct {
 }
 
 // Statuses describes rooms, in one pipeline per node. It writes nothing.
-func (r *Rooms) Statuses(ctx context.Context, events []string) []Looked {
+func (r *Store) Statuses(ctx context.Context, events []string) []Looked {
 	calls := make([]*redis.Call, len(events))
 	for i, event := range events {
 		calls[i] = r.call("control", event, "status", "", "", "", "", "")
@@ -105,7 +105,7 @@ type Previewed struct {
 
 // Preview checks a change as Control does, by the same script, and changes nothing. The error is ErrUnknown for an
 // event without a room, which the verb open would create.
-func (r *Rooms) Preview(ctx context.Context, event string, c Change) (Previewed, error) {
+func (r *Store) Preview(ctx context.Context, event string, c Change) (Previewed, error) {
 	fields, err := c.fields()
 	if err != nil {
 		return Previewed{}, err
@@ -131,13 +131,13 @@ func (r *Rooms) Preview(ctx context.Context, event string, c Change) (Previewed,
 }
 
 // Latest returns the newest n changes of a room, the newest first.
-func (r *Rooms) Latest(ctx context.Context, event string, n int) ([]Record, error) {
+func (r *Store) Latest(ctx context.Context, event string, n int) ([]Record, error) {
 	return r.records(ctx, event, "XREVRANGE", "+", "-", n)
 }
 
 // FirstHolders returns how many of the first n users in the queue, and of the n admitted ones whose turn ends first,
 // have or had their connection with each instance. A user without one has the name "".
-func (r *Rooms) FirstHolders(ctx context.Context, event string, n int) (map[string]int, error) {
+func (r *Store) FirstHolders(ctx context.Context, event string, n int) (map[string]int, error) {
 	waiting := redis.Command("ZRANGE", "WAITING:{"+event+"}", 0, n-1)
 	admitted := redis.Command("ZRANGE", "ENTRY_LEASES:{"+event+"}", 0, n-1)
 	if err := r.server.Do(ctx, waiting, admitted); err != nil {

@@ -21,7 +21,7 @@ type rig struct {
 	t      testing.TB
 	ctx    context.Context
 	client *goredis.Client
-	rooms  *Rooms
+	rooms  *Store
 	event  string
 }
 
@@ -59,7 +59,7 @@ func newRig(t testing.TB, s redistest.Server, seats int64, change ...func(*Optio
 
 // process returns the rooms as another process has them. The time of their scripts is that of the
 // rig.
-func (r *rig) process(s redistest.Server, o Options) *Rooms {
+func (r *rig) process(s redistest.Server, o Options) *Store {
 	r.t.Helper()
 	own := redis.DefaultClientConfig()
 	own.Addrs = []string{s.Addr}

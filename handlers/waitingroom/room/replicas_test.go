@@ -20,8 +20,8 @@ func TestAnswersWaitForReplicas(t *testing.T) {
 		wait(&o)
 		r.enterAll(4)
 		var leases [4]Place
-		calls := map[string]func(rooms *Rooms) error{
-			"tick": func(rooms *Rooms) error {
+		calls := map[string]func(rooms *Store) error{
+			"tick": func(rooms *Store) error {
 				r.outage(time.Second)
 				got, err := rooms.Tick(r.ctx, r.event)
 				require.True(t, got.Ran)
@@ -33,31 +33,31 @@ func TestAnswersWaitForReplicas(t *testing.T) {
 				}
 				return err
 			},
-			"claim": func(rooms *Rooms) error {
+			"claim": func(rooms *Store) error {
 				_, err := rooms.Claim(r.ctx, r.event, "broker-1", []Sign{{User: "user-0"}})
 				return err
 			},
-			"verify": func(rooms *Rooms) error {
+			"verify": func(rooms *Store) error {
 				_, err := rooms.Verify(r.ctx, r.event, "user-1", leases[1].JTI, "session")
 				return err
 			},
-			"extend": func(rooms *Rooms) error {
+			"extend": func(rooms *Store) error {
 				_, err := rooms.Extend(r.ctx, r.event, "user-1", leases[1].JTI, "session", leases[1].Until)
 				return err
 			},
-			"sold": func(rooms *Rooms) error {
+			"sold": func(rooms *Store) error {
 				_, err := rooms.Finish(r.ctx, r.event, "user-1", leases[1].JTI, "session", true)
 				return err
 			},
-			"abandoned": func(rooms *Rooms) error {
+			"abandoned": func(rooms *Store) error {
 				_, err := rooms.Finish(r.ctx, r.event, "user-2", leases[2].JTI, "", false)
 				return err
 			},
-			"leave": func(rooms *Rooms) error {
+			"leave": func(rooms *Store) error {
 				_, err := rooms.Leave(r.ctx, r.event, "user-3", "left")
 				return err
 			},
-			"kick": func(rooms *Rooms) error {
+			"kick": func(rooms *Store) error {
 				_, err := rooms.Control(r.ctx, r.event, Change{Verb: Kick, By: "ann", User: "user-3"})
 				return err
 			},

@@ -51,8 +51,8 @@ type Options struct {
 	Log         *slog.Logger // nil: warnings are not logged
 }
 
-// Rooms are the waiting rooms of all events. Safe for concurrent use.
-type Rooms struct {
+// Store has the waiting rooms of all events. Safe for concurrent use.
+type Store struct {
 	server  *redis.Server
 	opts    Options
 	create  *redis.Script
@@ -67,11 +67,11 @@ type Rooms struct {
 }
 
 // New returns the rooms on a server. It opens no connection.
-func New(server *redis.Server, o Options) *Rooms { return newRooms(server, o) }
+func New(server *redis.Server, o Options) *Store { return newRooms(server, o) }
 
 // newRooms puts front before each script. Tests control the time with it.
-func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
-	r := &Rooms{
+func newRooms(server *redis.Server, o Options, front ...string) *Store {
+	r := &Store{
 		server: server, opts: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}, alone: map[string]time.Time{}, missingFor: missingFor, sampled: logs.NewThrottle(warnEvery),
 	}
 	read := func(name string) string {
@@ -93,7 +93,7 @@ func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
 }
 
 // call returns the call of a script on the room of an event.
-func (r *Rooms) call(name, event string, args ...any) *redis.Call {
+func (r *Store) call(name, event string, args ...any) *redis.Call {
 	all := []any{
 		event, r.opts.PromoteInterval.Milliseconds(), r.opts.ReadyTTL.Milliseconds(), r.opts.TokenTTL.Milliseconds(),
 		(r.opts.Grace + r.opts.SeenInterval).Milliseconds(), r.opts.SeenInterval.Milliseconds(), flag(r.opts.Release),
@@ -111,7 +111,7 @@ func flag(set bool) int {
 
 // runScript runs a script, and returns its answer, the server's time and the other values of its reply.
 // Answers such as ErrRejected come with values, and so does redis.ErrNotReplicated.
-func (r *Rooms) runScript(ctx context.Context, name, event string, args ...any) (values []any, now int64, err error) {
+func (r *Store) runScript(ctx context.Context, name, event string, args ...any) (values []any, now int64, err error) {
 	c := r.call(name, event, args...)
 	if r.opts.Replicas > 0 && (waits(name) || name == "control" && (args[0] == Kick || args[0] == Open)) {
 		err = r.server.DoReplicated(ctx, r.opts.Replicas, r.opts.ReplicaWait, c)
@@ -122,7 +122,7 @@ func (r *Rooms) runScript(ctx context.Context, name, event string, args ...any) 
 }
 
 // takeReply reads the reply of a script that has run. late is the error of its call.
-func (r *Rooms) takeReply(ctx context.Context, name, event string, c *redis.Call, late error) (values []any, now int64, err error) {
+func (r *Store) takeReply(ctx context.Context, name, event string, c *redis.Call, late error) (values []any, now int64, err error) {
 	reply, err := parse(name, c, late)
 	if err != nil {
 		return nil, 0, err
@@ -181,12 +181,12 @@ const (
 )
 
 // enlist adds an event to the set of events.
-func (r *Rooms) enlist(ctx context.Context, event string) error {
+func (r *Store) enlist(ctx context.Context, event string) error {
 	return r.server.Do(ctx, redis.Command("SADD", roomsKey, event))
 }
 
 // one runs a script whose reply is a place.
-func (r *Rooms) one(ctx context.Context, name, event string, args ...any) (Place, error) {
+func (r *Store) one(ctx context.Context, name, event string, args ...any) (Place, error) {
 	values, now, err := r.runScript(ctx, name, event, args...)
 	if len(values) == 0 {
 		return Place{}, err
@@ -196,7 +196,7 @@ func (r *Rooms) one(ctx context.Context, name, event string, args ...any) (Place
 }
 
 // place reads a place from the reply of a script.
-func (r *Rooms) place(name string, reply any, now int64) (Place, error) {
+func (r *Store) place(name string, reply any, now int64) (Place, error) {
 	p, err := place(reply, now)
 	p.Unreplicated = p.State == Admitted && r.opts.Replicas > 0 && !waits(name)
 	return p, err
@@ -212,12 +212,12 @@ const maxCall = 250
 // only attaches.
 //
 // The errors are ErrUnknown and ErrRejected, besides those of the server.
-func (r *Rooms) Enter(ctx context.Context, event, user, instance string, cursor int64) (Place, error) {
+func (r *Store) Enter(ctx context.Context, event, user, instance string, cursor int64) (Place, error) {
 	return r.one(ctx, "enter", event, user, instance, cursor, r.opts.PurchasesPerUser)
 }
 
 // Status describes a user, and writes nothing.
-func (r *Rooms) Status(ctx context.Context, event, user string) (Place, error) {
+func (r *Store) Status(ctx context.Context, event, user string) (Place, error) {
 	return r.one(ctx, "status", event, user)
 }
 
@@ -232,7 +232,7 @@ type Sign struct {
 
 // Seen takes signs of life. A user that is missing gets the index and the lease of the sign back,
 // unless the user left or used them up. It returns a place per sign.
-func (r *Rooms) Seen(ctx context.Context, event, instance string, signs []Sign) ([]Place, error) {
+func (r *Store) Seen(ctx context.Context, event, instance string, signs []Sign) ([]Place, error) {
 	return r.each(ctx, "seen", event, len(signs), func(i int) []any {
 		s := signs[i]
 		return []any{s.User, s.Index, s.JTI, s.Until, flag(s.Gone)}
@@ -241,7 +241,7 @@ func (r *Rooms) Seen(ctx context.Context, event, instance string, signs []Sign) 
 
 // Leave ends the place or lease of a user. The reason is left or kicked. A lease that a shop has
 // verified is only ended by kicked. With left the error is ErrVerified, and nothing has changed.
-func (r *Rooms) Leave(ctx context.Context, event, user, reason string) (Place, error) {
+func (r *Store) Leave(ctx context.Context, event, user, reason string) (Place, error) {
 	return r.one(ctx, "leave", event, user, reason)
 }
 
@@ -261,7 +261,7 @@ func shopOf(ctx context.Context) string {
 // Verify gives a lease to one session of a shop. The same session may call it again. From then on
 // the lease is only ended by Finish, the end of its time, or an operator. The errors are ErrUsed
 // and ErrEnded, besides ErrUnknown and those of the server.
-func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place, error) {
+func (r *Store) Verify(ctx context.Context, event, user, jti, by string) (Place, error) {
 	return r.one(ctx, "verify", event, user, jti, by, shopOf(ctx))
 }
 
@@ -270,7 +270,7 @@ func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place,
 // allows: Until of the place is what counts. The end never moves back, so a repeated call changes
 // nothing. The errors are ErrUnverified, ErrUsed and ErrEnded, besides ErrUnknown and those of the
 // server.
-func (r *Rooms) Extend(ctx context.Context, event, user, jti, by string, until int64) (Place, error) {
+func (r *Store) Extend(ctx context.Context, event, user, jti, by string, until int64) (Place, error) {
 	return r.one(ctx, "extend", event, user, jti, by, until, r.opts.MaxTurn.Milliseconds(), shopOf(ctx))
 }
 
@@ -281,7 +281,7 @@ func (r *Rooms) Extend(ctx context.Context, event, user, jti, by string, until i
 //
 // by is the session of the shop. Once a session has verified the lease, or ended it, all others get
 // ErrUsed, and nothing has changed. It may be empty for a lease that was not verified.
-func (r *Rooms) Finish(ctx context.Context, event, user, jti, by string, sold bool) (Place, error) {
+func (r *Store) Finish(ctx context.Context, event, user, jti, by string, sold bool) (Place, error) {
 	result := Abandoned
 	if sold {
 		result = Sold
@@ -295,7 +295,7 @@ func (r *Rooms) Finish(ctx context.Context, event, user, jti, by string, sold bo
 //
 // With Options.Replicas it begins with a call that changes nothing. While there are too few
 // replicas, the leases stay READY: their users get their index back, and lose no turn.
-func (r *Rooms) Claim(ctx context.Context, event, instance string, users []Sign) ([]Place, error) {
+func (r *Store) Claim(ctx context.Context, event, instance string, users []Sign) ([]Place, error) {
 	if err := r.replicas(ctx, event); err != nil {
 		return nil, err
 	}
@@ -304,7 +304,7 @@ func (r *Rooms) Claim(ctx context.Context, event, instance string, users []Sign)
 
 // replicas returns an error if there are fewer replicas than Options.Replicas now. It changes
 // nothing.
-func (r *Rooms) replicas(ctx context.Context, event string) error {
+func (r *Store) replicas(ctx context.Context, event string) error {
 	if r.opts.Replicas == 0 {
 		return nil
 	}
@@ -314,7 +314,7 @@ func (r *Rooms) replicas(ctx context.Context, event string) error {
 
 // each runs a script for n users, in parts. It returns a place per user; after an error those of
 // the first parts.
-func (r *Rooms) each(ctx context.Context, name, event string, n int, args func(i int) []any, first ...any) ([]Place, error) {
+func (r *Store) each(ctx context.Context, name, event string, n int, args func(i int) []any, first ...any) ([]Place, error) {
 	places := make([]Place, 0, n)
 	for start := 0; start < n; start += maxCall {
 		part := append([]any{}, first...)
@@ -338,7 +338,7 @@ func (r *Rooms) each(ctx context.Context, name, event string, n int, args func(i
 
 // Create creates the room of an event without configuration. It is open, and its capacity is
 // unknown until SetCapacity. A room that exists stays as it is.
-func (r *Rooms) Create(ctx context.Context, event string) error {
+func (r *Store) Create(ctx context.Context, event string) error {
 	if err := r.Full(ctx); err != nil {
 		return err
 	}
@@ -346,7 +346,7 @@ func (r *Rooms) Create(ctx context.Context, event string) error {
 }
 
 // Full returns ErrTooMany when there are Options.MaxEvents rooms.
-func (r *Rooms) Full(ctx context.Context) error {
+func (r *Store) Full(ctx context.Context) error {
 	count := redis.Command("SCARD", roomsKey)
 	if err := r.server.Do(ctx, count); err != nil {
 		return err
@@ -360,7 +360,7 @@ func (r *Rooms) Full(ctx context.Context) error {
 
 // createRoom creates a room without a limit. It removes the mark of Deny. The error is ErrTimes when the
 // room would end, by its schedule, in the past.
-func (r *Rooms) createRoom(ctx context.Context, event string, closesAt int64) error {
+func (r *Store) createRoom(ctx context.Context, event string, closesAt int64) error {
 	create := r.create.Call([]string{roomKey(event)}, closesAt)
 	if err := r.server.Do(ctx, create); err != nil {
 		return err
@@ -373,7 +373,7 @@ func (r *Rooms) createRoom(ctx context.Context, event string, closesAt int64) er
 }
 
 // SetCapacity stores the number of seats while it is unknown. Later only Control changes it.
-func (r *Rooms) SetCapacity(ctx context.Context, event string, seats int64) error {
+func (r *Store) SetCapacity(ctx context.Context, event string, seats int64) error {
 	if seats < 0 || seats > MaxSeats {
 		return fmt.Errorf("capacity: must be >= 0 and at most %d, got %d", MaxSeats, seats)
 	}
@@ -388,7 +388,7 @@ const noEvent = "404"
 
 // Reserve gives one caller the right to query the Event Service for an event, for that time. The
 // error is ErrUnknown while the mark of Deny is there.
-func (r *Rooms) Reserve(ctx context.Context, event string, duration time.Duration) (bool, error) {
+func (r *Store) Reserve(ctx context.Context, event string, duration time.Duration) (bool, error) {
 	take := redis.Command("SET", queryKey(event), "1", "NX", "PX", duration.Milliseconds())
 	read := redis.Command("GET", queryKey(event))
 	if err := r.server.Do(ctx, take, read); err != nil {
@@ -401,7 +401,7 @@ func (r *Rooms) Reserve(ctx context.Context, event string, duration time.Duratio
 }
 
 // Deny marks for that time that there is no such event.
-func (r *Rooms) Deny(ctx context.Context, event string, duration time.Duration) error {
+func (r *Store) Deny(ctx context.Context, event string, duration time.Duration) error {
 	return r.server.Do(ctx, redis.Command("SET", queryKey(event), noEvent, "PX", duration.Milliseconds()))
 }
 
@@ -409,7 +409,7 @@ func (r *Rooms) Deny(ctx context.Context, event string, duration time.Duration) 
 var ErrTooMany = errors.New("there are too many rooms")
 
 // ByNode returns events by the node of a Cluster that has their keys.
-func (r *Rooms) ByNode(ctx context.Context, events []string) map[string][]string {
+func (r *Store) ByNode(ctx context.Context, events []string) map[string][]string {
 	nodes := map[string][]string{}
 	for _, event := range events {
 		node := r.server.Node(ctx, roomKey(event))
@@ -419,7 +419,7 @@ func (r *Rooms) ByNode(ctx context.Context, events []string) map[string][]string
 }
 
 // Events returns the events that have a room.
-func (r *Rooms) Events(ctx context.Context) ([]string, error) {
+func (r *Store) Events(ctx context.Context) ([]string, error) {
 	c := redis.Command("SMEMBERS", roomsKey)
 	if err := r.server.Do(ctx, c); err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 // expires after 10 s. Brokers must see the pause after an outage within its 10 s.
 const MaxInterval = 3 * time.Second
 
-// Tick is the result of one call of Rooms.Tick.
+// Tick is the result of one call of Store.Tick.
 type Tick struct {
 	Ran      bool // false: the last tick was a moment ago
 	Promoted int
@@ -40,7 +40,7 @@ type Tick struct {
 // While there are fewer replicas than Options.Replicas, no user is promoted: the users in front get
 // no token, and those behind would overtake them. The time of the room stands still, so no turn
 // ends.
-func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
+func (r *Store) Tick(ctx context.Context, event string) (Tick, error) {
 	if missing := r.missing(ctx, event); missing != nil {
 		c := r.call("tick", event, r.tickArgs(event, 0)...)
 		values, _, err := r.takeReply(ctx, "tick", event, c, r.server.Do(ctx, c))
@@ -58,7 +58,7 @@ func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
 const missingFor = time.Second
 
 // missing returns redis.ErrNotReplicated when the node of an event has too few replicas.
-func (r *Rooms) missing(ctx context.Context, event string) error {
+func (r *Store) missing(ctx context.Context, event string) error {
 	if r.opts.Replicas == 0 {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (r *Rooms) missing(ctx context.Context, event string) error {
 }
 
 // tickArgs returns the arguments of the script.
-func (r *Rooms) tickArgs(event string, batch int) []any {
+func (r *Store) tickArgs(event string, batch int) []any {
 	r.mu.Lock()
 	known := r.ticks[event]
 	r.mu.Unlock()
@@ -97,7 +97,7 @@ type Ticked struct {
 
 // Ticks is Tick for several events of one node. It sends one pipeline, in which each event has its
 // own result. With Options.Replicas each event has a pipeline of its own.
-func (r *Rooms) Ticks(ctx context.Context, events []string) []Ticked {
+func (r *Store) Ticks(ctx context.Context, events []string) []Ticked {
 	list := make([]Ticked, len(events))
 	if r.opts.Replicas > 0 || len(events) == 1 {
 		for i, event := range events {
@@ -122,7 +122,7 @@ func (r *Rooms) Ticks(ctx context.Context, events []string) []Ticked {
 const ticksMost = 20
 
 // TicksMost returns how many events without users have one call of Ticks.
-func (r *Rooms) TicksMost() int {
+func (r *Store) TicksMost() int {
 	if r.opts.Replicas > 0 {
 		return 1
 	}
@@ -130,7 +130,7 @@ func (r *Rooms) TicksMost() int {
 }
 
 // ticked reads the values of the script's reply. late is the error of its call.
-func (r *Rooms) ticked(ctx context.Context, event string, values []any, late error) (Tick, error) {
+func (r *Store) ticked(ctx context.Context, event string, values []any, late error) (Tick, error) {
 	if err := late; err != nil && !errors.Is(err, redis.ErrNotReplicated) {
 		if errors.Is(err, ErrUnknown) {
 			err = errors.Join(err, r.drop(ctx, event))
@@ -171,7 +171,7 @@ func (r *Rooms) ticked(ctx context.Context, event string, values []any, late err
 
 // drop takes an event without a room off the set of events. Another process may have created the
 // room again in between: then the event stays.
-func (r *Rooms) drop(ctx context.Context, event string) error {
+func (r *Store) drop(ctx context.Context, event string) error {
 	r.mu.Lock()
 	delete(r.ticks, event)
 	r.mu.Unlock()
@@ -236,7 +236,7 @@ func table(text string) (*Table, error) {
 
 // Tables returns the table of each event, in one pipeline. It is nil when there was no tick for
 // 10 s.
-func (r *Rooms) Tables(ctx context.Context, events []string) ([]*Table, error) {
+func (r *Store) Tables(ctx context.Context, events []string) ([]*Table, error) {
 	calls := make([]*redis.Call, len(events))
 	for i, event := range events {
 		calls[i] = redis.Command("GET", TableKey(event))

@@ -125,8 +125,12 @@ func (t *inflight) fitting(count, otherwise int) int {
 // for other reasons are within their limits.
 func (t *inflight) hasRoom() bool {
 	return t.bytes < maxHeldBytes && (t.busy+len(t.buffer) < t.workers() || len(t.buffer) < t.readAhead()) &&
-		t.delayed < t.limit+t.opts.BatchSize && len(t.acks) < maxUnflushed
+		!t.isFullOfDelayed() && len(t.acks) < maxUnflushed
 }
+
+// isFullOfDelayed reports whether so many entries wait for their redelivery that nothing is read until one is due. Fewer
+// of them keep no other entry waiting.
+func (t *inflight) isFullOfDelayed() bool { return t.delayed >= t.limit+t.opts.BatchSize }
 
 // setAhead sets how many entries are buffered when the next read is sent before end.
 func (t *inflight) setAhead(entries int, end time.Time) {
@@ -157,8 +161,8 @@ func (t *inflight) readable() (room, closed bool) {
 func (t *inflight) free() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	free := t.workers() + t.opts.BatchSize - t.busy - len(t.buffer) - t.delayed
-	if t.closed || free <= 0 || t.bytes >= maxHeldBytes {
+	free := t.workers() + t.opts.BatchSize - t.busy - len(t.buffer)
+	if t.closed || free <= 0 || t.isFullOfDelayed() || t.bytes >= maxHeldBytes {
 		return 0
 	}
 	return t.fitting(free, free)

@@ -238,6 +238,32 @@ func keys(m map[string]string) []string {
 	return slices.Sorted(maps.Keys(m)) // rapid repeats a run from its draws alone
 }
 
+// What waits for its redelivery takes no place of other entries, until there is too much of it.
+func TestDelayedEntriesTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	table, n := newTestTable(2, 1), 0
+	add := func() {
+		n++
+		table.addRead(stored(fmt.Sprintf("%d-0", n)), nil, time.Now())
+	}
+	delay := func() {
+		add()
+		_, again := table.nack(table.claimNext(nil))
+		require.False(t, again)
+	}
+	delay()
+	delay()
+	add()
+	room, _ := table.readable()
+	require.True(t, room, "a worker is idle")
+	require.Equal(t, 2, table.free(), "an entry of a dead consumer, too")
+	require.NotNil(t, table.claimNext(nil))
+	delay()
+	room, _ = table.readable()
+	require.False(t, room)
+	require.Zero(t, table.free())
+}
+
 // Another consumer may have an entry that was not confirmed for too long. No worker may start it.
 func TestTableDropsStaleEntries(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ func (l *Ledger) Accept(ctx context.Context, records []Record) ([]AcceptResult, 
 	for chunk := range slices.Chunk(items, acceptChunk) {
 		began := time.Now()
 		err := l.briefly(ctx, "accept", func(ctx context.Context) error {
-			return apart(ctx, l, chunk, acceptWait, l.acceptTogether, func(item *acceptItem, err error) {
+			return split(ctx, l, chunk, acceptWait, l.acceptTogether, func(item *acceptItem, err error) {
 				item.result.Err = l.wrap("accept "+item.record.Key.text(), err)
 			})
 		})

@@ -47,7 +47,7 @@ func (l *Ledger) Settle(ctx context.Context, ends []End) ([]SettledResult, error
 	slices.SortStableFunc(items, func(a, b *settleItem) int { return compareKeys(a.key, b.key) })
 	began := time.Now()
 	err := l.briefly(ctx, "settle", func(ctx context.Context) error {
-		return apart(ctx, l, items, 0, l.settleTogether, func(item *settleItem, err error) {
+		return split(ctx, l, items, 0, l.settleTogether, func(item *settleItem, err error) {
 			item.result.Err = l.wrap("settle "+item.end.Key.text(), err)
 		})
 	})

@@ -44,7 +44,7 @@ type Confirmer interface {
 type Options struct {
 	Config
 	SeenInterval time.Duration // time between two signs of life of a user
-	Rooms        *room.Rooms
+	Rooms        *room.Store
 	Events       Confirmer
 	Redis        *redis.Plugin
 	Server       *redis.Server // has the rooms

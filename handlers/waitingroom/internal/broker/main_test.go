@@ -48,7 +48,7 @@ type world struct {
 	t        *testing.T
 	server   redistest.Server
 	admin    *goredis.Client
-	rooms    *room.Rooms // of a shop and an operator
+	rooms    *room.Store // of a shop and an operator
 	options  room.Options
 	event    string
 	key      string        // file of the key of the tokens

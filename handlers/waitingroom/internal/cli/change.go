@@ -18,15 +18,15 @@ import (
 // changes returns a command per action of the rooms. They are not those that pipeline/app makes of actions, because a
 // flag that is not given leaves a limit as it is, and some have two arguments.
 func (c commands) changes() (list []*cobra.Command) {
-	var rooms *room.Rooms
-	for _, a := range admin.Actions(func() *room.Rooms { return rooms }) {
-		list = append(list, c.change(a, func(r *room.Rooms) { rooms = r }))
+	var rooms *room.Store
+	for _, a := range admin.Actions(func() *room.Store { return rooms }) {
+		list = append(list, c.change(a, func(r *room.Store) { rooms = r }))
 	}
 	return list
 }
 
 // change is the command of an action. use gives the action the rooms.
-func (c commands) change(a operate.Action, use func(*room.Rooms)) *cobra.Command {
+func (c commands) change(a operate.Action, use func(*room.Store)) *cobra.Command {
 	var by app.By
 	var dryRun bool
 	var words []string
@@ -70,7 +70,7 @@ func (c commands) change(a operate.Action, use func(*room.Rooms)) *cobra.Command
 		if err := a.Check(in); err != nil {
 			return err
 		}
-		return c.run(cmd, func(ctx context.Context, rooms *room.Rooms) error {
+		return c.run(cmd, func(ctx context.Context, rooms *room.Store) error {
 			use(rooms)
 			var answer operate.Answer
 			var err error

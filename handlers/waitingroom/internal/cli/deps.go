@@ -18,7 +18,7 @@ import (
 // Deps is what the commands need of the plugin.
 type Deps struct {
 	// Rooms returns the rooms of the settings, with a client of their own.
-	Rooms func() (*room.Rooms, *redis.Server)
+	Rooms func() (*room.Store, *redis.Server)
 	// Redis returns the server of the rooms.
 	Redis func() redis.ClientConfig
 	// Addr returns the address of the broker that runs in this process.
@@ -49,8 +49,8 @@ func Command(h *app.Host, deps Deps) *cobra.Command {
 }
 
 // run starts the server and calls do with the rooms.
-func (c commands) run(cmd *cobra.Command, do func(context.Context, *room.Rooms) error) error {
-	var rooms *room.Rooms
+func (c commands) run(cmd *cobra.Command, do func(context.Context, *room.Store) error) error {
+	var rooms *room.Store
 	return c.h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
 		var server *redis.Server
 		rooms, server = c.Rooms()
@@ -61,7 +61,7 @@ func (c commands) run(cmd *cobra.Command, do func(context.Context, *room.Rooms) 
 }
 
 // do does what a verb says, and returns its answer. Errors have the exit code of the command.
-func do[T any](ctx context.Context, rooms *room.Rooms, event, verb string, q admin.Request) (T, error) {
+func do[T any](ctx context.Context, rooms *room.Store, event, verb string, q admin.Request) (T, error) {
 	answer, err := admin.Do(ctx, rooms, event, verb, q)
 	typed, _ := answer.(T)
 	if err != nil {

@@ -31,7 +31,7 @@ func (c commands) status() *cobra.Command {
 Without an event it shows all rooms. The exit code is 1 if an event has no room.`,
 		Example: "  millrace room status --profile broker\n  millrace room status 42 --json --profile broker",
 		RunE: func(cmd *cobra.Command, events []string) error {
-			return c.run(cmd, func(ctx context.Context, rooms *room.Rooms) error {
+			return c.run(cmd, func(ctx context.Context, rooms *room.Store) error {
 				all := len(events) == 0
 				if all {
 					var err error
@@ -132,7 +132,7 @@ func (c commands) find() *cobra.Command {
 		Example: "  millrace room find 42 ann --profile broker",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.run(cmd, func(ctx context.Context, rooms *room.Rooms) error {
+			return c.run(cmd, func(ctx context.Context, rooms *room.Store) error {
 				u, err := do[admin.User](ctx, rooms, args[0], admin.Find, admin.Request{User: args[1]})
 				if err != nil {
 					return err
@@ -183,7 +183,7 @@ func (c commands) audit() *cobra.Command {
 		Example: "  millrace room audit 42 --profile broker\n  millrace room audit 42 --after 1764590400000-0 --profile broker",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.run(cmd, func(ctx context.Context, rooms *room.Rooms) error {
+			return c.run(cmd, func(ctx context.Context, rooms *room.Store) error {
 				list, err := do[admin.Records](ctx, rooms, args[0], admin.Audit, q)
 				if err != nil {
 					return err

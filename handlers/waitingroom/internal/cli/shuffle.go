@@ -30,7 +30,7 @@ draw. The exit code is 1 before the draw is complete, and after the room was cle
 			if file == "" {
 				return app.Usage("--file is missing")
 			}
-			return c.run(cmd, func(ctx context.Context, rooms *room.Rooms) error {
+			return c.run(cmd, func(ctx context.Context, rooms *room.Store) error {
 				a, err := do[shuffle.Audit](ctx, rooms, args[0], admin.Shuffle, admin.Request{})
 				if err != nil {
 					return err

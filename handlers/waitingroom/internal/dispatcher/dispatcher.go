@@ -41,7 +41,7 @@ const (
 // Options are the parts of a Dispatcher. All but Labels are required.
 type Options struct {
 	Config
-	Rooms      *room.Rooms
+	Rooms      *room.Store
 	Redis      *redis.Plugin // has the presence of the instances
 	Server     *redis.Server // has the rooms
 	DeadLetter pipeline.Sink // receives entries that can not be read

@@ -28,7 +28,7 @@ type rig struct {
 	t        *testing.T
 	redis    *redis.Plugin
 	admin    *goredis.Client
-	rooms    *room.Rooms
+	rooms    *room.Store
 	proxy    *redistest.Proxy
 	dead     *pipelinetest.Recorder
 	hangs    bool // the server does not answer

@@ -29,7 +29,7 @@ const (
 // Options are the parts of a Service.
 type Options struct {
 	Config
-	Rooms *room.Rooms
+	Rooms *room.Store
 	// Confirm creates rooms for events that the Event Service has. Without it, or without a URL, no
 	// event is confirmed.
 	Confirm bool

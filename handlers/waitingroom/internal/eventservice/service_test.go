@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 type instances struct {
 	t     *testing.T
 	sim   *sim.Service
-	rooms *room.Rooms
+	rooms *room.Store
 	list  []*Service
 }
 

@@ -26,7 +26,7 @@ import (
 
 // Shop answers the requests of ticket shops. Build it with New.
 type Shop struct {
-	rooms    *room.Rooms
+	rooms    *room.Store
 	tokens   *token.Plugin
 	log      *slog.Logger
 	sampled  *logs.Throttle
@@ -50,7 +50,7 @@ func requests() []string { return []string{verify, extend, finish} }
 // New returns the shop's side of rooms. Each of the credentials opens it, and its key is the name of the
 // shop, which find of an operator, the metrics and the log have; without one it refuses all requests.
 // The process collects the metrics of the labels.
-func New(rooms *room.Rooms, tokens *token.Plugin, events *topevents.Labels, credentials map[string]setting.Secret, log *slog.Logger) *Shop {
+func New(rooms *room.Store, tokens *token.Plugin, events *topevents.Labels, credentials map[string]setting.Secret, log *slog.Logger) *Shop {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_room_" + name, Help: help}, labels)
 	}

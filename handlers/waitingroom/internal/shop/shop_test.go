@@ -37,7 +37,7 @@ const credential = "the credential of a shop"
 // rig is the shop's side of a room for event 42 with one seat.
 type rig struct {
 	t      *testing.T
-	rooms  *room.Rooms
+	rooms  *room.Store
 	tokens *token.Plugin
 	shop   *Shop
 	labels *topevents.Labels
@@ -92,7 +92,7 @@ func (r *rig) tickUntil(user string, want room.State) {
 // admit returns the entry token of a user that was promoted and notified.
 func (r *rig) admit(user string) string { return r.admitBy(r.rooms, user) }
 
-func (r *rig) admitBy(rooms *room.Rooms, user string) string {
+func (r *rig) admitBy(rooms *room.Store, user string) string {
 	r.t.Helper()
 	_, err := r.rooms.Enter(r.t.Context(), "42", user, "broker", 0)
 	require.NoError(r.t, err)
