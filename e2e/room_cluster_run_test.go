@@ -40,7 +40,7 @@ type clusterRun struct {
 	replica   *node // of the last primary
 	processes []*roomProcess
 	brokers   balancer
-	rooms     *room.Rooms
+	rooms     *room.Store
 	events    []*clusterEvent // by primary
 }
 

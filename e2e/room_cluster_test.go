@@ -55,7 +55,7 @@ func TestAWaitingRoomOnACluster(t *testing.T) {
 				require.NoError(t, err)
 			}
 			var tick room.Tick
-			ticks := func(r *room.Rooms) func() bool {
+			ticks := func(r *room.Store) func() bool {
 				return func() bool {
 					got, err := r.Tick(ctx, one)
 					if err == nil && got.Ran {

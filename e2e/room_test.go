@@ -18,7 +18,7 @@ type roomsOf struct {
 	t     *testing.T
 	addr  string
 	key   string // file; brokers share it
-	rooms *room.Rooms
+	rooms *room.Store
 }
 
 // newRooms returns the rooms on a Redis. Their times are those of a process without other settings.

@@ -41,8 +41,8 @@ func (c *crowd) share(broker int) (first, last int) {
 // dispatcher.
 type crowd struct {
 	*trial
-	rooms   *room.Rooms // with the default intervals
-	quick   *room.Rooms // whose ticks follow each other at once
+	rooms   *room.Store // with the default intervals
+	quick   *room.Store // whose ticks follow each other at once
 	times   *scriptTimes
 	indexes []int64 // by user
 	signs   atomic.Int64
@@ -50,7 +50,7 @@ type crowd struct {
 }
 
 // openRooms returns rooms on the server of the benchmark.
-func (t *trial) openRooms(ctx context.Context) (*redis.Server, *room.Rooms) {
+func (t *trial) openRooms(ctx context.Context) (*redis.Server, *room.Store) {
 	config := redis.DefaultClientConfig()
 	config.Addrs = []string{t.fleet.Addr(servers.Redis)}
 	server := redis.New().Server(&config)
@@ -60,7 +60,7 @@ func (t *trial) openRooms(ctx context.Context) (*redis.Server, *room.Rooms) {
 }
 
 // newRooms returns rooms with the default limits. No user is absent during the benchmark.
-func newRooms(server *redis.Server, interval time.Duration) *room.Rooms {
+func newRooms(server *redis.Server, interval time.Duration) *room.Store {
 	return room.New(server, room.Options{
 		PromoteInterval: interval, PromoteBatch: roomBatch, TokenTTL: time.Hour, ReadyTTL: time.Hour, Grace: time.Hour,
 		SeenInterval: 30 * time.Second, ClearAfter: 24 * time.Hour, MaxEvents: 1000,

@@ -32,7 +32,7 @@ type roomRun struct {
 	*trial
 	broker    streamServer
 	processes []*process
-	rooms     *room.Rooms
+	rooms     *room.Store
 	phases    []int // promotions of each
 	phase     int   // the next one
 }
