@@ -66,6 +66,8 @@ func TestTenThousandUnfinishedPromotionsCostAlmostNothing(t *testing.T) {
 	w.set("plugins.promotion.ledger.dsn", proxy.dsn).set("plugins.telemetry.listen", address)
 	w.set("plugins.promotion.feeder.interval", "1s").set("plugins.promotion.feeder.grace_period", "30s")
 	w.set("plugins.promotion.stream.idle_timeout", "3s")
+	pages := unusedAddress(t)
+	w.set("plugins.console.enabled", true).set("plugins.console.listen", pages)
 	w.start()
 	get := func(path string) int {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
@@ -108,6 +110,7 @@ func TestTenThousandUnfinishedPromotionsCostAlmostNothing(t *testing.T) {
 	t.Logf("idle with 1,000 probes: %d statements and %d commands of Redis", probed, probedCommands)
 	require.LessOrEqual(t, probed, most, "a probe makes no statement")
 	require.Equal(t, http.StatusOK, get("/readyz"))
+	consoleCosts(t, w, proxy.statements.Load, "http://"+address+"/metrics", pages)
 
 	_, err = conn.Exec(t.Context(), `UPDATE payouts SET hint_due = now() - interval '31 seconds', next_attempt_at = now() WHERE type = 'VOUCHER' AND promotion_id = 7`)
 	require.NoError(t, err)

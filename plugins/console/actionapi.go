@@ -325,6 +325,7 @@ func (s *server) look(ctx context.Context) {
 	upTo := s.looks.asked.Load()
 	operate.Remeasure(ctx, s.registry)
 	s.loads.renew()
+	s.copies.renew() // after the panels, so that no copy of older ones is taken for a new one
 	s.looks.done = upTo
 }
 

@@ -79,7 +79,7 @@ type shownUse struct {
 }
 
 // offers returns the actions of a panel as links. What the address says about their fields is filled in.
-func (s *server) offers(r *http.Request, names []string) []offered {
+func (s *server) offers(v visit, names []string) []offered {
 	if s.plugin.config.ReadOnly {
 		return nil
 	}
@@ -90,22 +90,22 @@ func (s *server) offers(r *http.Request, names []string) []offered {
 			continue
 		}
 		values := url.Values{}
-		for name, given := range valuesOf(r) {
+		for name, given := range v.values {
 			if hasField(a, name) {
 				values[name] = given
 			}
 		}
-		links = append(links, offer(a, personOf(r), values))
+		links = append(links, offer(a, v.role, values))
 	}
 	return links
 }
 
-func offer(a action, p person, values url.Values) offered {
+func offer(a action, role operate.Role, values url.Values) offered {
 	link := actionsPath + "/" + a.Path
 	if len(values) > 0 {
 		link += "?" + values.Encode()
 	}
-	return offered{a, link, p.may(a)}
+	return offered{a, link, person{Role: role}.may(a)}
 }
 
 // showActions is the page with all actions.
@@ -117,7 +117,7 @@ func (s *server) showActions(w http.ResponseWriter, r *http.Request) {
 			i = len(v.Groups)
 			v.Groups = append(v.Groups, group{Plugin: a.Plugin})
 		}
-		v.Groups[i].Actions = append(v.Groups[i].Actions, offer(a, personOf(r), nil))
+		v.Groups[i].Actions = append(v.Groups[i].Actions, offer(a, v.Person.Role, nil))
 	}
 	s.renderAction(w, r, http.StatusOK, "Actions", v)
 }

@@ -16,6 +16,8 @@ type loads struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
+	max int // of results that are kept; anybody may ask for any input
+
 	mu      sync.Mutex // guards what follows
 	stopped bool
 	age     int // how often renew was called
@@ -38,10 +40,14 @@ type result struct {
 	age   int       // of the load
 }
 
-// pace says how long a load is waited for, how long it may run, and how old a result may be.
-type pace struct{ wait, run, fresh time.Duration }
+// pace says how long a load is waited for, how long it may run, and how old a result may be. An older one is kept for
+// those who would wait too long, unless drop is set.
+type pace struct {
+	wait, run, fresh time.Duration
+	drop             bool
+}
 
-// maxLoads is the number of results that are kept. Anybody may ask for any input.
+// maxLoads is the number of results of panels that are kept.
 const maxLoads = 256
 
 var (
@@ -49,8 +55,8 @@ var (
 	errStopped = errors.New("the console is being stopped")
 )
 
-func newLoads() *loads {
-	l := &loads{byKey: map[string]*load{}}
+func newLoads(most int) *loads {
+	l := &loads{max: most, byKey: map[string]*load{}}
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
@@ -114,13 +120,18 @@ func (l *loads) begin(key string, p pace, do func(context.Context) (any, error))
 		return one, nil, one.last
 	}
 	one.running, one.age = make(chan struct{}), l.age
-	l.work.Go(func() { l.run(one, p.run, do) })
+	l.work.Go(func() {
+		l.run(one, p.run, do)
+		if p.drop {
+			time.AfterFunc(p.fresh, func() { l.drop(key, one, p.fresh) })
+		}
+	})
 	return one, one.running, result{}
 }
 
 // room makes room for one more load, and reports whether there is some. The mutex is held.
 func (l *loads) room() bool {
-	if len(l.byKey) < maxLoads {
+	if len(l.byKey) < l.max {
 		return true
 	}
 	oldest := ""
@@ -145,6 +156,15 @@ func (l *loads) run(one *load, limit time.Duration, do func(context.Context) (an
 	one.last = result{value, err, time.Now(), one.age}
 	close(one.running)
 	one.running = nil
+}
+
+// drop forgets a result that is not fresh any more.
+func (l *loads) drop(key string, one *load, fresh time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byKey[key] == one && one.running == nil && time.Since(one.last.at) >= fresh {
+		delete(l.byKey, key)
+	}
 }
 
 func guarded(ctx context.Context, do func(context.Context) (any, error)) (value any, err error) {

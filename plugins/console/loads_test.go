@@ -20,7 +20,7 @@ func testPace() pace {
 func TestLoadsAreRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoads()
+		l := newLoads(maxLoads)
 		var state, runs atomic.Int64
 		slow := false
 		do := func(context.Context) (any, error) {
@@ -59,7 +59,7 @@ func TestLoadsAreRenewed(t *testing.T) {
 func TestEqualLoadsRunOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoads()
+		l := newLoads(maxLoads)
 		runs := 0
 		do := func(context.Context) (any, error) {
 			runs++
@@ -91,7 +91,7 @@ func TestEqualLoadsRunOnce(t *testing.T) {
 func TestALoadThatHangsIsStartedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoads()
+		l := newLoads(maxLoads)
 		end := make(chan struct{})
 		var runs atomic.Int32
 		do := func(context.Context) (any, error) { // it does not look at its context
@@ -120,7 +120,7 @@ func TestALoadThatHangsIsStartedOnce(t *testing.T) {
 func TestALateLoadShowsItsLastValue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoads()
+		l := newLoads(maxLoads)
 		took := time.Duration(0)
 		do := func(ctx context.Context) (any, error) {
 			select {
@@ -152,7 +152,7 @@ func TestALateLoadShowsItsLastValue(t *testing.T) {
 
 func TestAPanicIsAnError(t *testing.T) {
 	t.Parallel()
-	l := newLoads()
+	l := newLoads(maxLoads)
 	r, _ := l.get(t.Context(), "panel", pace{wait: time.Minute, run: time.Minute}, func(context.Context) (any, error) { panic("nil client") })
 	require.ErrorContains(t, r.err, "nil client")
 	require.NoError(t, l.stop(t.Context()))
@@ -164,7 +164,7 @@ func TestAPanicIsAnError(t *testing.T) {
 func TestLoadsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLoads()
+		l := newLoads(maxLoads)
 		quick := func(context.Context) (any, error) { return nil, errors.New("none") }
 		for i := range 10 * maxLoads {
 			l.get(t.Context(), fmt.Sprint(i), testPace(), quick)

@@ -118,20 +118,18 @@ func (s *server) view(title, path string) view {
 
 func (s *server) answerPage(w http.ResponseWriter, r *http.Request, asked string) {
 	p, found := s.find(r.PathValue("path"))
-	v := s.view(p.Title, p.Path)
-	v.Script = assetPath(liveScript)
-	status := http.StatusOK
-	if found {
-		if values := valuesOf(r); len(values) > 0 {
-			v.Query = "?" + values.Encode()
-		}
-		v.Panels = s.load(r.Context(), p, valuesOf(r), selection{asked: asked})
-		s.dress(r, p, v.Panels)
-	} else {
-		status, v.Title = http.StatusNotFound, "No such page"
+	if !found {
+		v := s.view("No such page", "")
+		v.Script = assetPath(liveScript)
 		v.Panels = []shown{{State: stateOK, Block: console.Text("No page has this address. The navigation has all pages.")}}
+		s.render(w, r, http.StatusNotFound, v)
+		return
 	}
-	s.render(w, r, status, v)
+	visit := visitOf(r, p)
+	if asked == "" && s.answerCopy(w, r, visit) {
+		return
+	}
+	s.render(w, r, http.StatusOK, s.livePage(r.Context(), visit, asked))
 }
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, status int, v view) {
@@ -141,15 +139,26 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, status int, v vi
 		_, _ = w.Write(format.page(v))
 		return
 	}
-	var b bytes.Buffer // an error of the template must not be half a page
-	if err := s.templates.Execute(&b, v); err != nil {
+	text, err := s.html(v)
+	if err != nil {
 		s.plugin.log.ErrorContext(r.Context(), "page not rendered", logs.Err(err))
 		http.Error(w, "The page could not be made; the log of this instance has the reason.", http.StatusInternalServerError)
 		return
 	}
+	writeHTML(w, status, text)
+}
+
+// html is a page as a browser gets it. An error of the template must not be half a page.
+func (s *server) html(v view) ([]byte, error) {
+	var b bytes.Buffer
+	err := s.templates.Execute(&b, v)
+	return b.Bytes(), err
+}
+
+func writeHTML(w http.ResponseWriter, status int, text []byte) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = b.WriteTo(w)
+	_, _ = w.Write(text) // a client that has gone needs no answer
 }
 
 // pageJSON and panelJSON are what the API answers.

@@ -76,17 +76,12 @@ func (s *server) postPage(w http.ResponseWriter, r *http.Request) {
 		s.answerPage(w, r, panel)
 		return
 	}
-	v := s.view(p.Title, p.Path)
-	if values := valuesOf(r); len(values) > 0 {
-		v.Query = "?" + values.Encode()
-	}
 	status, err := s.reveal(r, p, panel, operate.FaceConsole)
 	revealed := panel
 	if err != nil {
 		revealed = ""
 	}
-	v.Panels = s.load(r.Context(), p, valuesOf(r), selection{revealed: revealed})
-	s.dress(r, p, v.Panels)
+	v := s.visited(r.Context(), visitOf(r, p), selection{revealed: revealed})
 	for i, one := range v.Panels {
 		if one.Name != panel {
 			continue
@@ -119,16 +114,16 @@ func (s *server) postJSON(w http.ResponseWriter, r *http.Request) {
 }
 
 // dress adds what a page offers beside its panels.
-func (s *server) dress(r *http.Request, p page, panels []shown) {
+func (s *server) dress(v visit, panels []shown) {
 	for i := range panels {
 		one := &panels[i]
-		one.Offers = s.offers(r, one.Actions)
-		of := slices.IndexFunc(p.Panels, func(panel console.Panel) bool { return panel.Name == one.Name })
-		if of < 0 || p.Panels[of].Reveal == nil {
+		one.Offers = s.offers(v, one.Actions)
+		of := slices.IndexFunc(v.page.Panels, func(panel console.Panel) bool { return panel.Name == one.Name })
+		if of < 0 || v.page.Panels[of].Reveal == nil {
 			continue
 		}
 		one.Reveal = revealing{
-			Masked: one.hidden, Allowed: personOf(r).Role.Includes(s.plugin.config.RevealRole), ReadOnly: s.plugin.config.ReadOnly, Needs: s.plugin.config.RevealRole,
+			Masked: one.hidden, Allowed: v.role.Includes(s.plugin.config.RevealRole), ReadOnly: s.plugin.config.ReadOnly, Needs: s.plugin.config.RevealRole,
 		}
 	}
 }

@@ -42,6 +42,7 @@ type server struct {
 	requests    httpserver.Requests
 	connections *httpserver.Connections
 	loads       *loads
+	copies      *loads // of pages, for tabs that read theirs again
 	looks       looks
 	uses        *uses
 	fetches     loop.Group // of the keys of the login
@@ -51,6 +52,7 @@ type server struct {
 	sources     pace // the same for a part of the home page
 	export      pace // the same for a part of a download
 	records     pace // the same for the audit of what is revealed
+	refresh     pace // the same for a page of which tabs get copies
 	patience    patience
 	exports     chan struct{} // one at a time, because it reads all of the audit
 
@@ -69,12 +71,13 @@ type server struct {
 
 func newServer(p *Plugin) *server {
 	return &server{
-		plugin: p, failed: make(chan error, 1), connections: httpserver.NewConnections("millrace_console"), loads: newLoads(),
+		plugin: p, failed: make(chan error, 1), connections: httpserver.NewConnections("millrace_console"), loads: newLoads(maxLoads), copies: newLoads(maxCopies),
 		uses: newUses(), origins: http.NewCrossOriginProtection(),
 		panels:   pace{wait: 500 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
 		asked:    pace{wait: 20 * time.Second, run: 20 * time.Second},
 		sources:  pace{wait: 400 * time.Millisecond, run: 5 * time.Second, fresh: time.Second},
 		records:  pace{wait: recordWait, run: recordWait},
+		refresh:  pace{wait: 5 * time.Second, run: 5 * time.Second, fresh: time.Second, drop: true},
 		export:   pace{wait: 10 * time.Second, run: 10 * time.Second},
 		patience: patience{page: time.Second, api: 30 * time.Second}, exports: make(chan struct{}, 1),
 	}
@@ -173,8 +176,10 @@ func (s *server) Stop(ctx context.Context) error {
 	if stop := s.uses.stop(ctx); stop != nil {
 		s.plugin.log.WarnContext(ctx, "an action has not returned", logs.Err(stop))
 	}
-	if stop := s.loads.stop(ctx); stop != nil {
-		s.plugin.log.WarnContext(ctx, "a panel has not returned", logs.Err(stop))
+	for _, l := range []*loads{s.copies, s.loads} {
+		if stop := l.stop(ctx); stop != nil {
+			s.plugin.log.WarnContext(ctx, "a panel has not returned", logs.Err(stop))
+		}
 	}
 	if started != nil {
 		if stop := s.requests.Stop(ctx, started); stop != nil {

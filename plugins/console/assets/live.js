@@ -98,7 +98,7 @@ let ended = false; // nothing changes any more, such as after the end of an acti
 async function read() {
   const began = performance.now();
   try {
-    const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(limit) });
+    const answer = await fetch(location.href, { headers: { "Millrace-Refresh": "yes" }, cache: "no-store", signal: AbortSignal.timeout(limit) });
     if (!answer.ok) throw new Error(`it answers with the status ${answer.status}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (paused) return;
