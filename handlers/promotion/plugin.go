@@ -101,7 +101,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Service("promotion.instance", p.run.runningService(streamsRedis))
 	r.Service("promotion.ledger", p.run.ledgerService(true))
 
-	payoutMetrics, feederMetrics, streamMetrics := payout.NewMetrics(), feeder.NewMetrics(), streams.NewMetrics()
+	payoutMetrics, feederMetrics, streamMetrics := payout.NewMetrics(), feeder.NewMetrics(), streams.SharedMetrics(r)
 	p.managers = p.newManagers(streamsRedis, r.Env(), log, streamMetrics)
 	for _, m := range p.managers {
 		r.Offer(m.ReclaimTarget())
@@ -134,7 +134,6 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Health("promotion", readiness{feeds.Measured, &p.run.progress, r.RoutePaused}.check)
 	r.Offer(conditions{p.run, feeds.Measured})
 	r.Collect(append(payoutMetrics.Collectors(), feederMetrics.Collectors()...)...)
-	r.Collect(streamMetrics.Collectors()...)
 	r.Collect(clientMetrics{p.run}, p.run.simulated())
 	r.Collect(p.run.metrics.Collectors()...)
 	return nil

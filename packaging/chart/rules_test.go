@@ -233,7 +233,12 @@ func (r *review) job(j batch.Job) {
 	}
 	var did []string
 	for _, c := range slices.Concat(j.Spec.Template.Spec.InitContainers, j.Spec.Template.Spec.Containers) {
-		did = append(did, strings.Join(c.Args[:len(c.Args)-2], " "))
+		args := c.Args[:len(c.Args)-2]
+		if i := slices.Index(args, "--who"); i > 0 {
+			r.that(slices.Equal(args[i+1:i+3], []string{"helm", "--why"}) && len(args) == i+4 && args[i+3] != "", "%s: the audit has no reason: %q", name, args)
+			args = args[:i]
+		}
+		did = append(did, strings.Join(args, " "))
 	}
 	r.that(slices.Equal(did, []string{"migrate", "topics create"}) || slices.Equal(did, []string{"migrate"}), "%s: runs %q", name, did)
 	for _, d := range r.deployments {

@@ -150,7 +150,7 @@ func TestTheOrderOfTheStart(t *testing.T) {
 	require.Equal(t, []string{"migrate", "money", "topics", "valkey"}, slices.Sorted(maps.Keys(worker.DependsOn)))
 	require.Equal(t, "false", *worker.Environment["MILLRACE__MIGRATE"], "only migrate changes tables")
 	require.Equal(t, types.ShellCommand{"migrate"}, project.Services["migrate"].Command)
-	require.Equal(t, types.ShellCommand{"topics", "create"}, project.Services["topics"].Command)
+	require.Equal(t, types.ShellCommand{"topics", "create", "--who", "compose", "--why", "the stack starts"}, project.Services["topics"].Command)
 }
 
 // stopTimeout is the default of the setting, which the file of the stack does not change.

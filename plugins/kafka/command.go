@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -35,22 +37,61 @@ func (p *Plugin) Operations() operate.Operations {
 		Actions: []operate.Action{{
 			About: operate.About{
 				Name: "topics create", Short: "Create the missing Kafka topics; change no existing one",
-				Long:     "Create the missing Kafka topics; change no existing one.\n\nWith --dry-run the cluster checks the requests and creates nothing. Where the brokers check rights, the user in plugins.kafka.sasl needs Create and DescribeConfigs for these topics.",
-				Examples: []string{"topics create --config settings.yaml --dry-run", "topics create --config settings.yaml"},
+				Long:     "Create the missing Kafka topics; change no existing one.\n\nWith --dry-run the cluster checks the requests and creates nothing. Where the brokers check rights, the user in plugins.kafka.sasl needs Create and DescribeConfigs for these topics.\n\nEach topic has its row in the audit before it is created, so a topic that can't be recorded is not created.",
+				Examples: []string{"topics create --config settings.yaml --dry-run", `topics create --config settings.yaml --why "ticket 7"`},
 				Register: register,
 			},
-			Danger: operate.Safe,
-			Role:   operate.Admin,
+			Danger:   operate.Safe,
+			Role:     operate.Admin,
+			Audited:  true,
+			Recorded: true,
 			Preview: func(_ context.Context, reg *pipeline.Registry, _ operate.Input) (operate.Answer, error) {
 				check := func(c *connection, name string) error { return c.create(name, true) }
 				return p.topics(reg, topicsReport{DryRun: true}, check)
 			},
-			Do: func(ctx context.Context, reg *pipeline.Registry, _ operate.Input, _ operate.Use) (operate.Answer, error) {
-				create := func(c *connection, name string) error { return c.ensure(ctx, name) }
-				return p.topics(reg, topicsReport{}, create)
+			Do: func(ctx context.Context, reg *pipeline.Registry, _ operate.Input, use operate.Use) (operate.Answer, error) {
+				a := &auditedTopics{ctx: ctx, reg: reg, use: use, log: p.log}
+				answer, err := p.topics(reg, topicsReport{}, a.create)
+				if a.onlyLogged {
+					answer.Notes = append(answer.Notes, "No plugin of this binary keeps an audit of topics, so who did it and why is in the log of this process alone.")
+				}
+				return answer, errors.Join(a.unrecorded, err)
 			},
 		}, p.resetAction()},
 	}
+}
+
+// auditedTopics creates topics, each after its row in the audit.
+type auditedTopics struct {
+	ctx context.Context
+	reg *pipeline.Registry
+	use operate.Use
+	log *slog.Logger
+
+	onlyLogged bool  // a topic was created, and no plugin keeps an audit
+	unrecorded error // why rows are missing
+}
+
+// create creates a topic.
+func (a *auditedTopics) create(c *connection, name string) error {
+	change := operate.Change{Who: a.use.Who, Why: a.use.Why, Action: "create topic", Subject: name, Detail: c.plan(name).String()}
+	recorded, err := operate.Record(a.ctx, a.reg, change)
+	if err != nil {
+		err = fmt.Errorf("record the creation of topic %s, so it was not created: %w", name, err)
+		a.unrecorded = errors.Join(a.unrecorded, err)
+		return err
+	}
+	log := a.log.With(slog.String(logs.Topic, name), slog.String("who", a.use.Who), slog.String("why", a.use.Why))
+	if err := c.ensure(a.ctx, name); err != nil {
+		change.Outcome, change.Detail = "failed", logs.OneLine(err.Error())
+		_, unrecorded := operate.Record(context.WithoutCancel(a.ctx), a.reg, change)
+		a.unrecorded = errors.Join(a.unrecorded, unrecorded)
+		log.Warn("kafka topic was not created by an operator", logs.Err(err))
+		return errors.Join(err, unrecorded)
+	}
+	a.onlyLogged = a.onlyLogged || !recorded
+	log.Info("kafka topic created by an operator", slog.String("settings", change.Detail))
+	return nil
 }
 
 // topics reports the topics that the routes and plugins need. Before that it calls create, unless it is nil, for
@@ -85,7 +126,7 @@ func answered(err error) error {
 	return fmt.Errorf("kafka: %w", err)
 }
 
-// createMissing calls create for the topics of the report that do not exist. One that is refused
+// createMissing calls create for the topics of the report that do not exist. One that the cluster refuses
 // does not stop the others.
 func (c *connection) createMissing(r *topicsReport, create func(*connection, string) error) {
 	for _, t := range r.Topics {
@@ -99,7 +140,7 @@ func (c *connection) createMissing(r *topicsReport, create func(*connection, str
 		}
 		r.Failed = append(r.Failed, failedTopic{t.Name, err.Error()})
 		if refusal := sarama.KError(0); !errors.As(err, &refusal) {
-			return // no broker answers
+			return // no broker answers, or no audit takes its row
 		}
 	}
 }
@@ -119,6 +160,15 @@ type createdTopic struct {
 	Partitions  int32             `json:"partitions"`
 	Replication int16             `json:"replication"`
 	Settings    map[string]string `json:"settings"` // by Kafka's names
+}
+
+// String says what the topic is created with.
+func (t createdTopic) String() string {
+	text := fmt.Sprintf("%d partitions, replication factor %d", t.Partitions, t.Replication)
+	for _, name := range slices.Sorted(maps.Keys(t.Settings)) {
+		text += fmt.Sprintf(", %s %s", name, t.Settings[name])
+	}
+	return text
 }
 
 // failedTopic is a topic that was not created.
@@ -145,11 +195,7 @@ func (r topicsReport) answer() operate.Answer {
 		verb = "Would create"
 	}
 	for _, t := range r.Created {
-		line := fmt.Sprintf("%s %s: %d partitions, replication factor %d", verb, t.Name, t.Partitions, t.Replication)
-		for _, name := range slices.Sorted(maps.Keys(t.Settings)) {
-			line += fmt.Sprintf(", %s %s", name, t.Settings[name])
-		}
-		a.Lines = append(a.Lines, line)
+		a.Lines = append(a.Lines, fmt.Sprintf("%s %s: %s", verb, t.Name, t))
 	}
 	for _, t := range r.Failed {
 		a.Checks = append(a.Checks, operate.Check{Name: t.Name, Level: operate.Fail, Text: "not created: " + t.Error})

@@ -129,7 +129,10 @@ func TestTopicsByCommand(t *testing.T) {
 		code, _ = list()
 		require.Equal(t, app.ExitBad, code, "a dry run creates nothing")
 
-		code, r = list("create")
+		code, _, errs = runShop(t, brokers, prefix, "topics", "create")
+		require.Equal(t, app.ExitUsage, code, errs)
+		require.Contains(t, errs, "--why REASON required, for the audit")
+		code, r = list("create", "--why", "a new shop")
 		require.Equal(t, app.ExitOK, code, problems(r))
 		require.Len(t, r.Created, 4)
 		code, r = list()
@@ -139,9 +142,10 @@ func TestTopicsByCommand(t *testing.T) {
 			require.Equal(t, 2, r.Topics[i].Partitions)
 			require.Equal(t, fmt.Sprint(limit), r.Topics[i].Settings[configMaxMessageBytes], r.Topics[i].Name)
 		}
-		code, out, _ := runShop(t, brokers, prefix, "topics", "create")
+		code, out, _ := runShop(t, brokers, prefix, "topics", "create", "--why", "again")
 		require.Equal(t, app.ExitOK, code)
 		require.NotContains(t, out, "Created")
+		require.NotContains(t, out, "audit", "nothing was done")
 		require.Regexp(t, `orders +source +yes +2 +1 +2097152 +delete`, out)
 	})
 }
@@ -155,8 +159,9 @@ func TestOneReplicaAloneIsNotEnough(t *testing.T) {
 	t.Cleanup(cluster.Close)
 	require.NoError(t, cluster.CreateTopic("bills", 2, map[string]string{configMinInSync: "1"}))
 
-	code, out, errs := runShopWith(t, cluster.ListenAddrs(), "", func(c *Config) { c.ReplicationFactor = 3 }, "topics", "create")
+	code, out, errs := runShopWith(t, cluster.ListenAddrs(), "", func(c *Config) { c.ReplicationFactor = 3 }, "topics", "create", "--why", "a new shop")
 	require.Equal(t, app.ExitBad, code, errs)
+	require.Contains(t, out, "No plugin of this binary keeps an audit of topics, so who did it and why is in the log of this process alone.\n")
 	require.Contains(t, out, "Created orders: 2 partitions, replication factor 3, max.message.bytes 2097152, min.insync.replicas 2\n")
 	require.Contains(t, out, "bills (output of shop.orders): min.insync.replicas is 1, and must be at least 2: ")
 	require.Equal(t, 1, strings.Count(out, "must be at least"), "and nothing else: %s", out)
@@ -174,7 +179,7 @@ func TestARefusedTopicDoesNotStopTheOthers(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	for _, dryRun := range []bool{true, false} {
-		args := []string{"topics", "create", "--json", fmt.Sprintf("--dry-run=%t", dryRun)}
+		args := []string{"topics", "create", "--json", "--why", "a new shop", fmt.Sprintf("--dry-run=%t", dryRun)}
 		code, out, errs := runShopWith(t, cluster.ListenAddrs(), "", func(c *Config) {
 			c.SASL = SASL{Mechanism: sarama.SASLTypePlaintext, User: "u", Password: setting.NewSecret("p")}
 		}, args...)

@@ -115,7 +115,7 @@ func TestEveryDeclaredTopicIsCheckedAndCreated(t *testing.T) {
 		require.Equal(t, []string{"the topic does not exist"}, listed["prices"].Problems)
 
 		// What the error of the start advises is enough.
-		code, r = report("topics", "create")
+		code, r = report("topics", "create", "--why", "a new route")
 		require.Equal(t, app.ExitOK, code)
 		var created []string
 		for _, topic := range r.Created {

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // Errors of Enqueue and EnqueueTx.
@@ -73,7 +74,7 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 		if e.plugin.redis == nil {
 			return errNoStreams(e.kind.Name)
 		}
-		e.worker.spread = newSpread(e.worker, e.plugin.redis, r.Env())
+		e.worker.spread = newSpread(e.worker, e.plugin.redis, r.Env(), streams.SharedMetrics(r))
 		e.worker.spread.register(r, effects)
 	}
 	if e.config.Topic == "" {

@@ -57,7 +57,7 @@ type spread struct {
 }
 
 // newSpread returns the streams of the kind of w. It opens nothing.
-func newSpread(w *worker, shared *redis.Plugin, env pipeline.Env) *spread {
+func newSpread(w *worker, shared *redis.Plugin, env pipeline.Env, m *streams.Metrics) *spread {
 	kind := streams.Kind{Type: w.name, StreamPrefix: "once:" + w.name + ":", GroupPrefix: "once-group:" + w.name + ":"}
 	active, stream := activeSet{key: "once-active:" + w.name}, kind.Stream("0")
 	s := &spread{worker: w, server: shared.Server(nil, stream, streams.MetaKey(stream), kind.WakeKey(), active.key)}
@@ -65,7 +65,7 @@ func newSpread(w *worker, shared *redis.Plugin, env pipeline.Env) *spread {
 	active.client = s.server.Client
 	s.manager = streams.NewManager(streams.Options{
 		Kind: kind, Config: s.config, Client: s.server.Client, Connect: s.server.Connect, Activations: active, Admit: active.admit, Instance: env.Instance,
-		Fence: shared.Fence, Gate: w.effects.ready, Owner: s.owner, Logger: w.plugin.log, ReaderMetrics: shared.ReaderMetrics(),
+		Fence: shared.Fence, Gate: w.effects.ready, Owner: s.owner, Logger: w.plugin.log, Metrics: m, ReaderMetrics: shared.ReaderMetrics(),
 	})
 	return s
 }

@@ -2,12 +2,14 @@ package once_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
+	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // spreading is a Redis and a ledger, for instances of invoices that come by streams.
@@ -117,6 +120,60 @@ func TestEffectsComeByStreams(t *testing.T) {
 			require.NoError(t, err)
 			require.LessOrEqual(t, n, int64(12), "an entry for a row, and not for each effect")
 		}
+	})
+}
+
+// otherStreams is a plugin that has streams of its own.
+type otherStreams struct{}
+
+func (otherStreams) Name() string { return "other" }
+func (otherStreams) Register(r *pipeline.Registry) error {
+	streams.SharedMetrics(r)
+	return nil
+}
+
+// The streams of a kind have the metrics of all streams, also beside another plugin that has streams.
+func TestStreamsOfAKindAreMeasured(t *testing.T) {
+	t.Parallel()
+	eachSpreading(t, func(t *testing.T, s *spreading) {
+		_, p, plugins := s.instance(nil)
+		registry := pipelinetest.Start(t, append(plugins, otherStreams{})...)
+		require.NoError(t, registry.CheckCollectors())
+		scraped := prometheus.NewPedanticRegistry()
+		scraped.MustRegister(registry.Collectors()...)
+		value := func(name string, labels ...string) float64 {
+			families, err := scraped.Gather()
+			require.NoError(t, err)
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					has := []string{}
+					for _, l := range m.GetLabel() {
+						has = append(has, l.GetValue())
+					}
+					if f.GetName() == name && slices.Equal(has, labels) {
+						return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+					}
+				}
+			}
+			t.Errorf("no series of %s has the labels %q", name, labels)
+			return -1
+		}
+		require.Zero(t, value("millrace_streams_enqueued_total", "added", "invoice"))
+
+		s.open.Store(false) // nothing is read
+		all := slices.Concat(invoicesOf("acme", 7), invoicesOf("zeta", 5))
+		for _, i := range all { // each has a row of its own
+			_, err := p.effects.Enqueue(t.Context(), i)
+			require.NoError(t, err)
+		}
+		require.InDelta(t, 12, value("millrace_streams_enqueued_total", "added", "invoice"), 0)
+		redistest.Eventually(t, "readers and their backlog", func() bool {
+			return value("millrace_streams_running", "invoice") == 2 && value("millrace_streams_entries", "invoice") == 12
+		})
+
+		s.open.Store(true)
+		s.settled(p, all...)
+		redistest.Eventually(t, "no backlog", func() bool { return value("millrace_streams_entries", "invoice") == 0 })
 	})
 }
 

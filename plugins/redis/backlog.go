@@ -30,7 +30,7 @@ func (s domainSource) Connect(ctx context.Context) (connected context.Context, c
 }
 
 // connect returns ctx with a client of the server: that of ctx if it has one, that of the service
-// where that runs, or a new one. The caller calls closeIt.
+// where that runs, or a new one, for which it waits as long as a command waits for its servers. The caller calls closeIt.
 func (p *Plugin) connect(ctx context.Context) (connected context.Context, closeIt func(), err error) {
 	if ctx.Value(sharedClient{p}) != nil {
 		return ctx, func() {}, nil
@@ -39,13 +39,18 @@ func (p *Plugin) connect(ctx context.Context) (connected context.Context, closeI
 	c := p.Client()
 	if c == nil {
 		p.mu.Lock()
-		log := p.env.Logger
+		log, wait := p.env.Logger, p.env.StartTimeout
 		p.mu.Unlock()
 		if c, err = NewClient(p.cfg.ClientConfig, log); err != nil {
 			return nil, nil, err
 		}
 		closeIt = func() { _ = c.Close() } // it was only read
-		if err := waitFor(ctx, c, p.cfg.address(), log); err != nil {
+		waiting, cancel := ctx, context.CancelFunc(func() {})
+		if wait > 0 { // the command may run longer than it waits for a server
+			waiting, cancel = context.WithTimeout(ctx, wait)
+		}
+		defer cancel()
+		if err := waitFor(waiting, c, p.cfg.address(), log); err != nil {
 			closeIt()
 			return nil, nil, err
 		}

@@ -160,7 +160,7 @@ func (p *Plugin) Conditions() (all []operate.Condition) {
 // AuditLogs implements operate.Auditor.
 func (p *Plugin) AuditLogs() []operate.AuditLog {
 	return []operate.AuditLog{
-		p.auditLog("routes", "Routes", ordersAuditKey, ordersAuditMost, func(fields map[string]string) (action, subject string) {
+		p.auditLog("routes", "Routes and topics", ordersAuditKey, ordersAuditMost, func(fields map[string]string) (action, subject string) {
 			return fields["verb"], fields["route"]
 		}),
 		p.auditLog("levels", "Log levels", levelsAuditKey, levelsAuditMost, func(fields map[string]string) (action, subject string) {
@@ -173,7 +173,7 @@ func (p *Plugin) AuditLogs() []operate.AuditLog {
 	}
 }
 
-// RecordChange implements operate.Recorder: it adds a change of a route to the audit of the routes.
+// RecordChange implements operate.Recorder: it adds a change of a route or a topic to the audit of the routes.
 func (p *Plugin) RecordChange(ctx context.Context, change operate.Change) error {
 	c, done, err := p.connected(ctx)
 	if err != nil {
@@ -184,7 +184,7 @@ func (p *Plugin) RecordChange(ctx context.Context, change operate.Change) error 
 		"route", change.Subject, "verb", change.Action, "by", change.Who, "why", change.Why, "outcome", change.Outcome, "detail", change.Detail,
 	}}).Err()
 	if err != nil {
-		return answered(fmt.Errorf("redis: record the %s of route %s: %w", change.Action, change.Subject, err))
+		return answered(fmt.Errorf("redis: record the %s of %s: %w", change.Action, change.Subject, err))
 	}
 	return nil
 }

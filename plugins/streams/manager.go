@@ -78,7 +78,7 @@ type Options struct {
 	Note func(id string) json.RawMessage
 	// Logger may be nil: nothing is logged.
 	Logger *slog.Logger
-	// Metrics are shared by all kinds. Nil: metrics that are not registered.
+	// Metrics are shared by all kinds, as SharedMetrics returns them. Nil: metrics that are not registered.
 	Metrics *Metrics
 	// ReaderMetrics are shared by all readers. Nil: metrics that are not registered.
 	ReaderMetrics *poll.Metrics

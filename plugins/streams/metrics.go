@@ -4,6 +4,8 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // Metrics counts for the Managers of all kinds.
@@ -63,6 +65,18 @@ func NewMetrics() *Metrics {
 		refusals: counter("refused_total", "Commands refused because the key of one stream, or of its companion, can't be used."),
 		failures: counter("failures_total", "Steps that failed and are retried: active, start, visit, wake.", "what"),
 	}
+}
+
+// SharedMetrics returns the metrics of the Managers of all plugins, which the first call registers. Prometheus takes
+// them once, so plugins that have a Manager share them. It is for Register of a plugin.
+func SharedMetrics(r *pipeline.Registry) *Metrics {
+	if shared := pipeline.Offers[*Metrics](r); len(shared) > 0 {
+		return shared[0]
+	}
+	m := NewMetrics()
+	r.Offer(m)
+	r.Collect(m.Collectors()...)
+	return m
 }
 
 // initialize creates the series of a kind, so that they are 0 at the first scrape. A counter that

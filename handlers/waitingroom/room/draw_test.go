@@ -24,7 +24,7 @@ func preQueue(t *testing.T, s redistest.Server, n int) *rig {
 	r.control(Change{Verb: Open, Mode: p(Shuffle)})
 	calls := make([]*redis.Call, n)
 	for i := range calls {
-		calls[i] = r.rooms.call("enter", r.event, fmt.Sprint("user-", i), "broker-1", 0, 0)
+		calls[i] = r.rooms.call("enter", r.event, fmt.Sprint("user-", i), "broker-1", 0, 0, 0)
 	}
 	for part := range slices.Chunk(calls, 200) {
 		require.NoError(t, r.rooms.server.Do(r.ctx, part...))

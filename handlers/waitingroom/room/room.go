@@ -189,7 +189,7 @@ func (r *Store) enlist(ctx context.Context, event string) error {
 func (r *Store) one(ctx context.Context, name, event string, args ...any) (Place, error) {
 	values, now, err := r.runScript(ctx, name, event, args...)
 	if len(values) == 0 {
-		return Place{}, err
+		return Place{Now: now}, err
 	}
 	p, wrong := r.place(name, values[0], now)
 	return p, errors.Join(err, wrong)
@@ -213,7 +213,13 @@ const maxCall = 250
 //
 // The errors are ErrUnknown and ErrRejected, besides those of the server.
 func (r *Store) Enter(ctx context.Context, event, user, instance string, cursor int64) (Place, error) {
-	return r.one(ctx, "enter", event, user, instance, cursor, r.opts.PurchasesPerUser)
+	return r.Return(ctx, event, user, instance, cursor, 0)
+}
+
+// Return is Enter with a cursor that counts until a time in ms of the server's clock, and is a negative one after it.
+// Zero: it always counts. The place has the server's time also with ErrUnknown.
+func (r *Store) Return(ctx context.Context, event, user, instance string, cursor, until int64) (Place, error) {
+	return r.one(ctx, "enter", event, user, instance, cursor, r.opts.PurchasesPerUser, until)
 }
 
 // Status describes a user, and writes nothing.

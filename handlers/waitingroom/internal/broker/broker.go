@@ -414,7 +414,7 @@ func (b *Broker) clean() {
 
 // attach adds a connection of a user whose place is the answer to a request.
 func (b *Broker) attach(event, id string, p room.Place, request int64, client *sse.Client) *conn {
-	signed := b.signID(event, id, p.Index) // before the event is locked
+	signed := b.signID(event, id, p.Index, time.UnixMilli(p.Now)) // before the event is locked
 	b.mu.Lock()
 	l := b.events[event]
 	if l == nil {

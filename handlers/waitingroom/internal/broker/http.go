@@ -99,10 +99,11 @@ func (b *Broker) lost(ctx context.Context, event string) bool {
 // queue enters the room of an event. The first user of an event creates it. A user that returns
 // creates only a room that a failover has lost. The error is errLost when that is not possible, and
 // for a user without an index when the room is gone while it has users here.
-func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (room.Place, error) {
+func (b *Broker) queue(ctx context.Context, event, user string, given cursor) (room.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, enterTimeout)
 	defer cancel()
-	p, err := b.opts.Rooms.Enter(ctx, event, user, b.instance, cursor)
+	p, err := b.opts.Rooms.Return(ctx, event, user, b.instance, given.index, given.until)
+	cursor := given.at(p.Now)
 	switch {
 	case !errors.Is(err, room.ErrUnknown):
 		return p, err
@@ -120,7 +121,7 @@ func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (r
 	case err != nil:
 		return room.Place{}, err
 	}
-	return b.opts.Rooms.Enter(ctx, event, user, b.instance, cursor)
+	return b.opts.Rooms.Return(ctx, event, user, b.instance, given.index, given.until)
 }
 
 // status answers with the place of a user. It is a sign of life.

@@ -98,6 +98,12 @@ func (u *user) takePlace(p room.Place, request int64, now time.Time) {
 	}
 }
 
+// serverTime is the time by the clock of the server, given that of this process, of which only the time since the last
+// answer counts.
+func (u *user) serverTime(now time.Time) time.Time {
+	return time.UnixMilli(u.place.Now).Add(now.Sub(u.answered))
+}
+
 // accept takes the answer to a request that was sent for the user at an index. It returns false if
 // the user has another place now, or a later answer.
 func (u *user) accept(p room.Place, index, request int64, now time.Time) bool {

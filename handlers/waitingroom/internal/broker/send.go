@@ -2,6 +2,7 @@ package broker
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -18,7 +19,7 @@ func EntryAudience(event string) string { return "millrace-room:" + event }
 // idAudience returns the audience of the signed indexes of an event.
 func idAudience(event string) string { return "millrace-room-index:" + event }
 
-// idTime is the life of a signed index. It is shorter than the hour in which the server remembers
+// idTime is the life of a signed index by the server's clock, because that of a process may be wrong. It is shorter than the hour in which the server remembers
 // who has left: otherwise an old index would restore a place that was used.
 const idTime = 45 * time.Minute
 
@@ -49,10 +50,10 @@ func (b *Broker) entry(event, user string, p room.Place) (entry, error) {
 	return entry{raw, p.JTI, p.Until, p.Now}, err
 }
 
-// signID returns the id of stream events for a user at an index. Without a key it has no text.
-func (b *Broker) signID(event, user string, index int64) signedID {
+// signID returns the id of stream events for a user at an index, given the server's time. Without a key it has no text.
+func (b *Broker) signID(event, user string, index int64, now time.Time) signedID {
 	text, err := b.opts.Tokens.Sign(token.Claims{
-		Audience: idAudience(event), Subject: user, ID: strconv.FormatInt(index, 10), Expires: time.Now().Add(idTime),
+		Audience: idAudience(event), Subject: user, ID: strconv.FormatInt(index, 10), Expires: now.Add(idTime),
 	})
 	if err != nil {
 		b.sampled.Warn(b.log, "index of a user not signed", logs.Err(err))
@@ -64,17 +65,32 @@ func (b *Broker) signID(event, user string, index int64) signedID {
 // nothing.
 const unsigned = -1
 
-// cursor returns the index of an id, 0 without one.
-func (b *Broker) cursor(event, user, id string) int64 {
-	if id == "" {
-		return 0
-	}
-	c, err := b.opts.Tokens.Verify(idAudience(event), id)
-	index, bad := strconv.ParseInt(c.ID, 10, 64)
-	if err != nil || bad != nil || c.Subject != user || time.Now().After(c.Expires) {
+// cursor is the index that a user presents, and when it expires, in ms of the server's clock. The server decides
+// whether it has.
+type cursor struct{ index, until int64 }
+
+// at returns the cursor at a time of the server.
+func (c cursor) at(now int64) int64 {
+	if c.until > 0 && now > c.until {
 		return unsigned
 	}
-	return index
+	return c.index
+}
+
+// cursor returns that of an id. Its index is 0 without one.
+func (b *Broker) cursor(event, user, id string) cursor {
+	if id == "" {
+		return cursor{}
+	}
+	c, err := b.opts.Tokens.Verify(idAudience(event), id)
+	if errors.Is(err, token.ErrExpired) { // by the clock of this process
+		err = nil
+	}
+	index, bad := strconv.ParseInt(c.ID, 10, 64)
+	if err != nil || bad != nil || c.Subject != user {
+		return cursor{index: unsigned}
+	}
+	return cursor{index, c.Expires.UnixMilli()}
 }
 
 // reasons returns the reasons of the event closed, which are labels of a metric.
@@ -119,7 +135,7 @@ func (b *Broker) send(l *eventUsers, c *conn, s outgoing) {
 	if s.id {
 		id := c.id
 		if id.index != u.place.Index {
-			id = b.signID(l.event, u.id, u.place.Index)
+			id = b.signID(l.event, u.id, u.place.Index, u.serverTime(time.Now()))
 		}
 		e.ID, c.id = id.text, signedID{}
 	}

@@ -3,9 +3,12 @@
 -- ARGV[10] index that the user presents, 0 for none: with it there is no new place. Negative: it is not known, so the user is
 --          only attached.
 -- ARGV[11] purchases that a user may make, 0 for any number: then there is no new place
+-- ARGV[12] when the index that the user presents is no longer known, in ms of the server, 0 for never
 -- Reply: the place. Code REJECTED: the reason is that of the place.
 -- Complexity: O(log N)
 local user, instance, cursor = ARGV[8], ARGV[9], tonumber(ARGV[10])
+local till = tonumber(ARGV[12])
+if till > 0 and clock > till then cursor = -1 end
 local l, index = look(user)
 if l then
   redis.call('ZREM', GONE, user)
