@@ -85,10 +85,13 @@ func consoleCosts(t *testing.T, w *deployment, statements func() int64, metrics,
 	}
 	none, one, many := look(0), look(1), look(tabs)
 	require.Greater(t, one.commands, none.commands, "a tab reads Redis")
-	// Results and pages are shared for a second and a tab reads every two, so one tab may read half as often as many do.
+	// Results and pages are shared for a second, and a tab reads every two, or more seldom where the machine stands still.
+	// Tabs that share nothing read 50 times as often.
+	const often = 5
 	const slack = 100 // of what an idle instance sends, which varies
-	require.LessOrEqual(t, many.statements-none.statements, 2*max(0, one.statements-none.statements)+slack, "tabs share their statements")
-	require.LessOrEqual(t, many.commands-none.commands, 2*(one.commands-none.commands)+slack, "tabs share their commands")
+	require.LessOrEqual(t, many.statements-none.statements, often*max(0, one.statements-none.statements)+slack, "tabs share their statements")
+	require.LessOrEqual(t, many.commands-none.commands, often*(one.commands-none.commands)+slack, "tabs share their commands")
+	look(0) // what was begun for the last tabs
 	again := look(0)
 	require.LessOrEqual(t, again.statements, none.statements+slack, "nothing is read when the last tab has gone")
 	require.LessOrEqual(t, again.commands, none.commands+slack, "nothing is read when the last tab has gone")
