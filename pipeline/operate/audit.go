@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
 // Auditor is what a plugin offers (pipeline.Registry.Offer) that records what operators do. AuditLogs is called
@@ -24,14 +25,22 @@ type Recorder interface {
 	RecordChange(ctx context.Context, c Change) error
 }
 
-// Record stores a change with the first plugin that is a Recorder. Call it before the effect. recorded is false when no
-// plugin is one, so that only the log has the change.
-func Record(ctx context.Context, reg *pipeline.Registry, c Change) (recorded bool, err error) {
-	recorders := pipeline.Offers[Recorder](reg)
-	if len(recorders) == 0 {
-		return false, nil
+// Record stores a change with the first plugin that is a Recorder, and then makes it. recorded is false when no plugin
+// is one, so that only the log has the change. unrecorded is why a row was not stored: the change was not made, unless
+// failed has the error of making it, which has a row of its own with the Outcome failed.
+func Record(ctx context.Context, reg *pipeline.Registry, c Change, do func() error) (recorded bool, failed, unrecorded error) {
+	record := func(context.Context) error { return nil }
+	if recorders := pipeline.Offers[Recorder](reg); len(recorders) > 0 {
+		recorded, record = true, func(ctx context.Context) error { return recorders[0].RecordChange(ctx, c) }
 	}
-	return true, recorders[0].RecordChange(ctx, c)
+	if err := record(ctx); err != nil {
+		return recorded, nil, err
+	}
+	if failed = do(); failed != nil {
+		c.Outcome, c.Detail = "failed", logs.OneLine(failed.Error())
+		unrecorded = record(context.WithoutCancel(ctx))
+	}
+	return recorded, failed, unrecorded
 }
 
 // AuditLog is one place with changes of operators. Each stands where the changed thing lives, so that a

@@ -75,19 +75,15 @@ type auditedTopics struct {
 // create creates a topic.
 func (a *auditedTopics) create(c *connection, name string) error {
 	change := operate.Change{Who: a.use.Who, Why: a.use.Why, Action: "create topic", Subject: name, Detail: c.plan(name).String()}
-	recorded, err := operate.Record(a.ctx, a.reg, change)
-	if err != nil {
-		err = fmt.Errorf("record the creation of topic %s, so it was not created: %w", name, err)
-		a.unrecorded = errors.Join(a.unrecorded, err)
-		return err
+	recorded, failed, unrecorded := operate.Record(a.ctx, a.reg, change, func() error { return c.ensure(a.ctx, name) })
+	if failed == nil && unrecorded != nil {
+		unrecorded = fmt.Errorf("record the creation of topic %s, so it was not created: %w", name, unrecorded)
 	}
+	a.unrecorded = errors.Join(a.unrecorded, unrecorded)
 	log := a.log.With(slog.String(logs.Topic, name), slog.String("who", a.use.Who), slog.String("why", a.use.Why))
-	if err := c.ensure(a.ctx, name); err != nil {
-		change.Outcome, change.Detail = "failed", logs.OneLine(err.Error())
-		_, unrecorded := operate.Record(context.WithoutCancel(a.ctx), a.reg, change)
-		a.unrecorded = errors.Join(a.unrecorded, unrecorded)
+	if err := errors.Join(failed, unrecorded); err != nil {
 		log.Warn("kafka topic was not created by an operator", logs.Err(err))
-		return errors.Join(err, unrecorded)
+		return err
 	}
 	a.onlyLogged = a.onlyLogged || !recorded
 	log.Info("kafka topic created by an operator", slog.String("settings", change.Detail))

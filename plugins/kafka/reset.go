@@ -127,16 +127,14 @@ func (p *Plugin) reset(ctx context.Context, reg *pipeline.Registry, in operate.I
 		return answer, nil
 	}
 	change := operate.Change{Who: use.Who, Why: use.Why, Action: "reset", Subject: route.Name, Detail: r.detail()}
-	recorded, err := operate.Record(ctx, reg, change)
-	if err != nil {
-		return operate.Answer{}, fmt.Errorf("record the reset of route %s, so nothing was changed: %w", route.Name, err)
+	recorded, failed, unrecorded := operate.Record(ctx, reg, change, func() error { return live.commitReset(r) })
+	if failed == nil && unrecorded != nil {
+		unrecorded = fmt.Errorf("record the reset of route %s, so nothing was changed: %w", route.Name, unrecorded)
 	}
 	log := p.log.With(slog.String(logs.Route, route.Name), slog.String(logs.Topic, r.Topic), slog.String(logs.Group, r.Group), slog.String("who", use.Who), slog.String("why", use.Why))
-	if err := live.commitReset(r); err != nil {
-		change.Outcome, change.Detail = "failed", logs.OneLine(err.Error())
-		_, unrecorded := operate.Record(context.WithoutCancel(ctx), reg, change)
+	if err := errors.Join(failed, unrecorded); err != nil {
 		log.Warn("kafka consumer group was not reset by an operator", logs.Err(err))
-		return operate.Answer{}, errors.Join(err, unrecorded)
+		return operate.Answer{}, err
 	}
 	log.Info("kafka consumer group reset by an operator", slog.String("offsets", r.detail()))
 	if !recorded {

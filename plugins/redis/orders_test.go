@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -123,11 +124,11 @@ func TestTheAuditOfRoutesTakesOtherChanges(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
 		o := process(t, s, db)
 		reset := operate.Change{Who: "ann", Why: "ticket 7", Action: "reset", Subject: "invoices", Detail: "0: 12 to 5"}
-		recorded, err := operate.Record(t.Context(), o.reg, reset)
-		require.NoError(t, err)
+		refused := errors.New("the group\nhas members")
+		recorded, failed, unrecorded := operate.Record(t.Context(), o.reg, reset, func() error { return refused })
+		require.NoError(t, unrecorded)
+		require.ErrorIs(t, failed, refused)
 		require.True(t, recorded)
-		reset.Outcome = "failed"
-		require.NoError(t, o.RecordChange(t.Context(), reset))
 		o.does(t, "pause", "invoices")
 		page, err := process(t, s, db).starts(t).AuditLogs()[0].Recent(t.Context(), operate.AuditFilter{}, 10)
 		require.NoError(t, err)
@@ -137,7 +138,7 @@ func TestTheAuditOfRoutesTakesOtherChanges(t *testing.T) {
 		}
 		require.Equal(t, []string{
 			`pause invoices by ann because the shop moves: "done", ""`,
-			`reset invoices by ann because ticket 7: "failed", "0: 12 to 5"`, `reset invoices by ann because ticket 7: "", "0: 12 to 5"`,
+			`reset invoices by ann because ticket 7: "failed", "the group; has members"`, `reset invoices by ann because ticket 7: "", "0: 12 to 5"`,
 		}, rows)
 	})
 }
