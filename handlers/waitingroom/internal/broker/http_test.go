@@ -174,9 +174,7 @@ func TestAUserWhoReturnsAfterTheEventWasCleared(t *testing.T) {
 		w.open(1, 0)
 		g := w.guest("u").run().wait("connected WAITING")
 		index := g.idx()
-		g.cancel()
-		<-g.done
-		id := g.client.LastEventID
+		id := g.leave()
 		first.kill() // it would report that the user has left, and restore the place to do so
 		w.start("broker", "broker").known = known
 		require.NoError(t, w.admin.Del(t.Context(), w.key1("ROOM")).Err())
@@ -204,9 +202,7 @@ func TestAUserWhoReturnsToARoomThatRedisHasLost(t *testing.T) {
 		first := w.start("broker", "broker")
 		w.open(1, 0)
 		g := w.guest("u").run().wait("connected WAITING")
-		g.cancel()
-		<-g.done
-		id := g.client.LastEventID
+		id := g.leave()
 		first.kill() // it would report that the user has left
 		w.start("broker", "broker")
 		require.NoError(t, w.admin.Del(t.Context(), w.admin.Keys(t.Context(), "*{"+w.event+"}*").Val()...).Err())
@@ -396,9 +392,7 @@ func TestAClientThatReturns(t *testing.T) {
 		w.open(10, 10)
 		w.control(room.Change{Verb: room.Hold})
 		g := w.guest("u").run().wait("connected WAITING")
-		g.cancel()
-		<-g.done
-		id := g.client.LastEventID
+		id := g.leave()
 		back := func(user, id string) reply { return w.send("GET", w.path(), user, "Last-Event-ID", id) }
 		require.Equal(t, g.idx(), back("u", id).place(t).Idx)
 		require.Equal(t, g.idx(), back("u", "forged").place(t).Idx, "it is attached")

@@ -30,6 +30,14 @@ func TestAnswersThatNoLongerCount(t *testing.T) {
 	require.EqualValues(t, 5, u.place.Index)
 }
 
+// The clock of the process counts only from the last answer.
+func TestTheServersTimeGoesOnAfterAnAnswer(t *testing.T) {
+	t.Parallel()
+	u := connectedUser("u", room.Place{Now: 1_000})
+	require.Equal(t, time.UnixMilli(1_000), u.serverTime(start))
+	require.Equal(t, time.UnixMilli(4_000), u.serverTime(start.Add(3*time.Second)))
+}
+
 // W32: the server may no longer remember that the user has left.
 func TestSignsAfterALongSilenceHaveNoIndex(t *testing.T) {
 	t.Parallel()

@@ -335,6 +335,13 @@ func (g *guest) run() *guest {
 	return g
 }
 
+// leave closes the stream, and returns the id that the client presents when it returns.
+func (g *guest) leave() (id string) {
+	g.cancel()
+	<-g.done
+	return g.client.LastEventID
+}
+
 func (g *guest) take(e ssetest.Event) error {
 	var data struct {
 		ticket

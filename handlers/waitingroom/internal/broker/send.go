@@ -19,8 +19,8 @@ func EntryAudience(event string) string { return "millrace-room:" + event }
 // idAudience returns the audience of the signed indexes of an event.
 func idAudience(event string) string { return "millrace-room-index:" + event }
 
-// idTime is the life of a signed index by the server's clock, because that of a process may be wrong. It is shorter than the hour in which the server remembers
-// who has left: otherwise an old index would restore a place that was used.
+// idTime is the life of a signed index by the server's clock, because that of a process may be wrong. It is shorter than
+// the hour in which the server remembers who has left: otherwise an old index would restore a place that was used.
 const idTime = 45 * time.Minute
 
 // placed is the data of the stream event connected.
