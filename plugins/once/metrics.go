@@ -65,7 +65,7 @@ func newMetrics() *metrics {
 		}, []string{"kind", "limit"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_once_entries_total",
-			Help: "Entries of accepted effects for the streams of their groups, by kind and outcome (added, full, failed). Effects without an entry wait for their grace.",
+			Help: "Entries of accepted effects for the streams of their groups, by kind and outcome (added, full, failed). Effects whose entries were not added wait for their grace.",
 		}, []string{"kind", "outcome"}),
 		database: ledger.NewMetrics(),
 	}
