@@ -149,7 +149,7 @@ func (r *roomRun) process(role string, number int, events, key string) *faultyPr
 	p.roomProcess, err = newRoomProcess(t.TempDir(), proxy.Addr(), key, p.name, role,
 		fmt.Sprint("seen_interval: ", r.times.seen), fmt.Sprint("grace: ", r.times.grace), fmt.Sprint("ready_ttl: ", r.times.ready),
 		fmt.Sprint("token_ttl: ", r.times.token), fmt.Sprint("replicas: ", r.c.replicas), "replica_wait: 1s",
-		"clear_after: 5s", "event_service: {url: "+events+"}")
+		"clear_after: 15s", "event_service: {url: "+events+"}")
 	require.NoError(t, err)
 	p.t, p.program = t, binary(t)
 	if r.c.unacked { // cleared waits until the entries are claimed again

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,14 +78,14 @@ func (v *visitor) tab(ctx context.Context, tab string) {
 		}
 		err := client.Run(ctx)
 		if refused, ok := errors.AsType[*ssetest.StatusError](err); ok {
-			v.Checker.Ended(v.name, v.reason(ctx, refused.Error()))
+			v.Checker.Ended(v.name, cmp.Or(reasonIn(refused.Body), refused.Error()))
 			return
 		}
 		switch {
 		case errors.Is(err, errAway):
 			loop.Sleep(ctx, away)
 		case err == nil: // 204: the place has ended meanwhile
-			v.Checker.Ended(v.name, v.reason(ctx, "unknown"))
+			v.Checker.Ended(v.name, v.reason(ctx))
 			return
 		default:
 			return
@@ -166,20 +167,24 @@ func (v *visitor) act(ctx context.Context) error {
 	return nil
 }
 
-// reason returns why the place has ended, for a stream that did not say so.
-func (v *visitor) reason(ctx context.Context, otherwise string) string {
-	var answer struct{ Error string }
+// reason asks why the place has ended, after a stream that ended without an answer.
+func (v *visitor) reason(ctx context.Context) (reason string) {
 	err := v.retry(ctx, func() error {
 		text, err := v.call(ctx, http.MethodGet, "/status", http.StatusGone)
-		if err == nil {
-			err = json.Unmarshal(text, &answer)
-		}
+		reason = reasonIn(text)
 		return err
 	})
-	if err != nil || answer.Error == "" {
-		return otherwise
+	if err != nil {
+		return err.Error()
 	}
-	return answer.Error
+	return cmp.Or(reason, "unknown")
+}
+
+// reasonIn returns the word of a refusal, or "".
+func reasonIn(body []byte) string {
+	var refusal struct{ Error string }
+	_ = json.Unmarshal(body, &refusal) // of a proxy, it has no word
+	return refusal.Error
 }
 
 // call sends a request of the user that must have a status.

@@ -3,6 +3,7 @@ package ssetest
 import (
 	"context"
 	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"time"
@@ -29,6 +30,7 @@ type Client struct {
 type StatusError struct {
 	Code        int
 	ContentType string
+	Body        []byte // the first 64 KiB of it; an EventSource in a browser can't read it
 }
 
 func (e *StatusError) Error() string {
@@ -88,7 +90,8 @@ func (c *Client) connect(ctx context.Context, retry *time.Duration) *final {
 	}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if resp.StatusCode != http.StatusOK || kind != "text/event-stream" {
-		return &final{&StatusError{resp.StatusCode, kind}}
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // cut off: what has come
+		return &final{&StatusError{resp.StatusCode, kind, body}}
 	}
 	if c.Opened != nil {
 		c.Opened(resp)

@@ -99,6 +99,8 @@ func TestClientStopsOnEachOtherAnswer(t *testing.T) {
 		return client.Run(t.Context())
 	}
 	require.EqualError(t, run(answer{503, "text/event-stream", ""}, nil), `the stream was refused: status 503, content type "text/event-stream"`)
+	refused, _ := errors.AsType[*ssetest.StatusError](run(answer{410, "application/json", `{"error":"room_closed"}`}, nil))
+	require.JSONEq(t, `{"error":"room_closed"}`, string(refused.Body))
 	require.EqualError(t, run(answer{200, "text/html", ""}, nil), `the stream was refused: status 200, content type "text/html"`)
 	require.EqualError(t, run(answer{200, "text/event-stream", "data: x\n\n"}, errors.New("enough")), "enough")
 }
