@@ -31,6 +31,12 @@ func (e *Effects[T]) Claims() bool { return e.worker.claiming.Err() == nil }
 // SetMaxLen bounds the streams of the kind, before it is registered.
 func (e *Effects[T]) SetMaxLen(n int64) { e.worker.streams.MaxLen = n }
 
+// SpreadWithin changes how long a caller waits for the entries of effects. It is called by the caller.
+func (e *Effects[T]) SpreadWithin(d time.Duration) { e.worker.spreadLimit = d }
+
+// SpreadTimeout is how long a caller waits for the entries of effects.
+const SpreadTimeout = spreadTimeout
+
 // Away reports whether entries are left out because Redis did not answer.
 func (e *Effects[T]) Away() bool { return e.worker.spread.isAway() }
 

@@ -128,7 +128,7 @@ func (s *spread) publish(ctx context.Context, records []ledger.Record, results [
 		s.count(entryFailed, len(rows))
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spreadTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.worker.spreadLimit)
 	defer cancel()
 	var adding sync.WaitGroup
 	for group, all := range entries {

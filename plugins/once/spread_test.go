@@ -66,6 +66,7 @@ func (s *spreading) instance(change func(*once.Kind[invoice], *once.KindConfig))
 			change(k, c)
 		}
 	})
+	p.effects.SpreadWithin(hour) // a machine may stand still
 	claims := reclaim.New(shared)
 	claims.Settings().(*reclaim.Config).Interval = 20 * millisecond
 	return w, p, []pipeline.Plugin{shared, claims, w.Once, p}
@@ -265,6 +266,7 @@ func TestEffectsAreAcceptedWhileRedisIsAway(t *testing.T) {
 		_, err := p.effects.Enqueue(t.Context(), before...)
 		require.NoError(t, err)
 		s.settled(p, before...)
+		p.effects.SpreadWithin(once.SpreadTimeout)
 		proxy.SetDown(true)
 		_, err = p.effects.Enqueue(t.Context(), during[0])
 		require.NoError(t, err)
@@ -279,6 +281,7 @@ func TestEffectsAreAcceptedWhileRedisIsAway(t *testing.T) {
 		w.Turn(hour)
 		s.settled(p, during...)
 		proxy.SetDown(false)
+		p.effects.SpreadWithin(hour)
 		p.effects.SetAway(time.Now())
 		after := invoicesOf("omega", 5)
 		_, err = p.effects.Enqueue(t.Context(), after...)

@@ -62,7 +62,8 @@ type worker struct {
 	settles     settler
 	hints       *hints
 	streams     streams.Config
-	spread      *spread // nil: effects are found in the ledger alone
+	spreadLimit time.Duration // spreadTimeout
+	spread      *spread       // nil: effects are found in the ledger alone
 
 	claiming context.Context // ends when nothing is claimed any more
 	drain    context.CancelFunc
@@ -78,7 +79,7 @@ type worker struct {
 func newWorker(p *Plugin, name string, config *KindConfig, effects caller) *worker {
 	return &worker{
 		plugin: p, name: name, config: config, effects: effects, outage: logs.NewOutage(warnEvery, true), woken: make(chan struct{}, 1), freed: make(chan struct{}, 1),
-		hints: newHints(), streams: streams.DefaultConfig(),
+		hints: newHints(), streams: streams.DefaultConfig(), spreadLimit: spreadTimeout,
 	}
 }
 
