@@ -72,10 +72,10 @@ func runFaults(t *testing.T, of func(*deployment) business) {
 			return !slices.ContainsFunc(strings.Split(only, ","), func(p string) bool { return strings.HasPrefix(c.Name, p) })
 		})
 	}
-	// A run after a change has the cases of its areas, and a quarter of the others.
+	// A run after a change has the cases of its areas, and the quarters of its round of the others.
 	plan = slices.DeleteFunc(plan, func(c faults.Case) bool { return !tier.Selected(c.Name, faultAreas(c.Group)...) })
 	if len(plan) == 0 {
-		t.Skip("the change touches no case, and none is in this quarter")
+		t.Skip("the change touches no case, and none is in the quarters of this round")
 	}
 	t.Logf("seeds %v, %d cases, budget %s, full %t", seeds, len(plan), budget, full)
 	if full {

@@ -5,8 +5,9 @@
 //	go run ./e2e/scope env              print the variables for the tests of this change
 //
 // The counter is the number of the round. Each round also has a quarter of what its change does not
-// touch, so that four rounds in a row have run everything. What is committed after the counter was
-// raised belongs to the same change. A change that never raised it is checked together with the one
+// touch, so that four rounds in a row have run everything. A change that touches more than four areas
+// has two quarters of everything instead, and the next round the other two, because all of it would
+// take an hour. What is committed after the counter was raised belongs to the same change. A change that never raised it is checked together with the one
 // before, from the same base: too much then, and never too little, but its quarter is an old one.
 //
 // Exit codes: 0 done, 1 the counter is wrong or git fails, 2 usage.
@@ -31,7 +32,12 @@ import (
 )
 
 const (
-	counter   = ".ci/round"
+	counter = ".ci/round"
+	// everything stands for all areas.
+	everything = "everything"
+	// mostAreas is how many areas a check has as a whole.
+	mostAreas = 4
+
 	module    = "github.com/millrace-io/millrace"
 	packaging = module + "/packaging"
 )
@@ -203,29 +209,32 @@ func (r repository) env(out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	touched := touch(files, list)
-	quarter := is.number % 4
-	var folders, race []string
+	touched, quarters := touch(files, list), []int{is.number % 4}
+	everywhere := slices.Contains(areas, everything)
 	var builds string
+	if everywhere || slices.Contains(touched, packaging) || slices.Contains(quarters, tier.Quarter(packaging)) {
+		builds = "./..."
+	}
+	what := strings.Join(areas, " ")
+	if everywhere || len(areas) > mostAreas {
+		areas, touched, quarters = nil, nil, append(quarters, (is.number+2)%4)
+		what += ", which is too much for one check"
+	}
+	var folders, race []string
 	for _, p := range list {
-		isTouched := slices.Contains(touched, p.ImportPath) || slices.Contains(areas, tier.Everything)
-		if p.ImportPath == packaging && (isTouched || tier.Quarter(packaging) == quarter) {
-			builds = "./..."
-		}
+		isTouched := slices.Contains(touched, p.ImportPath)
 		if isTouched && p.folder() != "e2e" { // its scenarios go by areas
 			folders = append(folders, p.folder())
 		}
-		if p.concurrent() && (isTouched || tier.Quarter(p.ImportPath) == quarter) {
+		if p.concurrent() && (isTouched || slices.Contains(quarters, tier.Quarter(p.ImportPath))) {
 			race = append(race, p.ImportPath)
 		}
 	}
-	if slices.Contains(areas, tier.Everything) {
-		areas, folders = []string{tier.Everything}, []string{"all"}
-	}
-	fmt.Fprintf(errOut, "round %d, since %.12s: %d files; areas: %s; packages: %s; and quarter %d of the rest\n",
-		is.number, is.base, len(files), strings.Join(areas, " "), strings.Join(folders, " "), quarter)
-	fmt.Fprintf(out, "export MILLRACE_AREAS='%s'\nexport MILLRACE_PACKAGES='%s'\nexport MILLRACE_QUARTER=%d\nexport RACE_PKGS='%s'\nexport PACKAGING_PKGS='%s'\n",
-		strings.Join(areas, ","), strings.Join(folders, ","), quarter, strings.Join(race, " "), builds)
+	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(quarters), "[]"), " ", ",")
+	fmt.Fprintf(errOut, "round %d, since %.12s: %d files; areas: %s; packages: %s; and of the rest quarter %s\n",
+		is.number, is.base, len(files), what, strings.Join(folders, " "), numbers)
+	fmt.Fprintf(out, "export MILLRACE_AREAS='%s'\nexport MILLRACE_PACKAGES='%s'\nexport MILLRACE_QUARTERS=%s\nexport RACE_PKGS='%s'\nexport PACKAGING_PKGS='%s'\n",
+		strings.Join(areas, ","), strings.Join(folders, ","), numbers, strings.Join(race, " "), builds)
 	return nil
 }
 
@@ -241,9 +250,9 @@ func folderAreas() map[string]string {
 		"plugins/web": string(tier.Web), "plugins/sse": string(tier.Web), "plugins/token": string(tier.Web),
 		"pipeline/app": string(tier.CLI), "cmd": string(tier.CLI), "configs": string(tier.CLI),
 		"pipeline": string(tier.Pipeline), "wire": string(tier.Pipeline), "plugins": string(tier.Pipeline), "handlers": string(tier.Pipeline),
-		"go.mod": tier.Everything, "go.sum": tier.Everything, "go.work": tier.Everything, "e2e/go.mod": tier.Everything,
-		"pipeline/pipelinetest/tier": tier.Everything, "e2e/services": tier.Everything, "e2e/go.sum": tier.Everything,
-		"Makefile": tier.Everything, ".ci/run": tier.Everything,
+		"go.mod": everything, "go.sum": everything, "go.work": everything, "e2e/go.mod": everything,
+		"pipeline/pipelinetest/tier": everything, "e2e/services": everything, "e2e/go.sum": everything,
+		"Makefile": everything, ".ci/run": everything,
 	}
 }
 
@@ -283,7 +292,7 @@ func (r repository) areas(files []string) ([]string, error) {
 		}
 		calls := named.FindAllString(string(text), -1)
 		if len(calls) == 0 {
-			found[tier.Everything] = true // what scenarios share, or cases that another file selects
+			found[everything] = true // what scenarios share, or cases that another file selects
 		}
 		for _, call := range calls {
 			for _, area := range []tier.Area{tier.Promotion, tier.Router, tier.Room, tier.Kafka, tier.Redis, tier.DeadLetter, tier.Web, tier.CLI, tier.Pipeline} {

@@ -83,7 +83,7 @@ func TestARoundPerChange(t *testing.T) {
 	require.Zero(t, code, out)
 	require.Contains(t, out, "MILLRACE_AREAS='kafka'\n")
 	require.Contains(t, out, "MILLRACE_PACKAGES='plugins/kafka'\n")
-	require.Contains(t, out, "MILLRACE_QUARTER=1\n")
+	require.Contains(t, out, "MILLRACE_QUARTERS=1\n")
 
 	code, out = c.scope("round")
 	require.Equal(t, 1, code)
@@ -96,7 +96,7 @@ func TestARoundPerChange(t *testing.T) {
 	code, out = c.scope("env")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "MILLRACE_AREAS='kafka,web'\n")
-	require.Contains(t, out, "MILLRACE_QUARTER=1\n")
+	require.Contains(t, out, "MILLRACE_QUARTERS=1\n")
 
 	// The next change: a page of a package, and who imports it.
 	c.commit(map[string]string{"plugins/web/pages/the page.html": "x", "README.md": "x"})
@@ -111,14 +111,14 @@ func TestARoundPerChange(t *testing.T) {
 	require.Zero(t, code, out)
 	require.Contains(t, out, "MILLRACE_AREAS='web'\n")
 	require.Contains(t, out, "MILLRACE_PACKAGES='handlers/shop,plugins/web'\n")
-	require.Contains(t, out, "MILLRACE_QUARTER=2\n")
+	require.Contains(t, out, "MILLRACE_QUARTERS=2\n")
 
 	// A clone without the history.
 	shallow := checkout{t, t.TempDir()}
 	shallow.git("clone", "-q", "--depth", "1", "file://"+c.top, ".")
 	code, out = shallow.scope("env")
 	require.Zero(t, code, out)
-	require.Contains(t, out, tier.Everything)
+	require.Contains(t, out, everything)
 
 	// A number that was written by hand.
 	c.commit(map[string]string{".ci/round": "9 " + first + "\n"})
@@ -148,7 +148,7 @@ func TestTheAreasOfAChange(t *testing.T) {
 		require.Equal(t, want, strings.Join(got, " "), files)
 	}
 	for _, file := range []string{"go.mod", "go.work", "e2e/go.sum", "Makefile", ".ci/run", "e2e/services/main.go", "pipeline/pipelinetest/tier/tier.go"} {
-		require.Equal(t, tier.Everything, areaOf(file), file)
+		require.Equal(t, everything, areaOf(file), file)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestFourQuartersAreTheWhole(t *testing.T) {
 	for _, name := range []string{"TestA", "TestB/x", "kill/drain", "TestLong"} {
 		ran := 0
 		for _, quarter := range []string{"0", "1", "2", "3"} {
-			t.Setenv("MILLRACE_QUARTER", quarter)
+			t.Setenv("MILLRACE_QUARTERS", quarter)
 			if tier.Selected(name, tier.Kafka) {
 				ran++
 			}
@@ -192,6 +192,50 @@ func TestFourQuartersAreTheWhole(t *testing.T) {
 	}
 	t.Setenv("MILLRACE_PACKAGES", "e2e/scope")
 	require.True(t, tier.Selected("TestA"), "its package is touched")
-	t.Setenv("MILLRACE_AREAS", tier.Everything)
-	require.True(t, tier.Selected("TestA"))
+}
+
+// Two rounds in a row have run everything, and neither of them all of it.
+func TestAChangeOfEverythingHasHalfOfTheRest(t *testing.T) {
+	t.Setenv("MILLRACE_TEST", "rest")
+	for name, change := range map[string]map[string]string{
+		"a file that everything depends on": {"Makefile": "all:\n"},
+		"five areas": {
+			"plugins/kafka/kafka.go": "package kafka // b\n", "plugins/web/web.go": "package web // b\n", "handlers/shop/shop.go": "package shop\n",
+			"handlers/waitingroom/room.go": "package waitingroom\n", "handlers/promotion/promotion.go": "package promotion\n",
+		},
+	} {
+		c := newCheckout(t)
+		base := c.git("rev-parse", "HEAD")
+		ran := map[string]int{}
+		for n := range 2 {
+			for file, text := range change {
+				c.commit(map[string]string{file: fmt.Sprintf("%s// %d\n", text, n)})
+			}
+			code, out := c.scope("round", base)
+			require.Zero(t, code, out)
+			base = c.git("rev-parse", "HEAD")
+			code, out = c.scope("env")
+			require.Zero(t, code, out)
+			for line := range strings.Lines(out) {
+				if name, value, found := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "="); found && strings.HasPrefix(name, "MILLRACE_") {
+					t.Setenv(name, strings.Trim(value, "'"))
+				}
+			}
+			require.Contains(t, []string{"1,3", "2,0"}, os.Getenv("MILLRACE_QUARTERS"), name)
+			for i := range 100 {
+				if test := fmt.Sprint("Test", i); tier.Selected(test, tier.Kafka, tier.Room) {
+					ran[test]++
+				}
+			}
+			for _, pkg := range []string{"plugins/kafka", "plugins/web"} {
+				if strings.Contains(out, "RACE_PKGS='") && strings.Contains(out, module+"/"+pkg) {
+					ran[pkg]++
+				}
+			}
+		}
+		require.Len(t, ran, 102, name)
+		for test, times := range ran {
+			require.Equal(t, 1, times, test)
+		}
+	}
 }

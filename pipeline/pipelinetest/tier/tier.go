@@ -13,12 +13,13 @@
 //
 // After a change, the rest is not run as a whole. A test of the rest runs if the change touches one
 // of its areas or its package, or if the round of the check includes it: each round has another
-// quarter of the rest, so that four rounds have run everything. The command e2e/scope sets the
-// variables from the change:
+// quarter of the rest, so that four rounds have run everything. Of a change that touches nearly
+// everything the check has no areas and two quarters, so that its time is bounded. The command
+// e2e/scope sets the variables from the change:
 //
 //	MILLRACE_AREAS=room,redis       the areas that the change touches; unset: the whole rest runs
 //	MILLRACE_PACKAGES=plugins/web   the folders of the packages that it touches
-//	MILLRACE_QUARTER=2              the quarter of this round, 0 to 3
+//	MILLRACE_QUARTERS=2             the quarters of this round, 0 to 3
 //
 // Each function that hands out a server records it as an attribute of the test. The summary of a
 // run counts a test for a server by that attribute.
@@ -69,16 +70,13 @@ const (
 	Pipeline   Area = "pipeline"
 )
 
-// Everything in MILLRACE_AREAS stands for all areas.
-const Everything = "everything"
-
 // Rest skips a test of `make test-all` in a run of `make test`, and in a run after a change that
 // does not include it. A test outside of e2e needs no areas: it runs when its package is touched.
 func Rest(t testing.TB, areas ...Area) {
 	t.Helper()
 	RestOf(t)
 	if !Selected(t.Name(), areas...) {
-		t.Skip("the change does not touch it, and it is in another quarter (MILLRACE_AREAS, MILLRACE_QUARTER)")
+		t.Skip("the change does not touch it, and it is in a quarter of another round (MILLRACE_AREAS, MILLRACE_QUARTERS)")
 	}
 }
 
@@ -97,7 +95,7 @@ func Selected(name string, areas ...Area) bool {
 		return true
 	}
 	for area := range strings.SplitSeq(touched, ",") {
-		if area == Everything || slices.Contains(areas, Area(area)) {
+		if slices.Contains(areas, Area(area)) {
 			return true
 		}
 	}
@@ -108,7 +106,7 @@ func Selected(name string, areas ...Area) bool {
 			}
 		}
 	}
-	return strconv.Itoa(Quarter(name)) == os.Getenv("MILLRACE_QUARTER")
+	return slices.Contains(strings.Split(os.Getenv("MILLRACE_QUARTERS"), ","), strconv.Itoa(Quarter(name)))
 }
 
 // Quarter returns the quarter of the rest, 0 to 3, that a test, case or package with this name
