@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -43,6 +44,9 @@ type Panel struct {
 	// Still is for what is read with the page alone, and not again while somebody looks at it, because a
 	// reader goes through it and it may cost much.
 	Still bool
+	// Every is for what costs a server much: a page that is read again while somebody looks at it reads this at most
+	// so often, and says how old it is. Whoever opens or reloads the page still gets what is read then. 0: with each page.
+	Every time.Duration
 	// Actions are the names of actions (operate.Action) about what the panel shows, of any plugin. The
 	// page leads to their forms, and what its address has for a field of the action, such as id, is
 	// filled in. An action that the process does not have is left out.

@@ -132,11 +132,18 @@ func (s *server) load(ctx context.Context, p page, values url.Values, which sele
 	var loading sync.WaitGroup
 	for i, panel := range p.Panels {
 		switch {
-		case which.only != "" && panel.Name != which.only:
+		case which.only != "" && panel.Name != which.only, which.again && panel.Still:
 		case panel.Asked && panel.Name != which.asked:
 			results[i] = &shown{Name: panel.Name, Title: panel.Title, State: stateAsked, Actions: panel.Actions}
 		default:
-			loading.Go(func() { results[i] = s.loadPanel(ctx, p, panel, values) })
+			paced := s.panels
+			switch {
+			case panel.Asked:
+				paced = s.asked
+			case which.again:
+				paced.fresh = max(paced.fresh, panel.Every)
+			}
+			loading.Go(func() { results[i] = s.loadPanel(ctx, p, panel, values, paced) })
 		}
 	}
 	loading.Wait()
@@ -156,11 +163,7 @@ func (s *server) load(ctx context.Context, p page, values url.Values, which sele
 }
 
 // loadPanel returns nil for a panel that has nothing to show.
-func (s *server) loadPanel(ctx context.Context, p page, panel console.Panel, values url.Values) *shown {
-	paced := s.panels
-	if panel.Asked {
-		paced = s.asked
-	}
+func (s *server) loadPanel(ctx context.Context, p page, panel console.Panel, values url.Values, paced pace) *shown {
 	key := p.Path + " " + panel.Name + " " + values.Encode()
 	query := console.Query{Input: operate.Input(values), Registry: s.registry}
 	r, late := s.loads.get(ctx, key, paced, func(ctx context.Context) (any, error) { return panel.Load(ctx, query) })

@@ -129,7 +129,7 @@ func (s *server) answerPage(w http.ResponseWriter, r *http.Request, asked string
 	if asked == "" && s.answerCopy(w, r, visit) {
 		return
 	}
-	s.render(w, r, http.StatusOK, s.livePage(r.Context(), visit, asked))
+	s.render(w, r, http.StatusOK, s.livePage(r.Context(), visit, selection{asked: asked}))
 }
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, status int, v view) {

@@ -133,6 +133,7 @@ type selection struct {
 	asked    string // the panel that a person has asked for
 	only     string // the one panel that is read; empty: all
 	revealed string // the panel whose values are not masked
+	again    bool   // for somebody who has the page already
 }
 
 // mask hides what a panel must not show. It counts what it hid of the block.

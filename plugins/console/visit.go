@@ -39,8 +39,8 @@ func (s *server) visited(ctx context.Context, of visit, which selection) view {
 }
 
 // livePage is a page that reads itself again.
-func (s *server) livePage(ctx context.Context, of visit, asked string) view {
-	v := s.visited(ctx, of, selection{asked: asked})
+func (s *server) livePage(ctx context.Context, of visit, which selection) view {
+	v := s.visited(ctx, of, which)
 	v.Script = assetPath(liveScript)
 	return v
 }
@@ -59,7 +59,7 @@ func (s *server) answerCopy(w http.ResponseWriter, r *http.Request, of visit) bo
 		return false
 	}
 	made, late := s.copies.get(r.Context(), of.key(), s.refresh, func(ctx context.Context) (any, error) {
-		return s.html(s.livePage(ctx, of, ""))
+		return s.html(s.livePage(ctx, of, selection{again: true}))
 	})
 	if late || made.err != nil {
 		return false

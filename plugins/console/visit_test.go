@@ -64,13 +64,13 @@ type visited struct {
 }
 
 // startVisited starts it. Two people have each role, and a proxy names who sends a request.
-func startVisited(t *testing.T) *visited {
+func startVisited(t *testing.T, more ...pipeline.Plugin) *visited {
 	t.Helper()
 	p := New()
 	p.config.Auth.Header, p.config.TrustedProxies = "X-User", []string{"192.0.2.0/24"}
 	p.config.Roles = map[string]operate.Role{"vic": operate.Viewer, "val": operate.Viewer, "olga": operate.Operator, "otto": operate.Operator, "ada": operate.Admin, "abe": operate.Admin}
 	require.NoError(t, p.config.Validate())
-	_, err := pipeline.NewRegistry(pipeline.Env{Instance: "rig"}, desk{new(atomic.Int64)}, p)
+	_, err := pipeline.NewRegistry(pipeline.Env{Instance: "rig"}, append(more, desk{new(atomic.Int64)}, p)...)
 	require.NoError(t, err)
 	v := &visited{t: t, server: p.server}
 	require.NoError(t, p.server.Start(t.Context()))
@@ -114,6 +114,53 @@ func (v *visited) refreshed(tabs int) int64 {
 	}
 	open.Wait()
 	return v.made.Load() - before
+}
+
+// shelves is a plugin with a page of panels that are read at different times. It counts how often.
+type shelves struct{ always, seldom, still atomic.Int64 }
+
+func (*shelves) Name() string                          { return "shelves" }
+func (s *shelves) Register(r *pipeline.Registry) error { r.Offer(s); return nil }
+
+func (s *shelves) Console() []console.Page {
+	counting := func(p console.Panel, n *atomic.Int64) console.Panel {
+		p.Title = p.Name
+		p.Load = func(context.Context, console.Query) (console.Block, error) {
+			return console.Text(fmt.Sprint("read ", n.Add(1))), nil
+		}
+		return p
+	}
+	return []console.Page{{Path: "shelves", Title: "Shelves", Panels: []console.Panel{
+		counting(console.Panel{Name: "always"}, &s.always), counting(console.Panel{Name: "seldom", Every: 5 * time.Second}, &s.seldom),
+		counting(console.Panel{Name: "still", Still: true}, &s.still),
+	}}}
+}
+
+// What costs a server much is read again less often than the page, and says how old it is. What stays as it is is not
+// read again. A person who opens or reloads the page gets all of it as it is then.
+func TestSomePanelsAreReadLessOften(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shown := &shelves{}
+		v := startVisited(t, shown)
+		require.NotContains(t, v.get("/shelves", "vic", false), "old.")
+		for second := 2; second <= 30; second += 2 {
+			time.Sleep(2 * time.Second)
+			text := v.get("/shelves", "vic", true)
+			require.Contains(t, text, fmt.Sprint("read ", 1+second/2), "with each page")
+			require.NotContains(t, text, `id="still"`, "the script leaves its section alone")
+			if age := second % 6; age == 0 {
+				require.NotContains(t, text, "old.")
+			} else {
+				require.Contains(t, text, fmt.Sprintf("These values are %ds old.", age))
+			}
+		}
+		require.Equal(t, []int64{16, 6, 1}, []int64{shown.always.Load(), shown.seldom.Load(), shown.still.Load()})
+		time.Sleep(2 * time.Second)
+		require.NotContains(t, v.get("/shelves", "vic", false), "old.")
+		require.Equal(t, []int64{17, 7, 2}, []int64{shown.always.Load(), shown.seldom.Load(), shown.still.Load()})
+		require.NoError(t, v.server.Stop(t.Context()))
+	})
 }
 
 // However many tabs are open, a page is made once a second for them, and what was made for them is not kept.

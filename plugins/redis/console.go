@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -18,17 +19,18 @@ import (
 // Console implements console.Contributor: the streams that this instance knows, and the instances.
 func (p *Plugin) Console() []console.Page {
 	return []console.Page{
-		{Path: "streams", Title: "Streams", Order: 20, Panels: []console.Panel{{Name: "streams", Title: "Streams and their groups", Load: p.showStreams}}},
+		{Path: "streams", Title: "Streams", Order: 20, Panels: []console.Panel{{Name: "streams", Title: "Streams and their groups", Every: streamsEvery, Load: p.showStreams}}},
 		{Path: "instances", Title: "Instances", Order: 40, Panels: []console.Panel{
 			{Name: "instances", Title: "Instances", Load: p.showInstances, Actions: []string{levelAction}},
 		}},
 	}
 }
 
-// What a page shows at most. A stream takes two commands, so a page costs Redis less than a millisecond.
+// What a page shows at most. A stream takes two commands, so the streams are read again at most so often.
 const (
 	shownStreams   = 200
 	shownInstances = 200
+	streamsEvery   = 5 * time.Second
 )
 
 var errNotRunning = errors.New("redis: the service of this instance does not run")
