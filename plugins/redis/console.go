@@ -16,10 +16,11 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-// Console implements console.Contributor: the streams that this instance knows, and the instances.
+// Console implements console.Contributor: the streams that this instance knows with their entries, and the instances.
 func (p *Plugin) Console() []console.Page {
 	return []console.Page{
 		{Path: "streams", Title: "Streams", Order: 20, Panels: []console.Panel{{Name: "streams", Title: "Streams and their groups", Every: streamsEvery, Load: p.showStreams}}},
+		p.pageOfStream(),
 		{Path: "instances", Title: "Instances", Order: 40, Panels: []console.Panel{
 			{Name: "instances", Title: "Instances", Load: p.showInstances, Actions: []string{levelAction}},
 		}},
@@ -78,6 +79,7 @@ func (p *Plugin) showStreams(ctx context.Context, q console.Query) (console.Bloc
 	}
 	var checks console.Checks
 	for i, stream := range streams {
+		name := console.Word(stream).At(streamLink(stream, "", ""))
 		n, err := lengths[i].Result()
 		if err != nil {
 			checks = append(checks, operate.Check{Name: stream, Level: operate.Fail, Text: err.Error()})
@@ -88,7 +90,7 @@ func (p *Plugin) showStreams(ctx context.Context, q console.Query) (console.Bloc
 			checks = append(checks, operate.Check{Name: stream, Level: operate.Fail, Text: err.Error()})
 		}
 		if len(found) == 0 {
-			t.Rows = append(t.Rows, []console.Cell{console.Word(stream), console.Count(n), console.Word("–"), {}, {}, {}, {}})
+			t.Rows = append(t.Rows, []console.Cell{name, console.Count(n), console.Word("–"), {}, {}, {}, {}})
 		}
 		for _, g := range found {
 			var waiting *int64
@@ -96,7 +98,7 @@ func (p *Plugin) showStreams(ctx context.Context, q console.Query) (console.Bloc
 				waiting = &g.Lag
 			}
 			t.Rows = append(t.Rows, []console.Cell{
-				console.Word(stream), console.Count(n), console.Word(g.Name), console.Count(g.Consumers), console.Number(waiting),
+				name, console.Count(n), console.Word(g.Name), console.Count(g.Consumers), console.Number(waiting),
 				console.Count(g.Pending), console.Word(g.LastDeliveredID),
 			})
 		}
