@@ -224,7 +224,7 @@ func usesEachPage(t *testing.T, b *browser, s *shop) {
 	for _, address := range actions {
 		visit(address)
 	}
-	for _, address := range []string{"/none", "/effects/group?kind=invoice&group=acme", "/effects/effect?kind=invoice&group=acme&id=30", "/effects/effect", "/route?route=webhook", "/audit/log?log=dead-letters"} {
+	for _, address := range []string{"/none", "/effects/group?kind=invoice&group=acme", "/effects/effect?kind=invoice&group=acme&id=30", "/effects/effect", "/route?route=webhook", "/audit/log?log=dead-letters", "/stream"} {
 		visit(s.url + address)
 	}
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.Navigate(s.url+"/dead-letters")))

@@ -300,6 +300,10 @@ func TestPagesOfAPipeline(t *testing.T) {
 	require.Equal(t, 1.0, mails["entries"])
 	require.Equal(t, 1.0, mails["pending"])
 	require.Equal(t, "shop", mails["group"])
+	require.Contains(t, settled("/streams"), `href="/stream?stream=mails"`)
+	_, entry, _ := strings.Cut(settled("/stream?stream=mails"), `href="/stream?entry=`)
+	entry, _, _ = strings.Cut(entry, `&amp;`)
+	require.Regexp(t, `Group shop</dt>\s*<dd[^>]*>pending; deliveries: \d+`, settled("/stream?stream=mails&entry="+entry))
 
 	self := row("instances", "instances", "instance", "mine-1")
 	require.Equal(t, []any{"runs, and serves this page", "v1.2.3"}, []any{self["state"], self["version"]})
