@@ -134,6 +134,7 @@ func (d *domain) adopt(ctx context.Context, s Stream, got poll.Claimed, why stri
 	failpoint.Hit(failpoint.Reclaim)
 	n := float64(len(got.Entries))
 	d.r.opts.metrics.claims.WithLabelValues(d.target.Domain(), s.Shard, why).Add(n)
+	d.claimed[why] += int64(len(got.Entries))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.r.call)
 	defer cancel()
 	acked := d.r.opts.metrics.messages.WithLabelValues(d.target.Domain(), s.Shard).Inc
@@ -151,6 +152,7 @@ func (d *domain) lost(s Stream, ids []string) {
 		return
 	}
 	d.r.opts.metrics.losses.WithLabelValues(d.target.Domain(), s.Shard).Add(float64(len(ids)))
+	d.deleted += int64(len(ids))
 	d.log.Error("pending entries are deleted from their stream", slog.String(logs.Stream, s.Name), slog.Int("entries", len(ids)), slog.Any("ids", ids))
 	d.r.opts.Lost(s.Name, ids)
 }

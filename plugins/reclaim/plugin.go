@@ -18,6 +18,8 @@ type Plugin struct {
 	redis  *redis.Plugin
 	config Config
 
+	service *service // of the process that runs, set by Register
+
 	mu   sync.Mutex
 	lost []func(stream string, ids []string)
 }
@@ -52,7 +54,9 @@ func (p *Plugin) Needs() []string { return []string{"redis"} }
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	metrics := newMetrics()
 	r.Collect(metrics.Collectors()...)
-	r.Service("reclaim", &service{p: p, registry: r, metrics: metrics})
+	r.Offer(p)
+	p.service = &service{p: p, registry: r, metrics: metrics}
+	r.Service("reclaim", p.service)
 	return nil
 }
 
@@ -98,10 +102,15 @@ func (s *service) Start(ctx context.Context) error {
 	return s.r.Start(ctx)
 }
 
-func (s *service) Stop(ctx context.Context) error {
+// reclaimer returns nil before the start.
+func (s *service) reclaimer() *Reclaimer {
 	s.mu.Lock()
-	r := s.r
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	return s.r
+}
+
+func (s *service) Stop(ctx context.Context) error {
+	r := s.reclaimer()
 	if r == nil {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace-io/millrace/internal/redis/poll"
@@ -50,7 +51,8 @@ type Reclaimer struct {
 	log     *slog.Logger
 	call    time.Duration // callTimeout, but in tests
 
-	loops loop.Group
+	domains []*domain
+	loops   loop.Group
 }
 
 // NewReclaimer returns a Reclaimer that has not been started.
@@ -64,14 +66,18 @@ func NewReclaimer(o Options) *Reclaimer {
 	if o.Lost == nil {
 		o.Lost = func(string, []string) {}
 	}
-	return &Reclaimer{opts: o, scripts: newScripts(), log: o.Logger, call: callTimeout}
+	r := &Reclaimer{opts: o, scripts: newScripts(), log: o.Logger, call: callTimeout}
+	for _, t := range o.Targets {
+		r.domains = append(r.domains, newDomain(r, t))
+	}
+	return r
 }
 
 // Start starts one goroutine per target. It connects to nothing.
 func (r *Reclaimer) Start(ctx context.Context) error {
 	var loops []func(context.Context)
-	for _, t := range r.opts.Targets {
-		loops = append(loops, newDomain(r, t).run)
+	for _, d := range r.domains {
+		loops = append(loops, d.run)
 	}
 	if err := r.loops.Start(ctx, loops...); err != nil {
 		return fmt.Errorf("reclaim: %w", err)
@@ -97,6 +103,10 @@ type domain struct {
 	unfinished map[string]bool      // streams with more entries than their reader had capacity for
 	next       map[string]string    // stream → where the next claim of idle entries begins
 	last       survey
+	claimed    map[string]int64 // since the start, by reason
+	deleted    int64            // pending entries that were found deleted
+	problem    string           // of the stream that failed last
+	found      atomic.Pointer[found]
 }
 
 // survey is what the last round over all streams found.
@@ -117,6 +127,7 @@ func newDomain(r *Reclaimer, t Target) *domain {
 		slow:       map[string]struct{}{},
 		unfinished: map[string]bool{},
 		next:       map[string]string{},
+		claimed:    map[string]int64{},
 	}
 }
 
@@ -160,6 +171,7 @@ func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64
 // Without idle, and while no instance is gone, it reads only streams that are new.
 func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	streams := d.target.Streams()
+	defer d.tell(len(streams))
 	newest, gone := d.absences(ctx)
 	complete := idle || gone
 	if !complete {
@@ -218,6 +230,7 @@ func (d *domain) continueRound(ctx context.Context) (more bool) {
 		checks := d.check(ctx, streams, true)
 		d.findDead(ctx, checks, map[string]bool{})
 		d.reclaimed(ctx, d.serveAll(ctx, checks), len(streams))
+		d.tell(len(d.target.Streams()))
 	}
 	return len(d.unfinished) > 0 && ctx.Err() == nil
 }
@@ -279,7 +292,7 @@ func (d *domain) failed(s Stream, err error) {
 	if isExpected(err) {
 		return
 	}
-	d.failing[s.Name] = struct{}{}
+	d.failing[s.Name], d.problem = struct{}{}, err.Error()
 	d.r.opts.metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
 	// The next round tries again; an alert says when a person must act. A stream that the server refuses
 	// is not hidden by many that got no answer.
