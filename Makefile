@@ -203,6 +203,14 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
+CHECKS ?= 5000
+.PHONY: properties
+properties: ## Run each test against random cases with CHECKS cases (5000): faults of one in thousands
+	@eval "$$($(services) env 2>/dev/null || true)"; code=0; \
+	while read -r pkg name; do $(GO) test -count=1 -timeout 60m -run "^$$name\$$" $$pkg -rapid.checks=$(CHECKS) </dev/null || code=1; done < <( \
+		grep -rlE --include='*_test.go' 'rapid[.](Make)?Check' e2e handlers internal pipeline plugins wire | xargs awk '/^func Test/ { name = $$2; sub(/\(.*/, "", name) } \
+		/rapid[.](Make)?Check/ { dir = FILENAME; sub(/\/[^\/]*$$/, "", dir); print "./" dir, name }' | sort -u | grep -v TestRandomHistories); exit $$code
+
 histories_pkg := ./handlers/promotion ./handlers/waitingroom/room
 .PHONY: histories
 histories: tools ## Run 10,000 random histories of campaigns and of waiting rooms on real servers, and as many embedded
