@@ -100,6 +100,7 @@ func startShop(t *testing.T) *shop {
 	}}
 	require.NoError(t, os.WriteFile(s.config, fmt.Appendf(nil, `
 instance_id: shop-1
+command_wait: 1m
 log: {format: text}
 plugins:
   telemetry: {listen: %q}

@@ -108,6 +108,7 @@ func TestTheCommandsThatAKeptDemoPrints(t *testing.T) {
 		}
 		command := exec.CommandContext(ctx, args[0], args[1:]...)
 		command.Dir = demo.Dir
+		command.Env = append(os.Environ(), "MILLRACE__COMMAND_WAIT=1m") // of a machine that is busy with other scenarios
 		out, err := command.CombinedOutput()
 		require.NoError(t, err, "%s: %s", line, out)
 		tried++

@@ -422,8 +422,17 @@ func (t *caseRun) steered(ctx context.Context, what string) error {
 		if err := t.steer(ctx, "pause"); err != nil {
 			return err
 		}
-		wait(ctx, time.Second) // what is in flight ends
-		before := t.counts(ctx).Paid
+		wait(ctx, time.Second) // what is in flight ends, later in a process that stands still
+		var before int64
+		if err := until(ctx, 20*time.Second, "no call is in flight", func() error {
+			c := t.counts(ctx)
+			if before = c.Paid; c.InFlight > 0 || c.Paid == 0 {
+				return fmt.Errorf("%+v", c)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
 		if err := t.publish(ctx, 100); err != nil {
 			return err
 		}

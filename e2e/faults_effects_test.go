@@ -161,15 +161,16 @@ type effectRow struct {
 	state                   rules.State
 	receipt                 string
 	attempts, interruptions int
-	slow                    int // calls that used their whole time on an instance that nobody had asked to end
+	slow                    int // calls that used their whole time, or their lease, on an instance that nobody had asked to end
 }
 
 const (
 	effectState = `CASE e.state WHEN 2 THEN 'SENDING' WHEN 5 THEN 'SUCCESS' WHEN 6 THEN 'FAILED' WHEN 7 THEN 'UNKNOWN' WHEN 8 THEN 'CANCELLED' ELSE 'PENDING' END`
 
 	sqlEffectRows = `SELECT k.name, e.grp, e.id, ` + effectState + `, coalesce(e.receipt, ''), coalesce(e.attempts, 1), coalesce(e.interruptions, 0),
-	(SELECT count(*) FROM once_attempts a WHERE a.kind = e.kind AND a.grp = e.grp AND a.id = e.id AND a.ended_at - a.started_at >= $2
-		AND (a.outcome = 'unclear' OR a.call = 'lookup' AND a.outcome = 'unrecognized')
+	(SELECT count(*) FROM once_attempts a WHERE a.kind = e.kind AND a.grp = e.grp AND a.id = e.id
+		AND (a.ended_at - a.started_at >= $2 AND (a.outcome = 'unclear' OR a.call = 'lookup' AND a.outcome = 'unrecognized')
+			OR a.ended_at - a.started_at >= $5 AND a.class = $6)
 		AND NOT EXISTS (SELECT FROM unnest($3::text[], $4::timestamptz[]) AS s (instance, asked) WHERE s.instance = a.instance AND s.asked <= a.ended_at))
 FROM once_effects e JOIN once_kinds k ON k.number = e.kind WHERE e.grp = ANY($1)`
 
@@ -188,7 +189,7 @@ func (e *effects) effectRows(ctx context.Context) (all map[invoice]effectRow, er
 	return all, until(ctx, 20*time.Second, "the ledger's rows", func() error {
 		all = map[invoice]effectRow{}
 		return e.sql(ctx, func(conn *pgx.Conn) error {
-			rows, err := conn.Query(ctx, sqlEffectRows, e.customers(), faultCall, stopped, asked)
+			rows, err := conn.Query(ctx, sqlEffectRows, e.customers(), faultCall, stopped, asked, faultLease, rules.ClassLeaseExpired)
 			if err != nil {
 				return err
 			}

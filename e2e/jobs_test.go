@@ -54,6 +54,7 @@ func newJobs(t *testing.T, redisAddr, name string, env ...string) *service {
 	require.NoError(t, os.WriteFile(s.config, fmt.Appendf(nil, `
 profile: router
 instance_id: %s
+command_wait: 1m
 log: {format: text}
 plugins:
   telemetry: {listen: ""}

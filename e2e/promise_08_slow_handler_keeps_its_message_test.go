@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
@@ -47,6 +49,22 @@ func (s slow) Register(r *pipeline.Registry) error {
 		},
 	})
 	return nil
+}
+
+// measureStall returns a function that returns the longest time for which this process has stood
+// still since.
+func measureStall(t *testing.T) (longest func() time.Duration) {
+	t.Helper()
+	var most atomic.Int64
+	ctx := t.Context()
+	go func() {
+		for last := time.Now(); loop.Sleep(ctx, 20*time.Millisecond); {
+			took := time.Since(last)
+			last = last.Add(took)
+			most.Store(max(most.Load(), int64(took)))
+		}
+	}()
+	return func() time.Duration { return time.Duration(most.Load()) }
 }
 
 // Two instances read one stream. The handler of the one that got the entry takes ten times
@@ -89,14 +107,26 @@ plugins:
 			"instance %d runs: %s", i, log)
 		require.Empty(t, ended, "instance %d has ended: %s", i, log)
 	}
-	entry := entry.Entry{Key: "1", UUID: "1", Message: []byte("work")}
-	require.NoError(t, client.XAdd(ctx, &goredis.XAddArgs{Stream: s.stream, Values: entry.Values()}).Err())
-	require.Equal(t, "work", <-s.handled)
-	require.Eventually(t, func() bool {
-		pending, err := client.XPending(ctx, s.stream, "slow").Result()
-		return err == nil && pending.Count == 0
-	}, 5*s.takes, 10*time.Millisecond, "the entry is acknowledged")
-	require.Empty(t, s.handled, "another instance got the entry, too")
+	for attempt := 1; ; attempt++ {
+		work := fmt.Sprint("work ", attempt)
+		stall := measureStall(t)
+		entry := entry.Entry{Key: work, UUID: work, Message: []byte(work)}
+		require.NoError(t, client.XAdd(ctx, &goredis.XAddArgs{Stream: s.stream, Values: entry.Values()}).Err())
+		for got := ""; got != work; { // another one is of an attempt that a stall has spoiled
+			got = <-s.handled
+		}
+		require.Eventually(t, func() bool {
+			pending, err := client.XPending(ctx, s.stream, "slow").Result()
+			return err == nil && pending.Count == 0
+		}, 2*time.Minute, 10*time.Millisecond, "the entry is acknowledged")
+		// A process that stands still renews nothing: the other instance may claim the entry first.
+		if longest := stall(); longest >= minIdle/2 && len(s.handled) > 0 && attempt < 5 {
+			t.Logf("repeated, because the machine stood still for %s", longest)
+			continue
+		}
+		require.Empty(t, s.handled, "another instance got the entry, too")
+		break
+	}
 	cancel()
 	for range logs {
 		require.Zero(t, <-ended, "%s\n%s", logs[0], logs[1])

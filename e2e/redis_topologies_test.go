@@ -25,7 +25,7 @@ func startCluster(t *testing.T, program string, args ...string) (primaries []*no
 		_, port, err := net.SplitHostPort(bus)
 		require.NoError(t, err)
 		return startNode(t, program, append([]string{"--cluster-enabled", "yes", "--cluster-port", port,
-			"--cluster-node-timeout", "5000"}, args...)...) // longer than a node may get no CPU
+			"--cluster-node-timeout", "15000"}, args...)...) // longer than a node may get no CPU
 	}
 	const slots = 16384
 	for i := range 3 {

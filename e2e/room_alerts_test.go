@@ -257,8 +257,9 @@ func roomTroubles() []roomTrouble {
 			step: func(w *roomWatch) { w.change("set", `,"capacity":1`) },
 			end: func(w *roomWatch) {
 				w.run(0, "set", w.event, "--capacity", "2", "--why", "ticket 7")
-				w.visitor("eve", 0)
-				w.admitted("eve", 0) // when a lease has ended
+				eve := w.enter("eve", 0)
+				eve.promoted() // when a lease has ended
+				eve.stop()
 			},
 		},
 		{
@@ -388,7 +389,7 @@ func TestRealTroubleOfAWaitingRoomRaisesItsAlerts(t *testing.T) {
 	tier.Rest(t, tier.Room)
 	t.Parallel()
 	w := newRoomWatch(t, "alerts", []string{"broker", "broker", "dispatcher", "dispatcher"},
-		"grace: 2m", "seen_interval: 1s", "token_ttl: 3s", "ready_ttl: 30s", "max_events: 50")
+		"grace: 2m", "seen_interval: 1s", "token_ttl: 15s", "ready_ttl: 30s", "max_events: 50")
 	raised := []string{"MillraceRoomReplicasMissing"}
 	for _, c := range roomTroubles() {
 		raised = append(raised, c.alert)

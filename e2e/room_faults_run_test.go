@@ -198,7 +198,7 @@ func (r *roomRun) armed() {
 
 // victim returns the process that passes the failpoint.
 func (r *roomRun) victim() *faultyProcess {
-	if strings.HasPrefix(r.c.arm, "claimed") || strings.HasPrefix(r.c.arm, "finished") {
+	if r.c.ofBroker() {
 		return r.brokers[0]
 	}
 	return r.dispatchers[0]

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -42,7 +43,10 @@ type roomCase struct {
 
 // roomCases are the faults under which each user keeps the place, and each slot becomes free again.
 func roomCases() []roomCase {
-	const ahead = 5 * time.Minute
+	const (
+		ahead       = 5 * time.Minute
+		frozenSpare = 10 * time.Second // a machine may stand still before or after the fault
+	)
 	cases := []roomCase{
 		{name: "a broker is killed", rest: true, fault: func(r *roomRun) { r.brokers[0].kill() }},
 		{name: "a dispatcher is killed", fault: func(r *roomRun) { r.dispatchers[0].kill() }},
@@ -56,7 +60,7 @@ func roomCases() []roomCase {
 		{name: "a broker is killed and does not return", rest: true, lasting: true, fault: func(r *roomRun) { r.brokers[0].kill() }},
 		{name: "streams of brokers can not be written", rest: true, fault: (*roomRun).streamsRefused},
 		{name: "a broker returns with its name", rest: true, fault: (*roomRun).oldName},
-		{name: "a broker is frozen", rest: true, fault: func(r *roomRun) { r.frozen(r.brokers[0], 3*time.Second) }},
+		{name: "a broker is frozen", rest: true, spare: frozenSpare, fault: func(r *roomRun) { r.frozen(r.brokers[0], 3*time.Second) }},
 		{name: "a broker is frozen past the grace", rest: true, absences: true, fault: func(r *roomRun) { r.frozen(r.brokers[0], roomScaled.grace+roomScaled.ready) }},
 		{name: "a broker is cut off", rest: true, absences: true, fault: func(r *roomRun) { r.cutOff(scaled(3*time.Minute), r.brokers[0]) }},
 		{name: "the network of the users is interrupted", rest: true, network: true, spare: 12 * time.Second, fault: func(r *roomRun) { r.interrupted(scaled(90 * time.Second)) }},
@@ -70,11 +74,13 @@ func roomCases() []roomCase {
 		{name: "the network of the users is interrupted for 90 s, default times", long: true, network: true, fault: func(r *roomRun) { r.interrupted(90 * time.Second) }},
 	}
 	for _, point := range failpoint.RoomPoints() {
-		cases = append(cases,
-			roomCase{name: fmt.Sprint("a process is killed at ", point), rest: true, arm: fmt.Sprint(point, ":10"), fault: (*roomRun).killedAtPoint},
-			// A dispatcher is frozen in the middle of a tick.
-			roomCase{name: fmt.Sprint("a process is frozen at ", point), rest: true, arm: fmt.Sprint(point, ":10:stop"), fault: (*roomRun).frozenAtPoint},
-		)
+		killed := roomCase{name: fmt.Sprint("a process is killed at ", point), rest: true, arm: fmt.Sprint(point, ":10"), fault: (*roomRun).killedAtPoint}
+		// A dispatcher is frozen in the middle of a tick.
+		frozen := roomCase{name: fmt.Sprint("a process is frozen at ", point), rest: true, arm: fmt.Sprint(point, ":10:stop"), fault: (*roomRun).frozenAtPoint}
+		if frozen.ofBroker() {
+			frozen.spare = frozenSpare
+		}
+		cases = append(cases, killed, frozen)
 	}
 	for _, point := range failpoint.DrawPoints() {
 		cases = append(cases,
@@ -93,6 +99,11 @@ func roomCases() []roomCase {
 		}
 	}
 	return cases
+}
+
+// ofBroker reports whether a broker passes the failpoint.
+func (c roomCase) ofBroker() bool {
+	return strings.HasPrefix(c.arm, string(failpoint.Claimed)) || strings.HasPrefix(c.arm, string(failpoint.Finished))
 }
 
 // roomHabit has many users that move between the brokers. Few let a lease expire, and only early

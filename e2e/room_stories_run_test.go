@@ -53,6 +53,7 @@ func newRoomProcess(dir, redisAddr, key, name, roles string, settings ...string)
 	return p, os.WriteFile(p.config, fmt.Appendf(nil, `
 profile: broker
 instance_id: %s
+command_wait: 1m
 log: {format: text}
 plugins:
   telemetry: {listen: %q}
@@ -98,8 +99,8 @@ type roomFleet struct {
 // The fleets. All have two brokers and two dispatchers.
 //
 // A machine that stands still ends no place and no turn. The time of a room goes on by 5 s at most
-// until the next tick, which can be before the next signs of life. So grace, or with release
-// seen_interval, is longer.
+// until the next tick, which can be before the next signs of life. So grace and ready_ttl, or with
+// release seen_interval, are longer.
 const (
 	roomApart   = "processes with one role each"
 	roomRelease = "absent: release"
@@ -115,7 +116,7 @@ var roomFleets = map[string]func() (*roomFleet, error){
 		return startRoomFleet("release", []string{"broker, dispatcher", "broker, dispatcher"}, "absent: release", "grace: 6s", "seen_interval: 6s", "token_ttl: 10m", "ready_ttl: 10m")
 	}),
 	roomBrief: sync.OnceValues(func() (*roomFleet, error) {
-		return startRoomFleet("brief", []string{"broker, dispatcher", "broker, dispatcher"}, "grace: 1m", "seen_interval: 1s", "token_ttl: 3s", "ready_ttl: 3s")
+		return startRoomFleet("brief", []string{"broker, dispatcher", "broker, dispatcher"}, "grace: 1m", "seen_interval: 1s", "token_ttl: 3s", "ready_ttl: 6s")
 	}),
 }
 
@@ -141,7 +142,7 @@ func startRoomFleet(name string, roles []string, settings ...string) (*roomFleet
 	if err := token.CreateKey(key); err != nil {
 		return nil, err
 	}
-	settings = append(settings, "event_service: {url: "+httptest.NewServer(f.events).URL+", timeout: 2s}")
+	settings = append(settings, "event_service: {url: "+httptest.NewServer(f.events).URL+", timeout: 10s}")
 	for i, roles := range roles {
 		p, err := newRoomProcess(dir, addr, key, fmt.Sprint(name, "-", i+1), roles, settings...)
 		if err != nil {

@@ -25,13 +25,14 @@ import (
 )
 
 // embeddedSettings writes the settings of a service on embedded servers, with its files in a folder
-// of the test.
+// of the test. The servers that are there must answer within start_timeout, even if the machine stands
+// still meanwhile.
 func embeddedSettings(t *testing.T, servers *embedded.Servers) string {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "service.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `
-start_timeout: 2s
+start_timeout: 15s
 plugins:
   telemetry: {listen: ""}
   kafka: {brokers: [%q], dial_timeout: 1s}

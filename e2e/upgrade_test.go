@@ -61,6 +61,8 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	n := targets(t, 12_000)
 	w.publish("POINT", n)
 	charged(n / 20)
+	// The replacements of a slow machine take minutes, and the campaign must last longer.
+	require.NoError(t, w.api.SetFaults(simulator.Faults{Latency: time.Second}))
 	more := func() {
 		t.Helper()
 		charged(min(n, w.api.Summary().Charged+n/60))

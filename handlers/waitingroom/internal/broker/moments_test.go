@@ -19,12 +19,17 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// shop sends a request of the shop to one of the brokers. It may run on any goroutine.
+// shop sends a request of the shop to one of the brokers, until the room is available. It may run on any
+// goroutine.
 func (w *world) shop(path string, body any) (reply, error) {
 	return w.shopOf(w.event, path, body)
 }
 
 func (w *world) shopOf(event, path string, body any) (reply, error) {
+	return settled(func() (reply, error) { return w.shopOnce(event, path, body) })
+}
+
+func (w *world) shopOnce(event, path string, body any) (reply, error) {
 	text, _ := json.Marshal(body)
 	r, err := http.NewRequest(http.MethodPost, "http://room/events/"+event+"/entry/"+path, bytes.NewReader(text))
 	if err != nil {

@@ -149,7 +149,7 @@ func (d *demoRun) settings(roles ...string) map[string]any {
 	}
 	for key, value := range map[string]any{
 		"enabled": true, "roles": roles, "event_service.url": d.events, "shop_tokens.demo": d.secret, "entry_url": d.entry + "/shop?token={token}",
-		"promote_interval": "500ms", "broadcast_interval": "500ms", "token_ttl": demoTokenTTL.String(), "ready_ttl": "5s", "grace": "10s", "seen_interval": "1s",
+		"promote_interval": "500ms", "broadcast_interval": "500ms", "token_ttl": demoTokenTTL.String(), "ready_ttl": "15s", "grace": "10s", "seen_interval": "1s",
 	} {
 		set["plugins.waitingroom."+key] = value
 	}
