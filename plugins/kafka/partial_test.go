@@ -67,7 +67,7 @@ func TestABadPartitionFailsItsOwnRecordsOnly(t *testing.T) {
 			live, err := p.open(t.Context(), "out")
 			require.NoError(t, err)
 			live.publisher.config.PublishTimeout = 8 * time.Second // a machine may stand still while the good broker answers
-			for partition := range int32(4) { // each broker leads two
+			for partition := range int32(4) {                      // each broker leads two
 				require.NoError(t, cluster.MoveTopicPartition("out", partition, partition%2))
 			}
 			require.NoError(t, live.client.RefreshMetadata("out"))
