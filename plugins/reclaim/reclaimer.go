@@ -49,6 +49,7 @@ type Reclaimer struct {
 	scripts scripts
 	log     *slog.Logger
 	call    time.Duration // callTimeout, but in tests
+	slow    time.Duration // slowStream, but in tests
 
 	loops loop.Group
 }
@@ -64,7 +65,7 @@ func NewReclaimer(o Options) *Reclaimer {
 	if o.Lost == nil {
 		o.Lost = func(string, []string) {}
 	}
-	return &Reclaimer{opts: o, scripts: newScripts(), log: o.Logger, call: callTimeout}
+	return &Reclaimer{opts: o, scripts: newScripts(), log: o.Logger, call: callTimeout, slow: slowStream}
 }
 
 // Start starts one goroutine per target. It connects to nothing.
@@ -258,7 +259,7 @@ func (d *domain) serveAll(ctx context.Context, checks []*check) (total int) {
 		}
 		begin := time.Now()
 		n, unfinished, err := d.serve(ctx, l)
-		if time.Since(begin) > slowStream {
+		if time.Since(begin) > d.r.slow {
 			d.slow[l.Name] = struct{}{}
 		}
 		total += n
