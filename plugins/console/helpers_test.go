@@ -41,10 +41,22 @@ type rig struct {
 	stop   func() error // may be called twice
 }
 
-// start starts a console with pages. configure may be nil.
+// start starts a console with pages that waits for them while the machine stands still. configure may be nil.
 func start(t testing.TB, configure func(*console.Config), plugins ...pipeline.Plugin) *rig {
 	t.Helper()
 	c := console.New()
+	c.Patient()
+	return startOf(t, c, configure, plugins...)
+}
+
+// startHasty starts a console that waits for panels and actions as long as in production.
+func startHasty(t testing.TB, configure func(*console.Config), plugins ...pipeline.Plugin) *rig {
+	t.Helper()
+	return startOf(t, console.New(), configure, plugins...)
+}
+
+func startOf(t testing.TB, c *console.Plugin, configure func(*console.Config), plugins ...pipeline.Plugin) *rig {
+	t.Helper()
 	config := c.Settings().(*console.Config)
 	config.Listen = "127.0.0.1:0"
 	if configure != nil {
