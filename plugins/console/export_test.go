@@ -23,6 +23,9 @@ func (p *Plugin) Patient() {
 	s.patience.page = time.Minute
 }
 
+// PatientButForSources makes panels wait for a server as long as in production, and pages for these panels.
+func (p *Plugin) PatientButForSources() { p.Patient(); p.server.sources.wait = 400 * time.Millisecond }
+
 // Hurried makes requests wait only a moment for a part of a download, and for the record of what is revealed.
 func (p *Plugin) Hurried() {
 	p.server.export.wait, p.server.records.wait = 200*time.Millisecond, 200*time.Millisecond
