@@ -155,10 +155,24 @@ func TestRevokeWaitsForASlowHandler(t *testing.T) {
 		w.on(out, 2*time.Second)
 		w.waitFor(t, 40) // all are in flight
 		_, out = subscribe(t, src, pipeline.Flow{})
-		w.on(out, 0)
-		publish(t, p, topic, texts("after")...)
-		w.waitFor(t, 41)
+		next := newWork()
+		next.on(out, 0)
+		n := 40
+		for begin := time.Now(); next.count() == 0; n++ { // until the second member has a partition
+			require.Less(t, time.Since(begin), 2*time.Minute)
+			publish(t, p, topic, texts(fmt.Sprint("after ", n))...)
+			time.Sleep(50 * time.Millisecond)
+		}
+		require.Eventually(t, func() bool { return w.count()+next.count() >= n }, 2*time.Minute, 10*time.Millisecond)
 		require.Empty(t, w.twice())
+		require.Empty(t, next.twice())
+		next.mu.Lock()
+		defer next.mu.Unlock()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for payload := range next.runs {
+			require.Zero(t, w.runs[payload], payload)
+		}
 	})
 }
 
