@@ -161,7 +161,7 @@ func TestRevokeWaitsForASlowHandler(t *testing.T) {
 		for begin := time.Now(); next.count() == 0; n++ { // until the second member has a partition
 			require.Less(t, time.Since(begin), 2*time.Minute)
 			publish(t, p, topic, texts(fmt.Sprint("after ", n))...)
-			time.Sleep(50 * time.Millisecond)
+			<-time.After(50 * time.Millisecond)
 		}
 		require.Eventually(t, func() bool { return w.count()+next.count() >= n }, 2*time.Minute, 10*time.Millisecond)
 		require.Empty(t, w.twice())
