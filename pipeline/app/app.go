@@ -59,6 +59,8 @@ type Options struct {
 	// Environ is the environment for settings and for the service manager's socket, as os.Environ
 	// returns it. Nil: the process's.
 	Environ []string
+
+	echo time.Duration // signalEcho, but in tests
 }
 
 // Tracer is implemented by a plugin that makes the process's tracer provider. Tracing is called
@@ -96,7 +98,10 @@ func Main(ctx context.Context, o Options) int {
 	if o.EnvPrefix == "" {
 		o.EnvPrefix = envPrefix(o.Name)
 	}
-	ctx, stop := withSignals(ctx, func() {
+	if o.echo == 0 {
+		o.echo = signalEcho
+	}
+	ctx, stop := withSignals(ctx, o.echo, func() {
 		fmt.Fprintf(o.Stderr, "%s: draining; Ctrl-C again stops at once\n", o.Name)
 	})
 	defer stop()
@@ -158,8 +163,8 @@ const signalEcho = time.Second
 
 // withSignals returns a context that ends with the first SIGINT or SIGTERM, and a function that
 // ends the watching. It calls interrupted when the first one is SIGINT. A later SIGTERM changes
-// nothing; a later SIGINT ends the process at once.
-func withSignals(parent context.Context, interrupted func()) (context.Context, func()) {
+// nothing; a SIGINT later than echo ends the process at once.
+func withSignals(parent context.Context, echo time.Duration, interrupted func()) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -179,7 +184,7 @@ func withSignals(parent context.Context, interrupted func()) (context.Context, f
 						interrupted()
 					}
 					cancel(map[os.Signal]error{syscall.SIGINT: errInterrupt, syscall.SIGTERM: errTerminate}[s])
-				case s == syscall.SIGINT && time.Since(first) > signalEcho:
+				case s == syscall.SIGINT && time.Since(first) > echo:
 					signal.Reset(syscall.SIGINT)
 					if self, err := os.FindProcess(os.Getpid()); err == nil {
 						_ = self.Signal(syscall.SIGINT) // without signals the drain continues

@@ -137,14 +137,18 @@ func TestALogThatFailsLeavesTheOthers(t *testing.T) {
 	broken := operate.AuditLog{Name: "broken", Title: "Broken", Recent: func(context.Context, operate.AuditFilter, int) (operate.AuditPage, error) {
 		return operate.AuditPage{}, errors.New(`connection refused: {"password": "hunter2"}`)
 	}}
-	r := start(t, nil, ledgers{[]operate.AuditLog{stuck, broken, recorded("orders", 3, "ann")}})
+	r := startHasty(t, nil, ledgers{[]operate.AuditLog{stuck, broken, recorded("orders", 3, "ann")}})
 	t.Cleanup(func() { close(end) }) // before the stop of the rig
-	text := r.get("/audit")
+	text := r.unhurried("/audit")
 	for _, want := range []string{"No answer within 500ms.", "connection refused", "<td>orders-3</td>"} {
 		require.Contains(t, text, want)
 	}
 	require.NotContains(t, text, "hunter2")
-	found := r.panels("audit")
+	var found map[string]panel
+	require.Eventually(t, func() bool {
+		found = r.panels("audit")
+		return found["orders"].State == "ok" && found["broken"].State == "failed"
+	}, time.Minute, time.Millisecond)
 	require.Equal(t, []string{"late", "failed", "ok"}, []string{found["stuck"].State, found["broken"].State, found["orders"].State})
 	require.Equal(t, "null", string(found["broken"].Value))
 

@@ -14,6 +14,18 @@ import (
 // Impatient makes requests answer at once that an action still runs.
 func (p *Plugin) Impatient() { p.server.patience = patience{} }
 
+// Patient makes pages wait for their panels, and for actions, while the machine stands still. Call it before the start.
+func (p *Plugin) Patient() {
+	s := p.server
+	for _, p := range []*pace{&s.panels, &s.sources} {
+		p.wait, p.run = time.Minute, time.Minute
+	}
+	s.patience.page = time.Minute
+}
+
+// PatientButForSources makes panels wait for a server as long as in production, and pages for these panels.
+func (p *Plugin) PatientButForSources() { p.Patient(); p.server.sources.wait = 400 * time.Millisecond }
+
 // Hurried makes requests wait only a moment for a part of a download, and for the record of what is revealed.
 func (p *Plugin) Hurried() {
 	p.server.export.wait, p.server.records.wait = 200*time.Millisecond, 200*time.Millisecond

@@ -41,10 +41,22 @@ type rig struct {
 	stop   func() error // may be called twice
 }
 
-// start starts a console with pages. configure may be nil.
+// start starts a console with pages that waits for them while the machine stands still. configure may be nil.
 func start(t testing.TB, configure func(*console.Config), plugins ...pipeline.Plugin) *rig {
 	t.Helper()
 	c := console.New()
+	c.Patient()
+	return startOf(t, c, configure, plugins...)
+}
+
+// startHasty starts a console that waits for panels and actions as long as in production.
+func startHasty(t testing.TB, configure func(*console.Config), plugins ...pipeline.Plugin) *rig {
+	t.Helper()
+	return startOf(t, console.New(), configure, plugins...)
+}
+
+func startOf(t testing.TB, c *console.Plugin, configure func(*console.Config), plugins ...pipeline.Plugin) *rig {
+	t.Helper()
 	config := c.Settings().(*console.Config)
 	config.Listen = "127.0.0.1:0"
 	if configure != nil {
@@ -99,6 +111,16 @@ func (r *rig) get(path string) string {
 	answer, text := r.do(http.MethodGet, path, "")
 	require.Equal(r.t, http.StatusOK, answer.StatusCode, text)
 	return text
+}
+
+// unhurried returns a page of startHasty of which at most one panel is late. All of them are while the machine stands still.
+func (r *rig) unhurried(path string) (text string) {
+	r.t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		if text = r.get(path); strings.Count(text, "No answer within ") <= 1 || time.Now().After(end) {
+			return text
+		}
+	}
 }
 
 // panel is one of an answer of the API.

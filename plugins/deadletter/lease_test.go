@@ -110,13 +110,13 @@ func TestReplaysOfDifferentDeadLettersDoNotWait(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, o *office) {
 		o.put(order(1), order(2))
+		begin := time.Now()
 		_, err := o.store.Begin(t.Context(), order(1).ID, store.By{Who: "bob", Why: "x"}, false)
 		require.NoError(t, err)
-		begin := time.Now()
 		_, said, code := o.runApart("replay", order(2).ID, "--why", "x")
 		require.Zero(t, code, said)
 		require.NotContains(t, said, "Waiting")
-		require.Less(t, time.Since(begin), 10*time.Second)
+		require.Less(t, time.Since(begin), 14*time.Second) // the lease lasts longer, also if the machine stands still
 	})
 }
 

@@ -124,12 +124,12 @@ func TestPublishHonoursItsContext(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		require.ErrorIs(t, p.Sink("t").Publish(ctx, texts(numbered(1000)...)...), context.DeadlineExceeded)
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), 30*time.Second) // a machine may stand still, but PublishTimeout is longer
 		ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		begin = time.Now()
 		require.ErrorIs(t, p.Sink("a new topic").Publish(ctx, texts("x")...), context.DeadlineExceeded)
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), 30*time.Second) // a machine may stand still, but PublishTimeout is longer
 		// The stop is bounded too, though a thousand records still wait for a broker.
 		ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()

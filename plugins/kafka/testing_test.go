@@ -54,7 +54,7 @@ func quick(c *Config) {
 	c.HeartbeatInterval = 100 * time.Millisecond
 	c.SessionTimeout = 30 * time.Second // a busy machine must not lose its members
 	c.RebalanceTimeout = 30 * time.Second
-	c.DrainTimeout = 5 * time.Second
+	c.DrainTimeout = 20 * time.Second // a machine may stand still while handlers end
 	c.CloseTimeout = time.Second
 	c.CommitInterval = 100 * time.Millisecond
 	c.NackBackoff = pipeline.Backoff{First: 10 * time.Millisecond, Max: 50 * time.Millisecond}

@@ -34,6 +34,9 @@ func (e *Effects[T]) SetMaxLen(n int64) { e.worker.streams.MaxLen = n }
 // SpreadWithin changes how long a caller waits for the entries of effects. It is called by the caller.
 func (e *Effects[T]) SpreadWithin(d time.Duration) { e.worker.spreadLimit = d }
 
+// SpreadCallsWithin changes how long each call of a caller may take, before the kind is registered.
+func (e *Effects[T]) SpreadCallsWithin(d time.Duration) { e.worker.callLimit = d }
+
 // SpreadTimeout is how long a caller waits for the entries of effects.
 const SpreadTimeout = spreadTimeout
 

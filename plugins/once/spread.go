@@ -65,7 +65,7 @@ func newSpread(w *worker, shared *redis.Plugin, env pipeline.Env, m *streams.Met
 	active.client = s.server.Client
 	s.manager = streams.NewManager(streams.Options{
 		Kind: kind, Config: s.config, Client: s.server.Client, Connect: s.server.Connect, Activations: active, Admit: active.admit, Instance: env.Instance,
-		Fence: shared.Fence, Gate: w.effects.ready, Owner: s.owner, Logger: w.plugin.log, Metrics: m, ReaderMetrics: shared.ReaderMetrics(),
+		Fence: shared.Fence, Gate: w.effects.ready, Owner: s.owner, CallTimeout: w.callLimit, Logger: w.plugin.log, Metrics: m, ReaderMetrics: shared.ReaderMetrics(),
 	})
 	return s
 }

@@ -58,6 +58,7 @@ func (s *spreading) instance(change func(*once.Kind[invoice], *once.KindConfig))
 	shared := redis.New()
 	config := shared.Settings().(*redis.Config)
 	config.Addrs, config.DB = []string{s.addr}, s.db
+	config.ReadTimeout, config.WriteTimeout = redistest.Timeout, redistest.Timeout
 	w.Once.UseStreams(shared)
 	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], c *once.KindConfig) {
 		c.Via, c.Grace, c.PollInterval = once.ViaStreams, hour, hour
@@ -67,6 +68,7 @@ func (s *spreading) instance(change func(*once.Kind[invoice], *once.KindConfig))
 		}
 	})
 	p.effects.SpreadWithin(hour) // a machine may stand still
+	p.effects.SpreadCallsWithin(hour)
 	claims := reclaim.New(shared)
 	claims.Settings().(*reclaim.Config).Interval = 20 * millisecond
 	return w, p, []pipeline.Plugin{shared, claims, w.Once, p}

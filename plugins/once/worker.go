@@ -63,6 +63,7 @@ type worker struct {
 	hints       *hints
 	streams     streams.Config
 	spreadLimit time.Duration // spreadTimeout
+	callLimit   time.Duration // streams.Options.CallTimeout; zero, but in tests
 	spread      *spread       // nil: effects are found in the ledger alone
 
 	claiming context.Context // ends when nothing is claimed any more

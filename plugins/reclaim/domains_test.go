@@ -358,7 +358,7 @@ func TestAboveTheDeliveryLimitAnEntryIsADeadLetter(t *testing.T) {
 		deadly := s.left(t, redis.DomainConfig{Prefix: d.Prefix, Shards: 1, Group: d.Group}, "killed-9-0", 1)[0]
 		require.NoError(t, s.client.Do(t.Context(), "XCLAIM", deadly.stream, d.Group, "killed-9-0", 0, deadly.id, "RETRYCOUNT", 9, "JUSTID").Err())
 		in := newInstance(t, s, instanceConfig{
-			domains: []redis.DomainConfig{d}, minIdle: 300 * time.Millisecond,
+			domains: []redis.DomainConfig{d}, minIdle: time.Hour,
 			handle: func(r run) error {
 				if r.payload == "poison" {
 					return errors.New("it never works")
@@ -367,7 +367,8 @@ func TestAboveTheDeliveryLimitAnEntryIsADeadLetter(t *testing.T) {
 			},
 		})
 		ids := s.add(t, d.Stream(1), "poison", "good")
-		redistest.Eventually(t, "both dead", func() bool { return len(in.dead.Messages()) == 2 })
+		age := s.aging(t, d.Stream(1), d.Group)
+		redistest.Eventually(t, "both dead", func() bool { age(); return len(in.dead.Messages()) == 2 })
 		redistest.Eventually(t, "nothing is left", func() bool { return s.pending(t, d) == 0 })
 		for _, r := range in.ran() {
 			require.NotEqual(t, deadly.entry(), r.entry(), "it is not run again")
@@ -399,11 +400,12 @@ func TestTheDeliveryLimitBoundsTheRuns(t *testing.T) {
 		d := s.domain("scan", 1)
 		d.MaxDeliveries = 8
 		in := newInstance(t, s, instanceConfig{
-			domains: []redis.DomainConfig{d}, minIdle: 300 * time.Millisecond, again: 2,
+			domains: []redis.DomainConfig{d}, minIdle: time.Hour, again: 2,
 			handle: func(run) error { return errInjected },
 		})
 		s.add(t, d.Stream(0), "poison")
-		redistest.Eventually(t, "dead", func() bool { return len(in.dead.Messages()) == 1 && s.pending(t, d) == 0 })
+		age := s.aging(t, d.Stream(0), d.Group)
+		redistest.Eventually(t, "dead", func() bool { age(); return len(in.dead.Messages()) == 1 && s.pending(t, d) == 0 })
 		counts := in.deliveries("poison")
 		countOn(t, counts)
 		require.EqualValues(t, 8, counts[len(counts)-1])

@@ -119,6 +119,23 @@ func (s server) release(t testing.TB, st Stream, consumer string, minIdle time.D
 	require.Equal(t, len(ids), n)
 }
 
+// aging returns a function that makes an entry idle for two hours when it has seen it pending for a while and with the
+// same count. A MinIdle of an hour then lasts while the machine stands still.
+func (s server) aging(t testing.TB, stream, group string) func() {
+	looks := map[string]int{}
+	return func() {
+		p, err := s.client.XPendingExt(t.Context(), &goredis.XPendingExtArgs{Stream: stream, Group: group, Start: "-", End: "+", Count: 10}).Result()
+		require.NoError(t, err)
+		for _, e := range p {
+			state := fmt.Sprint(e.ID, " ", e.RetryCount)
+			if looks[state]++; looks[state]%50 == 0 {
+				_, err := poll.Consumer{Client: s.client, Stream: stream, Group: group, Name: e.Consumer}.Release(t.Context(), 2*time.Hour, e.ID)
+				require.NoError(t, err)
+			}
+		}
+	}
+}
+
 func (s server) consumers(t testing.TB, st Stream) (names []string) {
 	list, err := s.client.XInfoConsumers(t.Context(), st.Name, st.Group).Result()
 	require.NoError(t, err)

@@ -50,6 +50,7 @@ type Reclaimer struct {
 	scripts scripts
 	log     *slog.Logger
 	call    time.Duration // callTimeout, but in tests
+	slow    time.Duration // slowStream, but in tests
 
 	domains []*domain
 	loops   loop.Group
@@ -66,7 +67,7 @@ func NewReclaimer(o Options) *Reclaimer {
 	if o.Lost == nil {
 		o.Lost = func(string, []string) {}
 	}
-	r := &Reclaimer{opts: o, scripts: newScripts(), log: o.Logger, call: callTimeout}
+	r := &Reclaimer{opts: o, scripts: newScripts(), log: o.Logger, call: callTimeout, slow: slowStream}
 	for _, t := range o.Targets {
 		r.domains = append(r.domains, newDomain(r, t))
 	}
@@ -271,7 +272,7 @@ func (d *domain) serveAll(ctx context.Context, checks []*check) (total int) {
 		}
 		begin := time.Now()
 		n, unfinished, err := d.serve(ctx, l)
-		if time.Since(begin) > slowStream {
+		if time.Since(begin) > d.r.slow {
 			d.slow[l.Name] = struct{}{}
 		}
 		total += n

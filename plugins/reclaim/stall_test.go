@@ -139,7 +139,8 @@ func TestAStalledDomainDelaysNoOther(t *testing.T) {
 		here, there := s.acked(t, "scan", good), s.acked(t, "chat", stalled)
 		r := newRig(quick(), "me-1", present("alive-3"),
 			&fakeTarget{client: s.client, streams: []Stream{here}}, &named{"chat", &fakeTarget{client: behind, streams: []Stream{there}}})
-		r.call = 500 * time.Millisecond
+		r.call = 2 * time.Second
+		stood := redistest.StoodStill(t)
 		r.run(t)
 		waves(t, s, there, stalled, 1)
 		p.hang(true)
@@ -153,7 +154,9 @@ func TestAStalledDomainDelaysNoOther(t *testing.T) {
 		p.hang(false)
 		redistest.Eventually(t, "served again", func() bool { return len(stalled.got()) >= 6 })
 		require.Subset(t, stalled.got(), held)
-		require.Zero(t, testutil.ToFloat64(r.opts.metrics.failures.WithLabelValues("domain", "0")))
+		if stood() < time.Second { // else calls of the good domain may end too
+			require.Zero(t, testutil.ToFloat64(r.opts.metrics.failures.WithLabelValues("domain", "0")))
+		}
 	})
 }
 
@@ -225,13 +228,15 @@ func TestASlowShardComesLast(t *testing.T) {
 						return err
 					}
 				}
-				<-ctx.Done() // a call without an end would hang the test
-				for _, c := range cmds {
+				if _, limited := ctx.Deadline(); !limited {
+					<-ctx.Done() // a call without an end would hang the test
+				}
+				for _, c := range cmds { // as at the end of ctx
 					if touches(c, slow.Name) {
-						c.SetErr(ctx.Err())
+						c.SetErr(context.DeadlineExceeded)
 					}
 				}
-				return ctx.Err()
+				return context.DeadlineExceeded
 			},
 			command: func(ctx context.Context, cmd goredis.Cmder, next func() error) error {
 				for _, st := range shards[1:] {
@@ -243,7 +248,7 @@ func TestASlowShardComesLast(t *testing.T) {
 			},
 		})
 		rig := newRig(quick(), "me-1", present("alive-3"))
-		rig.call = 2 * time.Second // of the good shards too: the process may stand still
+		rig.call, rig.slow = 30*time.Second, 30*time.Second // of the good shards too: the machine may stand still
 		d := newDomain(rig.Reclaimer, &fakeTarget{client: client, streams: shards})
 		silent.Store(true)
 		begun := func() []string {

@@ -12,9 +12,10 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// Tests use clients with the options of production.
+// Tests use clients with the options of production, which only wait longer for an answer.
 func TestTheClientsOfTestsHaveTheDefaultOptions(t *testing.T) {
 	config := DefaultClientConfig()
+	config.ReadTimeout, config.WriteTimeout = redistest.Timeout, redistest.Timeout
 	c, err := NewClient(config, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })

@@ -110,6 +110,13 @@ func (c *checker) started() []started {
 	return slices.Clone(c.starts)
 }
 
+// distinct returns how many entries were started.
+func (c *checker) distinct() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.seen)
+}
+
 // add adds one entry to each shard.
 func (c *checker) add() {
 	for shard := range c.d.Shards {
@@ -121,11 +128,7 @@ func (c *checker) add() {
 // handled waits until all entries were started.
 func (c *checker) handled() {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(c.seen) == c.next
-	}, 3*patience, tick)
+	require.Eventually(c.t, func() bool { return c.distinct() == c.next }, 3*patience, tick)
 }
 
 // shares waits until the instances have these numbers of shards, in any order.
@@ -237,6 +240,8 @@ func TestExclusiveShardsAreSharedEvenly(t *testing.T) {
 func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		c := exclusiveDomain(t, s, 2)
+		stood := redistest.StoodStill(t)
+		runs := func() bool { return stood() < 2*time.Second } // else a lease of b may have ended, and it begins again
 		hang := make(chan struct{})
 		a, letGo := c.join(hang), sync.OnceFunc(func() { close(hang) })
 		t.Cleanup(letGo) // a failed test leaves no handler behind
@@ -249,25 +254,31 @@ func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
 		cut := time.Now()
 		b := c.join(nil)
 		c.handled()
-		require.Less(t, time.Since(cut), 10*time.Second)
+		require.Less(t, time.Since(cut), 10*time.Second+stood())
 		starts := c.started()
 		before := len(starts)
 		byB := map[string][]int{}
 		for _, s := range starts {
 			if s.instance == b.name {
 				byB[s.shard] = append(byB[s.shard], s.n)
-				require.Equal(t, s.first, s.owned, "no effect is repeated")
+				require.True(t, s.first || !s.owned, "no effect is repeated")
+				require.True(t, s.owned || !s.first || !runs(), "no effect is lost")
 			}
 		}
 		for shard, all := range byB {
-			require.Len(t, all, 60, "all pending entries, then the new ones")
-			require.IsIncreasing(t, all, shard)
+			if runs() {
+				require.IsIncreasing(t, all, shard)
+			}
+			slices.Sort(all)
+			require.Len(t, slices.Compact(all), 60, "all pending entries, then the new ones")
 		}
 		letGo()
 		require.Empty(t, a.p.Domain(c.d.Prefix).Reading())
 		a.proxy.SetDown(false)
 		c.shares("1 1", a, b)
-		require.Len(t, c.started(), before, "started after the end of the lease, or twice")
+		if runs() {
+			require.Len(t, c.started(), before, "started after the end of the lease, or twice")
+		}
 		c.add()
 		c.handled()
 		for n := range c.d.Shards {
@@ -294,7 +305,8 @@ func TestAFormerOwnerStartsAnew(t *testing.T) {
 				for range 60 { // more than the window: some wait in the reader
 					c.add()
 				}
-				require.Eventually(t, func() bool { return len(c.started()) == 60+20 }, patience, tick)
+				// An instance that stood still for the time of its lease begins again.
+				require.Eventually(t, func() bool { return c.distinct() >= 60+20 }, patience, tick)
 				a.proxy.SetDown(true)
 				c.shares("2 0", b, a)
 				c.handled()
@@ -329,13 +341,18 @@ func TestTheMetaOfAnExclusiveShardIsDeleted(t *testing.T) {
 		owner := func(shard int) string {
 			return c.admin.HGet(t.Context(), redis.MetaKey(c.d.Stream(shard)), "owner").Val()
 		}
-		owners := []string{owner(0), owner(1)}
+		owners, stood := owner(0)+owner(1), redistest.StoodStill(t)
 		for range 5 {
+			before := stood()
 			for n := range 2 {
 				require.NoError(t, c.admin.Del(t.Context(), redis.MetaKey(c.d.Stream(n))).Err())
 			}
 			require.Eventually(t, func() bool { return owner(0) != "" && owner(1) != "" }, patience, tick)
-			require.Equal(t, owners[0]+owners[1], owner(0)+owner(1))
+			now := owner(0) + owner(1)
+			if stood()-before < 2*time.Second { // else the leases may have ended
+				require.Equal(t, owners, now)
+			}
+			owners = now
 		}
 		c.add()
 		c.handled()

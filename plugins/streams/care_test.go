@@ -84,12 +84,17 @@ func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet("1")
 		in := newInstance(t, s, "a", active, quick())
-		in.open(t, pipeline.Flow{}, nil)
 		enqueue(t, in.Manager, "1", 0, 1)
-		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
+		release := make(chan struct{})
+		in.open(t, pipeline.Flow{}, func(*message.Message) error { <-release; return nil })
+		free := sync.OnceFunc(func() { close(release) })
+		t.Cleanup(free)
+		redistest.Eventually(t, "in flight, so that it is not idle before the pause", func() bool { return in.inFlight.Load() == 1 })
 		active.set(Activation{ID: "1", Paused: true})
 		in.Refresh()
 		redistest.Eventually(t, "paused", func() bool { return in.log.Count("paused=true") == 1 })
+		free()
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 		var reads atomic.Int64
 		h := &hook{}
 		in.client.AddHook(h)
@@ -181,7 +186,6 @@ func failingCleanUps(t *testing.T, s server) (in *instance, active *activeSet, r
 	in = newInstance(t, s, "a", active, quick())
 	h := &hook{}
 	in.client.AddHook(h)
-	in.open(t, pipeline.Flow{}, nil)
 	hash := in.scripts.delete.Hash()
 	h.set(func(cmd redis.Cmder) error {
 		if strings.HasPrefix(strings.ToLower(cmd.Name()), "eval") && strings.Contains(fmt.Sprint(cmd.Args()[1]), hash) {
@@ -189,6 +193,7 @@ func failingCleanUps(t *testing.T, s server) (in *instance, active *activeSet, r
 		}
 		return nil
 	}, nil)
+	in.open(t, pipeline.Flow{}, nil) // not before, because the stream is idle at once
 	return in, active, func() { h.set(nil, nil) }
 }
 
@@ -225,11 +230,12 @@ func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
 func TestActivationsThatFail(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet("1")
+		active.fail = errInjected // before the stream could be idle
 		in := newInstance(t, s, "a", active, quick())
 		in.open(t, pipeline.Flow{}, nil)
 		redistest.Eventually(t, "running", func() bool { return in.isRunning("1") })
 		active.mu.Lock()
-		active.fail, active.failActive = errInjected, errInjected
+		active.failActive = errInjected
 		active.mu.Unlock()
 		redistest.Eventually(t, "idle stop refused", func() bool { return in.log.Count("not taken off the active set") > 0 })
 		require.True(t, in.isRunning("1"))

@@ -101,7 +101,7 @@ func (m *Manager) addBatch(ctx context.Context, id string, es []entry.Entry) (ad
 		switch {
 		case err == nil && added < len(es):
 			m.full.addStream(id, fullMemory)
-		case err != nil && (ctx.Err() != nil || time.Since(began) >= callTimeout):
+		case err != nil && (ctx.Err() != nil || time.Since(began) >= m.opts.CallTimeout):
 			m.full.addStream(id, slowMemory)
 		}
 	}()
@@ -167,7 +167,7 @@ func (m *Manager) wake(id string) {
 
 // addEntries runs enqueue.lua once; -1 means absent.
 func (m *Manager) addEntries(ctx context.Context, id string, es []entry.Entry) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, m.opts.CallTimeout)
 	defer cancel()
 	args := slices.Grow(m.args(id), 4+len(es)*entryWords)
 	args = append(args, m.opts.Config().MaxLen, len(es), id, m.opts.Instance)
@@ -212,7 +212,7 @@ func (m *Manager) Ensure(ctx context.Context, id string) error {
 // create creates stream, group and meta where they are missing, and reports whether the group had
 // to be made.
 func (m *Manager) create(ctx context.Context, id string) (made bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, m.opts.CallTimeout)
 	defer cancel()
 	stream := m.opts.Kind.Stream(id)
 	reply, err := m.scripts.create.Run(ctx, m.opts.Client(), []string{stream, MetaKey(stream)}, m.opts.Kind.Group(id), newToken(), m.opts.Owner()).Slice()

@@ -137,13 +137,16 @@ func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
 		c.MaxLen, c.ForeignGroupGrace = 10, 50*time.Millisecond
+		c.IdleTimeout = 2 * time.Second // a machine may stand still between two batches
 		active := newActiveSet()
 		in := newInstance(t, s, "a", active, c)
 		require.NoError(t, in.Ensure(t.Context(), "1"))
 		require.NoError(t, s.client.XGroupCreate(t.Context(), in.opts.Kind.Stream("1"), "debug", "0").Err())
 		active.set(Activation{ID: "1"})
+		next, _, err := in.EnqueueBatch(t.Context(), "1", entries(0, 50)) // before it could be idle
+		require.NoError(t, err)
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { return nil })
-		for next := 0; next < 50; {
+		for next < 50 {
 			n, _, err := in.EnqueueBatch(t.Context(), "1", entries(next, 50-next))
 			require.NoError(t, err)
 			if next += n; next == 50 {

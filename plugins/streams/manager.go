@@ -62,6 +62,8 @@ type Options struct {
 	// Deleted is called when an idle stop has deleted a stream, so that its end is not taken for a
 	// loss. An enqueue may have created the next incarnation already. Nil: not called.
 	Deleted func(ctx context.Context, id, incarnation string) error
+	// CallTimeout bounds one script call that adds entries or creates a stream. Zero: 5 s.
+	CallTimeout time.Duration
 	// Instance is unique among all instances. The reader's name is Instance-0.
 	Instance string
 	// Fence is poll.Options.Fence of the readers. Nil: none.
@@ -130,6 +132,9 @@ func NewManager(o Options) *Manager {
 	}
 	if o.Blocked == nil {
 		o.Blocked = func(context.Context, string) error { return nil }
+	}
+	if o.CallTimeout == 0 {
+		o.CallTimeout = callTimeout
 	}
 	o.Metrics.initialize(o.Kind.Type)
 	return &Manager{

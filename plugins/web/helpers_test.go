@@ -100,7 +100,7 @@ func newTracedRig(t testing.TB, tracer trace.TracerProvider, configure func(*web
 	}, r.ops, tokens, streams, r.web, s)
 	require.NoError(t, err)
 	require.NoError(t, r.registry.CheckCollectors())
-	r.runtime = pipeline.NewRuntime(r.registry, pipeline.RuntimeOptions{StopTimeout: 10 * time.Second})
+	r.runtime = pipeline.NewRuntime(r.registry, pipeline.RuntimeOptions{StopTimeout: time.Minute})
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	r.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}

@@ -424,7 +424,7 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 	begun, release, asked := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	endSlow, endAsking := sync.OnceFunc(func() { close(release) }), sync.OnceFunc(func() { close(asked) })
-	const drainDelay = 4 * time.Second // the process may stand still for half of it
+	const drainDelay = 4 * time.Second
 	r := newRig(t, func(c *web.Config) { c.DrainDelay = drainDelay }, func(s *site) {
 		s.stopped = func() { <-asked }
 		s.web.Handle("GET /events", s.events(), web.Stream())
@@ -453,7 +453,10 @@ func TestDrain(t *testing.T) {
 		defer a.Body.Close()
 		return a.StatusCode == http.StatusServiceUnavailable
 	}, 2*time.Minute, time.Millisecond)
-	require.Equal(t, http.StatusOK, r.send("GET", "/x").status, "it serves while load balancers read /readyz")
+	status := r.send("GET", "/x").status
+	if time.Since(delay) < drainDelay { // a machine may stand still until it is over
+		require.Equal(t, http.StatusOK, status, "it serves while load balancers read /readyz")
+	}
 	requireLine(t, lines, "event: closed")
 	require.GreaterOrEqual(t, time.Since(delay), drainDelay)
 	a := r.send("GET", "/x")

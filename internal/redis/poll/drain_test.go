@@ -77,10 +77,16 @@ func TestDrainOutOfTime(t *testing.T) {
 		quick, stuck := redistest.Receive(t, out), redistest.Receive(t, out)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
+		end, _ := ctx.Deadline()
+		late := make(chan time.Duration, 1) // how late this process notices that the last acks begin
+		time.AfterFunc(time.Until(end)-time.Second, func() { late <- time.Second - time.Until(end) })
 		quick.Ack()
 		require.ErrorIs(t, rd.Drain(ctx), context.DeadlineExceeded)
 		<-rd.Done()
-		require.NoError(t, ctx.Err(), "time was left over for the last acks")
+		left := ctx.Err()
+		if <-late < 500*time.Millisecond { // a machine may stand still until the time is over
+			require.NoError(t, left, "time was left over for the last acks")
+		}
 		require.Len(t, r.Pending(), 1, "what is still being handled stays pending")
 		require.NoError(t, stuck.Context().Err(), "its context lives on")
 	})

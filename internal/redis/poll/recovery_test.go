@@ -100,11 +100,17 @@ func TestAdopt(t *testing.T) {
 func TestSubscriberReclaimsFromTheDead(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
-		r.Add(0, 35)
+		ids := r.Add(0, 35)
 		_, err := r.Client.XReadGroup(t.Context(), &goredis.XReadGroupArgs{Group: group, Consumer: "dead", Streams: []string{r.Stream, ">"}, Block: -1}).Result()
 		require.NoError(t, err)
+		// They are old on the server, so that what is claimed stays this reader's while the machine stands still.
+		args := []any{"XCLAIM", r.Stream, group, "dead", 0}
+		for _, id := range ids {
+			args = append(args, id)
+		}
+		require.NoError(t, r.Client.Do(t.Context(), append(args, "IDLE", (2*time.Minute).Milliseconds(), "RETRYCOUNT", 1, "JUSTID")...).Err())
 		m := poll.NewMetrics()
-		_, out := r.subscriber(s.Client(t), 50*time.Millisecond, 0, m)
+		_, out := r.subscriber(s.Client(t), time.Minute, 0, m)
 		var wrong atomic.Int64
 		h := redistest.Handle(t, out, func(m *message.Message) bool {
 			if pipeline.DeliveryFrom(m.Context()).Delivered != 2 {

@@ -100,8 +100,7 @@ func Mini(t testing.TB) Server {
 	return Server{Name: "miniredis", Addr: mini.Addr(), Mini: mini}
 }
 
-// Client returns a client with the options that redis.NewClient sets. It is closed at the end of
-// the test.
+// Client returns a client with Options. It is closed at the end of the test.
 func (s Server) Client(t testing.TB, change ...func(*goredis.Options)) *goredis.Client {
 	t.Helper()
 	options := Options(s.Addr)
@@ -113,12 +112,14 @@ func (s Server) Client(t testing.TB, change ...func(*goredis.Options)) *goredis.
 	return c
 }
 
-// Options are those of redis.NewClient with default settings. This package can't call it, because
+// Timeout is how long a client of a test waits for a server. A machine that stands still for less sends no command twice.
+const Timeout = 30 * time.Second
+
+// Options are those of redis.NewClient with default settings, but for Timeout. This package can't call it, because
 // tests inside the package redis use this one; a test of redis compares the two.
 func Options(addr string) *goredis.Options {
-	const timeout = 3 * time.Second
 	return &goredis.Options{
-		Addr: addr, Protocol: 2, MaxRetries: 3, DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout,
+		Addr: addr, Protocol: 2, MaxRetries: 3, DialTimeout: 3 * time.Second, ReadTimeout: Timeout, WriteTimeout: Timeout,
 		DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
