@@ -309,27 +309,10 @@ func TestAServerThatHangs(t *testing.T) {
 		proxy.Mute()
 		proxy.Cut()
 		batch := []*message.Message{r.entry("a", "ocr", 2), r.entry("a", "token", 0)}
-		handled, measured := make(chan struct{}), make(chan time.Duration)
-		go func() { // a machine that stands still delays the batch, too
-			var stall time.Duration
-			for last := time.Now(); ; {
-				select {
-				case <-handled:
-					measured <- stall
-					return
-				case <-time.After(20 * time.Millisecond):
-				}
-				if took := time.Since(last); took > 500*time.Millisecond {
-					stall += took
-				}
-				last = time.Now()
-			}
-		}()
+		still := redistest.StoodStill(t) // a machine that stands still delays the batch, too
 		begin := time.Now()
 		results := r.Handle(t.Context(), batch)
-		took := time.Since(begin)
-		close(handled)
-		stall := <-measured
+		took, stall := time.Since(begin), still()
 		require.Error(t, results[0].Err)
 		require.Error(t, results[1].Err)
 		require.Less(t, took-stall, 10*time.Second, "without a limit it takes 16 s; it stood still for %s", stall)
