@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -128,7 +129,9 @@ func TestTheLogLevelOfAllInstances(t *testing.T) {
 		require.Equal(t, []string{"debug", "info", "ann", "ticket 7"}, []string{said.Level, said.Setting, said.Who, said.Why})
 		require.WithinDuration(t, time.Now().Add(2*time.Minute), *said.Until, time.Minute)
 		require.Regexp(t, `^debug until 20\S+Z, by ann, because: ticket 7; then info \(settings\)$`, said.sentence())
-		page, err := a.Console()[1].Panels[0].Load(t.Context(), console.Query{Registry: a.reg})
+		pages := a.Console()
+		instances := slices.IndexFunc(pages, func(p console.Page) bool { return p.Path == "instances" })
+		page, err := pages[instances].Panels[0].Load(t.Context(), console.Query{Registry: a.reg})
 		require.NoError(t, err)
 		require.Contains(t, fmt.Sprint(page), said.sentence())
 		require.Contains(t, fmt.Sprint(page), "runs, and serves this page")
