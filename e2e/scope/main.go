@@ -230,6 +230,7 @@ func (r repository) env(out, errOut io.Writer) error {
 			race = append(race, p.ImportPath)
 		}
 	}
+	slices.Reverse(race) // the plugins first: theirs take longest, and nothing should wait for one of them at the end
 	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(quarters), "[]"), " ", ",")
 	fmt.Fprintf(errOut, "round %d, since %.12s: %d files; areas: %s; packages: %s; and of the rest quarter %s\n",
 		is.number, is.base, len(files), what, strings.Join(folders, " "), numbers)
