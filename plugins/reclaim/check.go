@@ -5,11 +5,11 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
@@ -177,5 +177,5 @@ func (d *domain) findDead(ctx context.Context, checks []*check, seen map[string]
 
 // isGone reports whether err says that a stream or its group does not exist.
 func isGone(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), "NOGROUP") || strings.Contains(err.Error(), "no such key"))
+	return poll.IsNoGroup(err) || poll.IsNoKey(err)
 }

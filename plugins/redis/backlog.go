@@ -130,7 +130,7 @@ const mostCounted = 10_000
 func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group string, b *operate.Backlog) error {
 	groups, err := c.XInfoGroups(ctx, stream).Result()
 	if err != nil {
-		if strings.Contains(err.Error(), "no such key") {
+		if poll.IsNoKey(err) {
 			return nil
 		}
 		return err

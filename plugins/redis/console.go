@@ -86,7 +86,7 @@ func (p *Plugin) showStreams(ctx context.Context, q console.Query) (console.Bloc
 			continue
 		}
 		found, err := groups[i].Result()
-		if err != nil && !strings.Contains(err.Error(), "no such key") {
+		if err != nil && !poll.IsNoKey(err) {
 			checks = append(checks, operate.Check{Name: stream, Level: operate.Fail, Text: err.Error()})
 		}
 		if len(found) == 0 {

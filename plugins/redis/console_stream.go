@@ -182,7 +182,7 @@ func (p *Plugin) showEntry(ctx context.Context, q console.Query) (console.Block,
 // groupsOf returns the groups of a stream, none of one that does not exist.
 func groupsOf(ctx context.Context, c goredis.UniversalClient, stream string) ([]goredis.XInfoGroup, error) {
 	groups, err := c.XInfoGroups(ctx, stream).Result()
-	if err != nil && !strings.Contains(err.Error(), "no such key") {
+	if err != nil && !poll.IsNoKey(err) {
 		return nil, answered(fmt.Errorf("redis: read the groups of %s: %w", stream, err))
 	}
 	return groups, nil

@@ -26,6 +26,11 @@ func IsNoGroup(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "NOGROUP")
 }
 
+// IsNoKey reports whether err says that there is no stream of this name.
+func IsNoKey(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "no such key")
+}
+
 // WithRemedy adds pipeline.ErrUnavailable, and what to do, to an error reply of a server that is
 // full or that lacks rights for the user. All other errors are returned unchanged.
 func WithRemedy(err error) error {

@@ -164,7 +164,7 @@ func (s *Sweeper) remove(ctx context.Context, m Mark) (removed bool, err error) 
 	} else {
 		removed, err = poll.Consumer{Client: s.c, Stream: m.Stream, Group: m.Group, Name: m.Consumer}.Remove(ctx)
 	}
-	if poll.IsNoGroup(err) || err != nil && (strings.Contains(err.Error(), "no such key") || strings.Contains(err.Error(), "WRONGTYPE")) {
+	if poll.IsNoGroup(err) || poll.IsNoKey(err) || err != nil && strings.Contains(err.Error(), "WRONGTYPE") {
 		return true, nil
 	}
 	if removed {
