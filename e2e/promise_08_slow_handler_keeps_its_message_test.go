@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,10 +15,10 @@ import (
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 	"github.com/millrace-io/millrace/wire"
 )
 
@@ -49,22 +48,6 @@ func (s slow) Register(r *pipeline.Registry) error {
 		},
 	})
 	return nil
-}
-
-// measureStall returns a function that returns the longest time for which this process has stood
-// still since.
-func measureStall(t *testing.T) (longest func() time.Duration) {
-	t.Helper()
-	var most atomic.Int64
-	ctx := t.Context()
-	go func() {
-		for last := time.Now(); loop.Sleep(ctx, 20*time.Millisecond); {
-			took := time.Since(last)
-			last = last.Add(took)
-			most.Store(max(most.Load(), int64(took)))
-		}
-	}()
-	return func() time.Duration { return time.Duration(most.Load()) }
 }
 
 // Two instances read one stream. The handler of the one that got the entry takes ten times
@@ -109,7 +92,7 @@ plugins:
 	}
 	for attempt := 1; ; attempt++ {
 		work := fmt.Sprint("work ", attempt)
-		stall := measureStall(t)
+		stood := redistest.StoodStill(t, minIdle/2)
 		entry := entry.Entry{Key: work, UUID: work, Message: []byte(work)}
 		require.NoError(t, client.XAdd(ctx, &goredis.XAddArgs{Stream: s.stream, Values: entry.Values()}).Err())
 		for got := ""; got != work; { // another one is of an attempt that a stall has spoiled
@@ -120,8 +103,8 @@ plugins:
 			return err == nil && pending.Count == 0
 		}, 2*time.Minute, 10*time.Millisecond, "the entry is acknowledged")
 		// A process that stands still renews nothing: the other instance may claim the entry first.
-		if longest := stall(); longest >= minIdle/2 && len(s.handled) > 0 && attempt < 5 {
-			t.Logf("repeated, because the machine stood still for %s", longest)
+		if still := stood(); still > 0 && len(s.handled) > 0 && attempt < 5 {
+			t.Logf("repeated, because the machine stood still for %s", still)
 			continue
 		}
 		require.Empty(t, s.handled, "another instance got the entry, too")

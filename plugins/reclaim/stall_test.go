@@ -140,7 +140,7 @@ func TestAStalledDomainDelaysNoOther(t *testing.T) {
 		r := newRig(quick(), "me-1", present("alive-3"),
 			&fakeTarget{client: s.client, streams: []Stream{here}}, &named{"chat", &fakeTarget{client: behind, streams: []Stream{there}}})
 		r.call = 2 * time.Second
-		stood := redistest.StoodStill(t)
+		stood := redistest.StoodStill(t, 500*time.Millisecond)
 		r.run(t)
 		waves(t, s, there, stalled, 1)
 		p.hang(true)

@@ -240,7 +240,7 @@ func TestExclusiveShardsAreSharedEvenly(t *testing.T) {
 func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		c := exclusiveDomain(t, s, 2)
-		stood := redistest.StoodStill(t)
+		stood := redistest.StoodStill(t, 500*time.Millisecond)
 		runs := func() bool { return stood() < 2*time.Second } // else a lease of b may have ended, and it begins again
 		hang := make(chan struct{})
 		a, letGo := c.join(hang), sync.OnceFunc(func() { close(hang) })
@@ -341,7 +341,7 @@ func TestTheMetaOfAnExclusiveShardIsDeleted(t *testing.T) {
 		owner := func(shard int) string {
 			return c.admin.HGet(t.Context(), redis.MetaKey(c.d.Stream(shard)), "owner").Val()
 		}
-		owners, stood := owner(0)+owner(1), redistest.StoodStill(t)
+		owners, stood := owner(0)+owner(1), redistest.StoodStill(t, 500*time.Millisecond)
 		for range 5 {
 			before := stood()
 			for n := range 2 {

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// StoodStill returns a function that says how long this process has stood still since, in pauses of half a second
-// and more. Leases end in such a pause without a fault of what is tested.
-func StoodStill(t testing.TB) func() time.Duration {
+// StoodStill returns a function that says how long this process has stood still since, in pauses of at least so long.
+// Leases end in such a pause without a fault of what is tested.
+func StoodStill(t testing.TB, pause time.Duration) func() time.Duration {
 	t.Helper()
-	const pause = 500 * time.Millisecond
 	var total, seen atomic.Int64 // seen: when the process was last seen to run
 	begin := time.Now()
 	look := func() {

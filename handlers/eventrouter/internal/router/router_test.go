@@ -309,7 +309,7 @@ func TestAServerThatHangs(t *testing.T) {
 		proxy.Mute()
 		proxy.Cut()
 		batch := []*message.Message{r.entry("a", "ocr", 2), r.entry("a", "token", 0)}
-		still := redistest.StoodStill(t) // a machine that stands still delays the batch, too
+		still := redistest.StoodStill(t, 500*time.Millisecond) // a machine that stands still delays the batch, too
 		begin := time.Now()
 		results := r.Handle(t.Context(), batch)
 		took, stall := time.Since(begin), still()
