@@ -24,6 +24,8 @@ const streamPage = "stream"
 // shownEntries bounds the entries that a page shows.
 const shownEntries = 20
 
+const finishedNote = " Entries that all groups have finished are deleted."
+
 func (p *Plugin) pageOfStream() console.Page {
 	return console.Page{Path: streamPage, Title: "Stream", Hidden: true, Panels: []console.Panel{
 		{Name: "entry", Title: "Entry", Still: true, Load: p.showEntry},
@@ -84,7 +86,7 @@ func (p *Plugin) showEntries(ctx context.Context, q console.Query) (console.Bloc
 	if err != nil {
 		return nil, answered(fmt.Errorf("redis: read the entries of %s from %s: %w", stream, from, err))
 	}
-	t := console.Table{Columns: console.Columns("Entry", "Written", "Key", "Message", "Bytes"), Empty: "The stream has no entries here. Entries that all groups have finished are deleted."}
+	t := console.Table{Columns: console.Columns("Entry", "Written", "Key", "Message", "Bytes"), Empty: "The stream has no entries here." + finishedNote}
 	var older console.Blocks
 	if len(found) > shownEntries {
 		next := found[shownEntries].ID
@@ -92,10 +94,14 @@ func (p *Plugin) showEntries(ctx context.Context, q console.Query) (console.Bloc
 		older = console.Blocks{console.Stats{{Name: "Older entries", Cell: console.Word("from " + next).At(streamLink(stream, "from", next))}}}
 	}
 	for _, e := range found {
-		m, _ := entry.Decode(e) // one that can't be decoded has its id and no payload
+		m, err := entry.Decode(e)
+		var size *int64 // of fields that are no message nobody knows it
+		if err == nil {
+			size = new(int64(len(m.Payload)))
+		}
 		t.Rows = append(t.Rows, []console.Cell{
 			console.Word(e.ID).At(streamLink(stream, "entry", e.ID)), console.Moment(timeOf(e.ID)), console.Word(m.Metadata.Get(pipeline.MetaKey)),
-			console.Word(m.UUID), console.Count(len(m.Payload)),
+			console.Word(m.UUID), console.Number(size),
 		})
 	}
 	return append(console.Blocks{console.Find{Page: streamPage, Fields: []operate.Field{
@@ -146,7 +152,7 @@ func (p *Plugin) showEntry(ctx context.Context, q console.Query) (console.Block,
 		return nil, answered(fmt.Errorf("redis: read the entry %s of %s: %w", id, stream, err))
 	}
 	if len(found) == 0 {
-		return console.Text(fmt.Sprintf("The stream %s has no entry %q. Entries that all groups have finished are deleted.", stream, id)), nil
+		return console.Text(fmt.Sprintf("The stream %s has no entry %q.", stream, id) + finishedNote), nil
 	}
 	e := found[0]
 	m, err := entry.Decode(e)

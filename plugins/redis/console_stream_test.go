@@ -121,6 +121,9 @@ func TestThePageOfAStream(t *testing.T) {
 
 		odd := c.XAdd(t.Context(), &goredis.XAddArgs{Stream: name, Values: []any{"token", "x"}}).Val()
 		record, _ = entry(operate.Input{"stream": {name}, "entry": {odd}}, "g")
+		listed, _ = show("entries", page, in).(console.Blocks)
+		entries, _ = listed[1].(console.Table)
+		require.Equal(t, []any{odd, nil}, []any{entries.Rows[0][0].Data, entries.Rows[0][4].Data}, "what is unknown is not 0")
 		require.JSONEq(t, `{"token": "x"}`, string(record.Folds[0].Payload), "masked by the console, as a payload")
 
 		close(h.open)
