@@ -136,14 +136,7 @@ func (s *server) load(ctx context.Context, p page, values url.Values, which sele
 		case panel.Asked && panel.Name != which.asked:
 			results[i] = &shown{Name: panel.Name, Title: panel.Title, State: stateAsked, Actions: panel.Actions}
 		default:
-			paced := s.panels
-			switch {
-			case panel.Asked:
-				paced = s.asked
-			case which.again:
-				paced.fresh = max(paced.fresh, panel.Every)
-			}
-			loading.Go(func() { results[i] = s.loadPanel(ctx, p, panel, values, paced) })
+			loading.Go(func() { results[i] = s.loadPanel(ctx, p, panel, values, s.paceOf(panel, which)) })
 		}
 	}
 	loading.Wait()
@@ -160,6 +153,17 @@ func (s *server) load(ctx context.Context, p page, values url.Values, which sele
 		all = append(all, *r)
 	}
 	return all
+}
+
+func (s *server) paceOf(panel console.Panel, which selection) pace {
+	paced := s.panels
+	switch {
+	case panel.Asked:
+		paced = s.asked
+	case which.again:
+		paced.fresh = max(paced.fresh, panel.Every)
+	}
+	return paced
 }
 
 // loadPanel returns nil for a panel that has nothing to show.
