@@ -7,8 +7,9 @@
 // The counter is the number of the round. Each round also has a quarter of what its change does not
 // touch, so that four rounds in a row have run everything. A change that touches more than four areas
 // has two quarters of everything instead, and the next round the other two, because all of it would
-// take an hour. What is committed after the counter was raised belongs to the same change. A change that never raised it is checked together with the one
-// before, from the same base: too much then, and never too little, but its quarter is an old one.
+// take an hour. What is committed after the counter was raised belongs to the same change. A change that
+// never raised it is checked together with the one before, from the same base: too much then, and never
+// too little, but its quarter is an old one.
 //
 // Exit codes: 0 done, 1 the counter is wrong or git fails, 2 usage.
 package main
