@@ -24,7 +24,8 @@ func (l *list) write(out io.Writer) error {
 	text := bufio.NewWriter(out)
 	fmt.Fprintf(text, "# What the main module exports, and a user of each name outside of its package. `make api` writes this\n"+
 		"# file. The user is an Example, else a file of e2e, else another package, else the test of one,\n"+
-		"# else the interface or the declaration that needs the name. A name with - has none: unexport it.\n#\n")
+		"# else the interface or the declaration that needs the name. A name with - has none: unexport it.\n"+
+		"# `make drift` compares the names and which of them have none; the rest is as of the last `make api`.\n#\n")
 	var rows strings.Builder
 	table := tabwriter.NewWriter(&rows, 0, 0, 1, ' ', tabwriter.AlignRight)
 	row := func(title string, counts *[kinds]int) {
