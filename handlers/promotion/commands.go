@@ -35,7 +35,8 @@ func (p *Plugin) campaigns() campaign.Env {
 
 // Operations implements operate.Operated.
 func (p *Plugin) Operations() operate.Operations {
-	return operate.Operations{Actions: append(p.campaigns().Actions(), p.probeAction())}
+	of := p.campaigns()
+	return operate.Operations{Reports: of.Reports(), Actions: append(of.Actions(), p.probeAction())}
 }
 
 func (p *Plugin) commandSettings() campaign.Settings {

@@ -3,7 +3,6 @@ package promotion_test
 import (
 	"database/sql"
 	"encoding/json"
-	"io"
 	"net"
 	"strings"
 	"testing"
@@ -86,13 +85,11 @@ func TestStatusOfACampaignThatRuns(t *testing.T) {
 		require.Len(t, s.Instances, 1)
 		require.Equal(t, 2, s.Instances[0].Slots)
 		require.LessOrEqual(t, s.Instances[0].Note.Recent.Calling, 2)
-		text := written(t, campaign.Status.Write, s)
+		text := sys.says(app.ExitOK, "campaign", "status", "POINT", "1")
 		for _, want := range []string{"payouts a second since the start of ", "expected end", "  breaker            closed", "CALLS AT MOST", "0 written so far, 0 of them wait"} {
 			require.Contains(t, text, want)
 		}
-		all, err := sys.payouts.Campaigns().Status(t.Context())
-		require.NoError(t, err)
-		require.Regexp(t, `PER SECOND +ENDS\nPOINT:1 +RUNNING .* in [0-9]`, written(t, campaign.Statuses.Write, all))
+		require.Regexp(t, `PER SECOND +ENDS\nPOINT:1 +RUNNING .* in [0-9]`, sys.says(app.ExitOK, "campaign", "status"))
 	})
 }
 
@@ -141,7 +138,7 @@ func TestStatusCountsDeadLettersThatWait(t *testing.T) {
 		require.Len(t, discarded, 1)
 		require.EqualValues(t, 3, status().Dead)
 		require.EqualValues(t, 2, *status().DeadWaiting)
-		require.Contains(t, written(t, campaign.Status.Write, status()), "3 written so far, 2 of them wait for a person")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "1"), "3 written so far, 2 of them wait for a person")
 		var r reconcile.Report
 		sys.json(&r, "campaign", "reconcile", "POINT", "1", "--no-money")
 		require.EqualValues(t, 3, r.Dead)
@@ -156,11 +153,4 @@ func TestStatusCountsDeadLettersThatWait(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, sys.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-money"), "keeps the totals paid 0, failed 4, unknown 0")
 	})
-}
-
-func written[T any](t *testing.T, write func(T, io.Writer) error, v T) string {
-	t.Helper()
-	var out strings.Builder
-	require.NoError(t, write(v, &out))
-	return out.String()
 }

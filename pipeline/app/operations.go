@@ -95,7 +95,7 @@ func (h *Host) operation(about operate.About, dryRun *bool, do func(context.Cont
 		switch {
 		case !f.Arguments:
 		case f.Type == operate.List:
-			cmd.Use += " [" + f.Argument() + "…]"
+			cmd.Use += " " + listUse(f)
 			cmd.Args = cobra.ArbitraryArgs
 		case f.Required:
 			cmd.Use += " " + f.Argument()
@@ -105,26 +105,54 @@ func (h *Host) operation(about operate.About, dryRun *bool, do func(context.Cont
 			cmd.Args = cobra.MaximumNArgs(1)
 		}
 	}
+	reads := func() bool { return dryRun == nil || *dryRun }
+	var again bool
+	if dryRun == nil {
+		cmd.Flags().BoolVar(&again, "watch", false, "show it again every "+watchInterval.String()+", until Ctrl-C")
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		in := inputOf(cmd, about.Fields, args)
 		if err := about.Check(in); err != nil {
 			return err
 		}
+		if again && h.JSON(cmd) {
+			return Usage("--watch and --json exclude each other")
+		}
 		o := ServicesOptions{Routes: true, Register: about.Register}
 		return h.Services(cmd.Context(), cmd, o, func(ctx context.Context, running *Running) error {
-			if about.Register == nil { // it connects by itself, so its waiting is bounded here
-				bounded, cancel := context.WithTimeout(ctx, running.Settings.StartTimeout)
-				defer cancel()
-				ctx = bounded
+			read := func() (operate.Answer, error) {
+				ctx := ctx
+				if about.Register == nil { // it connects by itself, so its waiting is bounded here
+					bounded, cancel := context.WithTimeout(ctx, running.Settings.StartTimeout)
+					defer cancel()
+					ctx = bounded
+				}
+				answer, err := do(ctx, running.Registry, in)
+				if running.secretsUsed() != nil && reads() {
+					return operate.Answer{}, err // the answer may lack what could not be read
+				}
+				return answer, err
 			}
-			answer, err := do(ctx, running.Registry, in)
-			if running.secretsUsed() != nil && (dryRun == nil || *dryRun) {
-				return err // the answer may lack what could not be read
+			if again {
+				return watch(ctx, h.Out(), h.IsTerminal(h.Out()), read)
 			}
+			answer, err := read()
 			return h.answer(cmd, answer, err)
 		})
 	}
 	return cmd
+}
+
+// listUse is how help writes the arguments of a list: as its shape says, which is the words of one thing, or as many
+// as a person likes.
+func listUse(f operate.Field) string {
+	switch {
+	case f.Shape == "":
+		return "[" + f.Argument() + "…]"
+	case f.Required:
+		return f.Shape
+	}
+	return "[" + f.Shape + "]"
 }
 
 func (h *Host) addOperation(root *cobra.Command, plugin, name string, cmd *cobra.Command) {

@@ -90,6 +90,7 @@ func TestOperationsAreCommands(t *testing.T) {
 		starts int
 	}{
 		"a report":                     {[]string{"show"}, app.ExitOK, table, "", 1},
+		"watched as JSON":              {[]string{"show", "--json", "--watch"}, app.ExitUsage, "", "mill: --watch and --json exclude each other\n", 0},
 		"as JSON":                      {[]string{"show", "--json", "--name", "x", "--tag", "a,b", "--size", "4", "--big"}, app.ExitOK, "{\n  \"name\": \"x\",\n  \"tags\": [\n    \"a\",\n    \"b\"\n  ],\n  \"size\": 4,\n  \"big\": true\n}\n", "", 1},
 		"refused before anything runs": {[]string{"show", "--size", "0"}, app.ExitUsage, "", "mill: --size must be > 0\n", 0},
 		"a check that failed":          {[]string{"show", "--name", "broken"}, app.ExitBad, "A wheel.\nNAME    SIZE\nbroken  3\nNo spokes.\nIt turns.\nspoke: is missing; add one\n", "", 1},
@@ -142,6 +143,8 @@ func TestOperationsAreCommands(t *testing.T) {
 	require.NotContains(t, help, "role", "a command checks none")
 	o = options(p, "wheel", "spin", "--help")
 	require.Contains(t, run(t.Context(), o).stdout, "wheel spin WHEEL/SPOKE [flags]")
+	o = options(p, "wheel", "mend", "--help")
+	require.Contains(t, run(t.Context(), o).stdout, "wheel mend [SPOKE…] [flags]")
 }
 
 // The report about routes is part of every binary.

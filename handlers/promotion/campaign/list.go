@@ -2,13 +2,10 @@ package campaign
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
-	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -54,29 +51,4 @@ func listOf(all []ledger.ListedPromotion, limit int) Listing {
 		list.Promotions = append(list.Promotions, Listed{p.Type, p.ID, p.State, p.Finished(), p.CreatedAt, p.PayoutCounts, p.ChangedFor})
 	}
 	return list
-}
-
-// Write writes the table.
-func (list Listing) Write(out io.Writer) error {
-	if len(list.Promotions) == 0 {
-		fmt.Fprintln(out, "The ledger has no promotions.")
-		return nil
-	}
-	w := app.Table(out)
-	fmt.Fprintln(w, "PROMOTION\tSTATE\tCREATED\tACCEPTED\tPAID\tFAILED\tUNKNOWN\tCANCELLED\tPENDING")
-	for _, p := range list.Promotions {
-		created := "-"
-		if !p.CreatedAt.IsZero() {
-			created = p.CreatedAt.UTC().Format(time.DateTime)
-		}
-		fmt.Fprintf(w, "%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Type, p.Promotion, promotionState(p.State, p.Finished), created, app.Thousands(p.Accepted), app.Thousands(p.Paid),
-			app.Thousands(p.Failed), app.Thousands(p.Unknown), app.Thousands(p.Cancelled), app.Thousands(p.Pending))
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if list.More {
-		fmt.Fprintf(out, "There are more than %s; --limit shows them.\n", app.Plural(int64(len(list.Promotions)), "promotion"))
-	}
-	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
@@ -62,9 +61,8 @@ type Status struct {
 
 // Statuses is the value of `campaign status --json`.
 type Statuses struct {
-	Promotions []Status `json:"promotions"`
-	all        bool     // of all that are unfinished or paused
-	done       []ledger.Totals
+	Promotions []Status        `json:"promotions"`
+	done       []ledger.Totals // when nothing is unfinished or paused
 }
 
 // Status returns what is known about promotions; none named means all that are unfinished or paused. The answer of the
@@ -74,8 +72,8 @@ func (e Env) Status(ctx context.Context, only ...payouts.Promotion) (Statuses, e
 	if err != nil {
 		return Statuses{}, err
 	}
-	all := Statuses{Promotions: []Status{}, all: len(only) == 0}
-	if all.all {
+	all := Statuses{Promotions: []Status{}}
+	if len(only) == 0 {
 		if only, err = unfinished(ctx, l); err != nil {
 			return Statuses{}, err
 		}
@@ -269,61 +267,6 @@ func (s Status) EndText(now time.Time) string {
 	return when(s.ExpectedEnd, now)
 }
 
-// Write writes each promotion, or a table of all that are unfinished or paused.
-func (all Statuses) Write(out io.Writer) error {
-	if all.all {
-		return all.writeTable(out)
-	}
-	for _, s := range all.Promotions {
-		if err := s.Write(out); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (all Statuses) writeTable(out io.Writer) error {
-	if len(all.Promotions) == 0 {
-		return all.writeNothingUnfinished(out)
-	}
-	w := app.Table(out)
-	fmt.Fprintln(w, "PROMOTION\tSTATE\tACCEPTED\tPAID\tFAILED\tUNKNOWN\tPENDING\tLEASED\tOLDEST UNPAID\tPER SECOND\tENDS")
-	missing := ""
-	for _, s := range all.Promotions {
-		end := s.EndText(time.Now())
-		if !s.ExpectedEnd.IsZero() {
-			end = "in " + max(0, time.Until(s.ExpectedEnd)).Round(time.Second).String()
-		}
-		fmt.Fprintf(w, "%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Type, s.Promotion, s.StateText(), app.Thousands(s.Accepted), app.Thousands(s.Paid), app.Thousands(s.Failed),
-			app.Thousands(s.Unknown), app.Thousands(s.Pending), app.Thousands(s.InFlight), age(s.Counts.OldestUnpaid), s.RateText(), end)
-		for _, m := range s.NotKnown {
-			missing = cmp.Or(missing, m)
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if missing != "" {
-		fmt.Fprintln(out, app.Printable(missing))
-	}
-	return nil
-}
-
-func (all Statuses) writeNothingUnfinished(out io.Writer) error {
-	var unknown, failed int64
-	for _, t := range all.done {
-		unknown, failed = unknown+t.Unknown, failed+t.Failed
-	}
-	fmt.Fprintln(out, "No promotion is unfinished or paused.")
-	if unknown > 0 {
-		fmt.Fprintf(out, "UNKNOWN payouts, an operator decides: %s (millrace unknown list)\n", app.Thousands(unknown))
-	}
-	if failed > 0 {
-		fmt.Fprintf(out, "FAILED payouts, not charged and not retried: %s (millrace deadletter list)\n", app.Thousands(failed))
-	}
-	return nil
-}
-
 // PendingText says where the next try of the unsettled payouts comes from.
 func (s Status) PendingText() string {
 	if s.Pending == 0 {
@@ -367,93 +310,6 @@ func (s Status) oldestText() string {
 		return ""
 	}
 	return fmt.Sprintf(", target %d; millrace campaign explain %s %d %[1]d", *s.OldestTarget, s.Type, s.Promotion)
-}
-
-// Write writes the status as text.
-func (s Status) Write(out io.Writer) error {
-	now := time.Now()
-	w := app.Table(out)
-	fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, promotionState(s.State, s.Finished))
-	for _, a := range s.Audit {
-		why := ""
-		if a.Why != "" {
-			why = ": " + app.Printable(a.Why)
-		}
-		fmt.Fprintf(w, "  %s\t%s by %s%s\n", stamp(a.At), a.Action, person(a), why)
-	}
-	row := func(name, format string, args ...any) { fmt.Fprintf(w, "  "+name+"\t"+format+"\n", args...) }
-	row("accepted", "%s", app.Thousands(s.Accepted))
-	row("paid", "%s", app.Thousands(s.Paid))
-	row("failed", "%s", app.Thousands(s.Failed))
-	row("unknown", "%s", app.Thousands(s.Unknown))
-	row("cancelled", "%s", app.Thousands(s.Cancelled))
-	row("pending", "%s", app.Thousands(s.Pending))
-	if where := s.PendingText(); where != "" {
-		row("  of them", "%s", where)
-		row("  leased", "%s", app.Printable(s.LeasedText()))
-		row("  perhaps charged", "%s", s.PerhapsText())
-	}
-	row("dead letters", "%s", s.DeadText())
-	if s.Rate != nil {
-		row("rate", "%s payouts a second %s", s.Rate.PerSecondText(), s.Rate.WindowText())
-		if s.LimitedBy != "" {
-			row("limited by", "%s", s.LimitedBy)
-		}
-		row("expected end", "%s", s.EndText(now))
-		row("answers", "%s, %s", s.Rate.AnswersText(), s.Rate.MinuteText())
-		row("latency", "%s", s.Rate.LatencyText())
-		row("breaker", "%s", app.Printable(s.Rate.BreakerText()))
-		row("calls now", "%d; the clients of these instances make at most %d at once, for all promotions", s.Rate.Calling, s.Rate.Limit)
-	} else {
-		row("rate", "not known: no instance that pays runs")
-	}
-	if s.Counts.OldestUnpaid > 0 {
-		row("oldest unpaid", "%s%s", age(s.Counts.OldestUnpaid), s.oldestText())
-	}
-	if s.ForeignOwner != "" {
-		row("foreign stream", "the stream belongs to the deployment with the ledger id %s; payouts wait here", app.Printable(s.ForeignOwner))
-	}
-	for _, g := range s.DelayingGroups {
-		state := "for at most plugins.promotion.stream.foreign_group_grace"
-		if g.Ignored {
-			state = "ignored since the grace period ended"
-		}
-		row("foreign group", "%s has delayed trimming and deletion of the stream for %s, %s", app.Printable(g.Group), age(g.For), state)
-	}
-	if s.Counts.WaitsForPlace > 0 {
-		row("waits for a place", "for %s, until fewer than plugins.promotion.stream.max_active_promotions are active", age(s.Counts.WaitsForPlace))
-	}
-	for _, m := range s.NotKnown {
-		fmt.Fprintf(w, "  %s\n", app.Printable(m))
-	}
-	if s.Instances == nil {
-		return w.Flush()
-	}
-	if len(s.Instances) == 0 {
-		fmt.Fprintln(w, "  no instance reads its stream now, because nothing is in it or none runs")
-		for _, x := range s.Others {
-			fmt.Fprintf(w, "  %s\truns, breaker %s, calls now %s, calls at most %d for all promotions\n", app.Printable(x.Instance), x.Note.Client.Breaker, x.CallsText(), x.Note.Client.Limit)
-		}
-		return w.Flush()
-	}
-	fmt.Fprintf(w, "  stream\t%s, group %s\n", s.Instances[0].Stream, s.Instances[0].Group)
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	w = app.Table(out)
-	fmt.Fprintln(w, "  INSTANCE\tCALLS NOW\tCALLS AT MOST\tENTRIES HELD\tSINCE\tLAST MESSAGE")
-	for _, x := range s.Instances {
-		last := "none yet"
-		if !x.LastMessage.IsZero() {
-			last = x.LastMessage.UTC().Format(time.RFC3339)
-		}
-		fmt.Fprintf(w, "  %s\t%s\t%d\t%d\t%s\t%s\n", app.Printable(x.Instance), x.CallsText(), x.Slots, x.InFlight, x.Since.UTC().Format(time.RFC3339), last)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(out, "  Entries held are read from the stream: they are called, wait for a call slot, or wait for their turn.")
-	return err
 }
 
 // CallsText is the number of calls that run now, or a dash when the instance does not say.

@@ -3,6 +3,7 @@ package campaign
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -20,8 +22,15 @@ import (
 func textOf(t *testing.T, s Status) string {
 	t.Helper()
 	var out strings.Builder
-	require.NoError(t, s.Write(&out))
-	return out.String()
+	a := s.answer(Statuses{}, time.Now())
+	for _, table := range a.Tables {
+		w := app.Table(&out)
+		for _, row := range append([][]string{table.Columns}, table.Rows...) {
+			fmt.Fprintln(w, strings.Join(row, "\t"))
+		}
+		require.NoError(t, w.Flush())
+	}
+	return out.String() + strings.Join(a.Notes, "\n")
 }
 
 // Letters that were written and those that wait for a person are different numbers, and only a promotion that

@@ -101,7 +101,7 @@ func (e Env) onPromotion(verb, short, example string, danger operate.Danger) ope
 				_, err := PromotionOf(in.List(FieldPromotion))
 				return asInput(err, FieldPromotion)
 			},
-			Register: func(r *pipeline.Registry) error { return e.Resources.Register(r, Services{Ledger: true}) },
+			Register: e.register(Services{Ledger: true}),
 		},
 		Danger: danger, Role: operate.Operator, Audited: true,
 	}

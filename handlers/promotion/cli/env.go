@@ -48,7 +48,7 @@ func Commands(h *app.Host, env Env) []*cobra.Command {
   millrace campaign status POINT 12345
   millrace campaign explain POINT 12345 777`,
 	})
-	campaigns.AddCommand(c.publish(), c.schema(), c.list(), c.status(), c.explain(), c.reconcile())
+	campaigns.AddCommand(c.publish(), c.schema(), c.explain(), c.reconcile())
 	unknown := h.ServiceFlags(&cobra.Command{
 		Use:   "unknown",
 		Short: "List and resolve payouts that may have been charged",
