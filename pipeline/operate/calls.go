@@ -124,12 +124,20 @@ func (c *Calls) Conditions() []Condition {
 	if slow, longest, limit := c.slow(now); slow > 0 && float64(slow) >= slowShare*float64(len(c.underWay)) {
 		add(Warn, "ask who runs it; a call without an answer in its time has failed",
 			"%d of %d calls in flight: no answer yet for more than half of the time that a call may take; the longest has waited %s of %s",
-			slow, len(c.underWay), short(longest), limit.Round(time.Millisecond))
+			slow, len(c.underWay), exact(longest), limit.Round(time.Millisecond))
 	}
 	if all == nil && c.answered {
 		add(OK, "", "it answers")
 	}
 	return all
+}
+
+// exact is for a duration that stands beside another one, of which either may be below a second.
+func exact(d time.Duration) string {
+	if d < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return short(d)
 }
 
 func ago(d time.Duration) string {

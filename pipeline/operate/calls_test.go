@@ -40,6 +40,19 @@ func TestCalls(t *testing.T) {
 	})
 }
 
+// A limit below a second is compared with a wait below a second.
+func TestCallsThatHangForLessThanASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &operate.Calls{Name: "the mill"}
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		defer c.Began(ctx)()
+		time.Sleep(300 * time.Millisecond)
+		require.Contains(t, c.Conditions()[0].Text, "the longest has waited 300ms of 500ms")
+	})
+}
+
 // A server that takes calls and does not answer them looks like one that works until their time is over, so it is a
 // warning before that. A few slow calls among many are none.
 func TestCallsThatHang(t *testing.T) {

@@ -44,7 +44,7 @@ func TestPanelsFailAlone(t *testing.T) {
 	for range 2 {
 		text := r.unhurried("/tried")
 		require.Contains(t, text, "<dd>12</dd>")
-		require.Contains(t, text, "No answer within 500ms.")
+		require.Contains(t, text, "No answer within 500ms. The read goes on for up to 5s")
 		require.Contains(t, text, "connection refused")
 		require.Contains(t, text, "panic: nil client")
 		require.NotContains(t, text, "Panel absent")

@@ -176,6 +176,9 @@ func (s *server) loadPanel(ctx context.Context, p page, panel console.Panel, val
 	switch {
 	case late:
 		one.State, one.Problem = stateLate, fmt.Sprintf("No answer within %s.", paced.wait)
+		if paced.run > paced.wait {
+			one.Problem += fmt.Sprintf(" The read goes on for up to %s; the next update, or Reload, shows what came.", paced.run)
+		}
 		if r.err != nil {
 			one.Problem += " The last answer was: " + r.err.Error()
 		}
