@@ -120,7 +120,7 @@ func (p *Plugin) showCampaigns(ctx context.Context, _ console.Query) (console.Bl
 			if away == nil { // a server that is away is asked once
 				rate, away = env.Rate(ctx, id, c.ResumedFor(), running)
 			}
-			perSecond, end = rateCell(rate), endCell(campaign.ExpectedEnd(now, c.State, c.Pending, rate), c.State)
+			perSecond, end = rateCell(rate), endCell(campaign.ExpectedEnd(now, c.State, c.Pending, rate), c.State, c.Pending, rate)
 			state = withStop(state, c.State, rate)
 		}
 		t.Rows = append(t.Rows, []console.Cell{
@@ -246,7 +246,7 @@ func speedOf(s campaign.Status) console.Block {
 	return console.Stats{
 		{Name: "Per second", Cell: rateCell(s.Rate)},
 		{Name: "Limited by", Cell: limit},
-		{Name: "Expected end", Cell: endCell(s.ExpectedEnd, s.State)},
+		{Name: "Expected end", Cell: endCell(s.ExpectedEnd, s.State, s.Pending, s.Rate)},
 		{Name: "Latency", Cell: console.Word(s.Rate.LatencyText())},
 		{Name: "Answers", Cell: console.Word(s.Rate.AnswersText())},
 		{Name: "These are", Cell: console.Word(s.Rate.WindowText())},
@@ -453,10 +453,14 @@ func rateCell(r *campaign.Rate) console.Cell {
 	return console.Cell{Text: r.PerSecondText(), Data: r.PerSecond, Right: true}
 }
 
-func endCell(at time.Time, state rules.GroupState) console.Cell {
+func endCell(at time.Time, state rules.GroupState, pending int64, rate *campaign.Rate) console.Cell {
 	switch {
+	case pending == 0:
+		return console.Cell{Text: "–"}
 	case state == rules.GroupPaused:
 		return console.Cell{Text: "paused"}
+	case at.IsZero() && rate.Stopped() != "":
+		return console.Cell{Text: console.Unknown + ": " + rate.Stopped()}
 	case at.IsZero():
 		return console.Cell{Text: console.Unknown}
 	}

@@ -51,8 +51,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 // Console implements console.Contributor: the home page, that of one route, and the audit.
 func (p *Plugin) Console() []console.Page {
 	home := console.Page{Title: "Pipeline", Panels: []console.Panel{
-		{Name: "graph", Title: "Graph", Load: p.server.showGraph},
 		{Name: "conditions", Title: "Trouble and pauses", Load: p.server.showConditions},
+		{Name: "graph", Title: "Graph", Load: p.server.showGraph},
 		{Name: "routes", Title: "Routes", Load: p.server.showRoutes, Actions: []string{"routes pause", "routes resume"}},
 	}}
 	return append(append([]console.Page{home}, p.server.routePages()...), p.server.auditPages()...)

@@ -80,7 +80,11 @@ func way(x ledger.Explanation, s Settings, gone string) string {
 	case x.Queue == rules.QueueStream:
 		return fmt.Sprintf("it is in the promotion's stream since %s, and the next free worker takes it. If the stream was lost, the feeder detects that and adds it again.", stamp(x.QueueDue))
 	default:
-		return fmt.Sprintf("its retry record is due %s; if that is lost, the feeder enqueues the payout %s.", when(x.QueueDue, x.Now), due(x.QueueDue.Add(s.FeederGrace), x.Now))
+		is := "is"
+		if x.QueueDue.Before(x.Now) {
+			is = "was"
+		}
+		return fmt.Sprintf("its retry record %s due %s; if that is lost, the feeder enqueues the payout %s.", is, when(x.QueueDue, x.Now), due(x.QueueDue.Add(s.FeederGrace), x.Now))
 	}
 }
 

@@ -51,7 +51,7 @@ func TestNextStepOfEachState(t *testing.T) {
 		{"not charged, to be retried", ledger.Explanation{Payout: ledger.Payout{Row: payouts.Row{Row: rules.Row{State: rules.Errored, Queue: rules.QueueRetry, QueueDue: now.Add(4 * time.Second)}}}, NextStep: rules.Send},
 			"its retry record is due in 4s (2026-03-01T12:00:04.000Z); if that is lost, the feeder enqueues the payout in 34s (2026-03-01T12:00:34.000Z). The request is sent with the key POINT:1:7.", nil, nil},
 		{"perhaps charged", ledger.Explanation{Payout: ledger.Payout{Row: payouts.Row{Row: rules.Row{State: rules.Ambiguous, Queue: rules.QueueRetry, QueueDue: now.Add(-time.Hour), MaybeDone: true}}}, NextStep: rules.Send},
-			"the feeder enqueues the payout in its next round. The request is sent with the key POINT:1:7 again; it may have been charged", nil, nil},
+			"its retry record was due 1h0m0s ago (2026-03-01T11:00:00.000Z); if that is lost, the feeder enqueues the payout in its next round. The request is sent with the key POINT:1:7 again; it may have been charged", nil, nil},
 		{"must be looked up", ledger.Explanation{Payout: ledger.Payout{Row: payouts.Row{Row: rules.Row{State: rules.Ambiguous, Queue: rules.QueueRetry, QueueDue: now, MaybeDone: true}}}, NextStep: rules.Lookup},
 			"The key POINT:1:7 is looked up; nothing is sent before the Money API has answered.", nil, nil},
 		{"not charged, its key old", ledger.Explanation{Payout: ledger.Payout{Row: payouts.Row{Row: rules.Row{State: rules.Errored, Queue: rules.QueueRetry, QueueDue: now}}}, NextStep: rules.Lookup},
