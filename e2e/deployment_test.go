@@ -212,17 +212,23 @@ func (in *instance) leave() {
 	}
 }
 
-// terminate sends SIGTERM and expects a good end. A stop that takes longer than stop_timeout has another exit code, so the
-// time here only bounds a process that hangs.
+// terminate sends SIGTERM and expects a good end.
 func (in *instance) terminate() {
 	in.t.Helper()
 	require.NoError(in.t, in.cmd.Process.Signal(syscall.SIGTERM))
+	in.endsWell("SIGTERM")
+}
+
+// endsWell waits for a good end. A stop that takes longer than stop_timeout has another exit code, so the time here only
+// bounds a process that hangs.
+func (in *instance) endsWell(after string) {
+	in.t.Helper()
 	select {
 	case <-in.done:
 	case <-time.After(2 * time.Minute):
 		require.FailNow(in.t, "the instance does not end", "%s:\n%s", in.name, in.log)
 	}
-	require.Equal(in.t, 0, in.cmd.ProcessState.ExitCode(), "exit code of %s after SIGTERM:\n%s", in.name, in.log)
+	require.Equal(in.t, 0, in.cmd.ProcessState.ExitCode(), "exit code of %s after %s:\n%s", in.name, after, in.log)
 }
 
 // peakMemory returns the most resident memory the process has had so far, in bytes.

@@ -51,6 +51,9 @@ type Env struct {
 	Logger *slog.Logger
 	// LogLevel is the level of Logger, which may be changed at any time. Nil: it is not known, and stays as it is.
 	LogLevel *slog.LevelVar
+	// Drain ends the process as SIGTERM does, and says why in its log. It returns at once. Nil: it can't be ended from
+	// within, as a command or a demo.
+	Drain func(why error)
 	// Tracer provides tracers; never nil (a no-op without a collector).
 	Tracer trace.TracerProvider
 	// Schemas says what a service does with the schema of a store before it uses the store.

@@ -63,12 +63,18 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 	if o.Demo {
 		notice = h.showNotReal
 	}
+	ctx, drain := context.WithCancelCause(ctx)
+	defer drain(nil)
 	return h.open(ctx, cmd, o.Overrides, notice, false, func(l *Loaded, tracer trace.TracerProvider) error {
 		schemas := migration.RequireSchemas
 		if l.Settings.Migrate {
 			schemas = migration.MigrateSchemas
 		}
-		reg, err := pipeline.NewRegistry(h.env(l, tracer, schemas), h.withOwn(l.Plugins)...)
+		env := h.env(l, tracer, schemas)
+		if o.Ready == nil {
+			env.Drain = drain
+		}
+		reg, err := pipeline.NewRegistry(env, h.withOwn(l.Plugins)...)
 		if err != nil {
 			return err
 		}

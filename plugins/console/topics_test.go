@@ -44,7 +44,7 @@ func TestTopicsThatAreCreatedAreInTheAudit(t *testing.T) {
 		status, done := r.send("topics/create", `{"why":"letters are new"}`)
 		require.Equal(t, http.StatusOK, status, done)
 		rows, _, _ := strings.Cut(r.get("/audit"), "Actions at this instance")
-		for _, part := range []string{"Routes and topics", ">create topic<", ">parcels<", "ann", "ticket 7", ">letters<", "letters are new", "8 partitions, replication factor 1"} {
+		for _, part := range []string{"Routes, topics and instances", ">create topic<", ">parcels<", "ann", "ticket 7", ">letters<", "letters are new", "8 partitions, replication factor 1"} {
 			require.Contains(t, rows, part)
 		}
 	})

@@ -22,7 +22,7 @@ func (p *Plugin) Console() []console.Page {
 		{Path: "streams", Title: "Streams", Order: 20, Panels: []console.Panel{{Name: "streams", Title: "Streams and their groups", Every: streamsEvery, Load: p.showStreams}}},
 		p.pageOfStream(),
 		{Path: "instances", Title: "Instances", Order: 40, Panels: []console.Panel{
-			{Name: "instances", Title: "Instances", Load: p.showInstances, Actions: []string{levelAction}},
+			{Name: "instances", Title: "Instances", Load: p.showInstances, Actions: []string{levelAction, drainAction}},
 		}},
 	}
 }

@@ -20,6 +20,7 @@ type instanceStatus struct {
 	Version  string      `json:"version,omitempty"`
 	Last     time.Time   `json:"last_presence"`
 	Stopped  *time.Time  `json:"stopped_at,omitempty"` // null: it runs, or has ended without having been stopped
+	Drains   *orderedBy  `json:"drains,omitempty"`     // who has ordered that it ends, which it does now
 	Log      *levelState `json:"log"`
 	Paused   []string    `json:"paused_routes"`
 }
@@ -30,7 +31,7 @@ func (i instance) status() instanceStatus {
 		s.Stopped = &i.stopped
 	}
 	if i.state != nil {
-		s.Log, s.Paused = i.state.Log, []string{}
+		s.Log, s.Drains, s.Paused = i.state.Log, i.state.Drains, []string{}
 		for _, route := range slices.Sorted(maps.Keys(i.state.Routes)) {
 			if i.state.Routes[route].Paused {
 				s.Paused = append(s.Paused, route)
@@ -43,6 +44,8 @@ func (i instance) status() instanceStatus {
 // words says whether the instance runs.
 func (s instanceStatus) words() string {
 	switch {
+	case s.Drains != nil:
+		return fmt.Sprintf("drains, ordered by %s, because: %s", s.Drains.Who, s.Drains.Why)
 	case s.Runs:
 		return "runs"
 	case s.Stopped != nil:
@@ -136,12 +139,16 @@ func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Bl
 	}
 	for _, i := range all {
 		s := i.status()
-		state := console.Word(s.words())
-		if s.Runs {
-			state = state.In(operate.OK)
-		}
+		words := s.words()
 		if s.Runs && s.Instance == q.Registry.Env().Instance {
-			state = console.Word("runs, and serves this page").In(operate.OK)
+			words += ", and serves this page"
+		}
+		state := console.Word(words)
+		switch {
+		case s.Drains != nil:
+			state = state.In(operate.Warn)
+		case s.Runs:
+			state = state.In(operate.OK)
 		}
 		text, routes := s.texts()
 		level, paused := console.Word(text), console.Word(routes)

@@ -171,7 +171,7 @@ func (p *Plugin) withInstances(ctx context.Context, in operate.Input,
 	}
 	i := slices.IndexFunc(running, func(i instance) bool { return i.name == w.instance })
 	if i < 0 {
-		return operate.Answer{}, &operate.InputError{Field: "instance", Problem: fmt.Sprintf("no instance that runs has the name %q; %s", w.instance, areRunning(running))}
+		return operate.Answer{}, noSuchInstance(w.instance, running)
 	}
 	return do(ctx, c, w, running[i:i+1])
 }
@@ -201,11 +201,15 @@ func someOf(list []instance) string {
 	for _, i := range list[:min(len(list), shownNames)] {
 		names = append(names, i.name)
 	}
-	text := strings.Join(names, ", ")
-	if more := len(list) - shownNames; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
+	return strings.Join(names, ", ") + andMore(len(list)-shownNames)
+}
+
+// andMore says how many were left out, if any.
+func andMore(n int) string {
+	if n <= 0 {
+		return ""
 	}
-	return text
+	return fmt.Sprintf(" and %d more", n)
 }
 
 // levelAnswer says what was, or would be, ordered.

@@ -62,6 +62,7 @@ func (p *Plugin) Operations() operate.Operations {
 	}
 	return operate.Operations{Reports: []operate.Report{p.instancesReport()}, Actions: []operate.Action{
 		p.levelAction(),
+		p.drainAction(),
 		action("pause", "Take no new messages in a route, on all instances", fmt.Sprintf(`Take no new messages in a route, on all instances, until it is resumed.
 
 Every instance reads the order from Redis within %s, and stops reading for the route. Messages that handlers have already are finished and acknowledged. What waits stays in its topic or stream, members stay in their consumer groups, and the route NAME.retry of its retry topic is paused, too. The order outlives restarts and deploys, so a paused route does not start by itself.
@@ -160,7 +161,7 @@ func (p *Plugin) Conditions() (all []operate.Condition) {
 // AuditLogs implements operate.Auditor.
 func (p *Plugin) AuditLogs() []operate.AuditLog {
 	return []operate.AuditLog{
-		p.auditLog("routes", "Routes and topics", ordersAuditKey, ordersAuditMost, func(fields map[string]string) (action, subject string) {
+		p.auditLog("routes", "Routes, topics and instances", ordersAuditKey, ordersAuditMost, func(fields map[string]string) (action, subject string) {
 			return fields["verb"], fields["route"]
 		}),
 		p.auditLog("levels", "Log levels", levelsAuditKey, levelsAuditMost, func(fields map[string]string) (action, subject string) {

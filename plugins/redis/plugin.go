@@ -171,7 +171,7 @@ type service struct{ p *Plugin }
 func (s service) Start(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
-	log, level, instance, version, running := p.env.Logger, p.env.LogLevel, p.env.Instance, p.env.Version, p.presence != nil
+	log, level, instance, version, drain, running := p.env.Logger, p.env.LogLevel, p.env.Instance, p.env.Version, p.env.Drain, p.presence != nil
 	p.mu.Unlock()
 	if running {
 		return errors.New("redis: started twice")
@@ -200,6 +200,7 @@ func (s service) Start(ctx context.Context) error {
 		}
 	}
 	pr.then = func(ctx context.Context) {
+		pr.followDrain(ctx, drain)
 		p.orders.follow(ctx, c, log)
 		levels(ctx)
 	}

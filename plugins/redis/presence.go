@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -114,6 +115,7 @@ type presence struct {
 	failed   chan error                // receives an error when another process has taken the name
 	then     func(ctx context.Context) // called after each renewal that succeeds, within its time; may be nil
 	loops    loop.Group
+	drains   atomic.Pointer[orderedBy] // who has ordered that this process ends; nil: nobody
 
 	mu      sync.Mutex
 	renewed time.Time // before the last renewal that succeeded was sent

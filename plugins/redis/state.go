@@ -35,6 +35,8 @@ type instanceState struct {
 	// Work is what the instance does, by route. Nil: it does not tell it.
 	Work   map[string]pipeline.RouteWork `json:"work,omitempty"`
 	Routes map[string]takenOrder         `json:"routes"` // of this instance, with what it knows is ordered about them
+	// Drains says who has ordered that the process ends, which it does now. Nil: nobody.
+	Drains *orderedBy `json:"drains,omitempty"`
 	// Stopped is the last thing that a process says, after it has drained. Nil: it runs, or has ended in another way.
 	Stopped *stoppedState `json:"stopped,omitempty"`
 }
@@ -88,7 +90,7 @@ func withErrors(work map[string]pipeline.RouteWork, most int) map[string]pipelin
 
 // tell stores the state of this instance.
 func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, as *presence) error {
-	s := instanceState{Process: as.process(), Log: p.levels.Load().state(), Routes: map[string]takenOrder{}}
+	s := instanceState{Process: as.process(), Log: p.levels.Load().state(), Drains: as.drains.Load(), Routes: map[string]takenOrder{}}
 	for _, r := range p.routes() {
 		o := p.orders.of(r.Name)
 		s.Routes[r.Name] = takenOrder{At: o.at, Paused: o.paused}
@@ -159,6 +161,7 @@ type instance struct {
 	name    string
 	alive   bool
 	version string
+	process string         // of the presence that it has
 	last    time.Time      // presence, by the clock of Redis
 	state   *instanceState // nil: not known, as of an instance that has just started
 	silent  time.Duration  // since it has told its state, by the clock of Redis
@@ -198,7 +201,7 @@ func readInstances(ctx context.Context, c goredis.UniversalClient, most int) (al
 		}
 		one.alive = err == nil
 		process, version, _ := strings.Cut(held, " ")
-		one.version = version
+		one.process, one.version = process, version
 		life, expires := lives[i].Result()
 		if text, err := states[i].Bytes(); err == nil && expires == nil {
 			var s instanceState
