@@ -36,7 +36,7 @@ type broadcast struct {
 	reconnect   pipeline.Backoff
 	nackBackoff pipeline.Backoff
 	gate        *gate
-	places      places
+	semaphore   semaphore
 
 	mu        sync.Mutex
 	delivered map[int32]deliveries // per partition
@@ -78,7 +78,7 @@ func openBroadcast(ctx context.Context, c Config, topic string, initial int64, f
 	log = log.With(logs.Topic, topic)
 	b := &broadcast{
 		topic: topic, client: client, seen: make(chan topicID), log: log, reconnect: c.ReconnectBackoff, nackBackoff: c.NackBackoff,
-		gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), delivered: map[int32]deliveries{},
+		gate: newGate(f.Gate), semaphore: newSemaphore(f.MaxInFlight), delivered: map[int32]deliveries{},
 	}
 	b.open = func(initial int64) (*wkafka.Subscriber, error) {
 		from := *conf
@@ -216,10 +216,10 @@ func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) error {
 
 // forward sends m with a context that ends with the answer, and passes the answer back.
 func (b *broadcast) forward(ctx context.Context, m *message.Message) {
-	if !b.places.enter(b.Reading) {
+	if !b.semaphore.acquire(b.Reading) {
 		return
 	}
-	defer b.places.leave()
+	defer b.semaphore.release()
 	partition, _ := wkafka.MessagePartitionFromCtx(m.Context())
 	offset, _ := wkafka.MessagePartitionOffsetFromCtx(m.Context())
 	n := b.deliver(partition, offset)

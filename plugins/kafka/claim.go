@@ -283,7 +283,7 @@ func (c *claim) send(r *record, n int) (delivery, bool) {
 		c.started(r, d)
 		return d, true
 	}
-	for c.sub.places.enter(c.ctx) {
+	for c.sub.semaphore.acquire(c.ctx) {
 		d, sent, again := c.offer(r, n)
 		if !again {
 			return d, sent
@@ -297,7 +297,7 @@ func (c *claim) send(r *record, n int) (delivery, bool) {
 func (c *claim) offer(r *record, n int) (d delivery, sent, again bool) {
 	died, ran, ok := c.begin(r)
 	if !ok {
-		c.sub.places.leave()
+		c.sub.semaphore.release()
 		return delivery{}, false, false
 	}
 	send := c.sub.gate.send
@@ -316,7 +316,7 @@ func (c *claim) offer(r *record, n int) (d delivery, sent, again bool) {
 			ran()
 		}
 	}
-	d = delivery{uuid: msg.UUID, acked: msg.Acked(), nacked: msg.Nacked(), end: end, places: c.sub.places}
+	d = delivery{uuid: msg.UUID, acked: msg.Acked(), nacked: msg.Nacked(), end: end, semaphore: c.sub.semaphore}
 	c.started(r, d) // before the send, so that the receiver of the message finds it counted
 	if send(c.ctx, c.sub.Out, msg) {
 		return d, true, false

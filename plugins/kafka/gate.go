@@ -95,31 +95,31 @@ func (g *gate) watch(ctx context.Context) {
 	loop.Every(ctx, gateInterval, func(context.Context) { g.state() })
 }
 
-// places bounds the messages in flight (Flow.MaxInFlight). A nil places has no bound.
-type places chan struct{}
+// semaphore bounds the messages in flight (Flow.MaxInFlight). A nil one has no bound.
+type semaphore chan struct{}
 
-func newPlaces(n int) places {
+func newSemaphore(n int) semaphore {
 	if n <= 0 {
 		return nil
 	}
-	return make(places, n)
+	return make(semaphore, n)
 }
 
-// enter waits for a place. It returns false when ctx ended first.
-func (p places) enter(ctx context.Context) bool {
-	if p == nil {
+// acquire waits until one more may be in flight. It returns false when ctx ended first.
+func (s semaphore) acquire(ctx context.Context) bool {
+	if s == nil {
 		return true
 	}
 	select {
-	case p <- struct{}{}:
+	case s <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-func (p places) leave() {
-	if p != nil {
-		<-p
+func (s semaphore) release() {
+	if s != nil {
+		<-s
 	}
 }

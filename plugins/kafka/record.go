@@ -49,13 +49,13 @@ type delivery struct {
 	uuid          string
 	acked, nacked <-chan struct{} // nil: there is no delivery
 	end           context.CancelFunc
-	places        places
+	semaphore     semaphore
 	counted       bool // an earlier claim left it unanswered, and has counted it as running
 }
 
 func (d delivery) done() {
 	d.end()
-	d.places.leave()
+	d.semaphore.release()
 }
 
 // nackedYet says whether a handler has refused the message.

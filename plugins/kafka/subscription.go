@@ -43,7 +43,7 @@ type subscription struct {
 	added        func(partition int32) bool // committed.added; nil unless initial_offset is newest
 
 	gate       *gate
-	places     places
+	semaphore  semaphore
 	turn       chan struct{} // has what a careful claim runs; one for the process
 	budget     *budget
 	retries    pipeline.Sink   // to the topic itself; nil: it is no retry topic
@@ -130,7 +130,7 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 	s := &subscription{
 		config: c, topic: topic, group: group, flow: f, window: f.Window,
 		log: log.With(logs.Topic, topic, logs.Group, group), metrics: m, counters: m.forSubscription(topic, group),
-		turn: make(chan struct{}, 1), gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), budget: newBudget(c.WindowBytes),
+		turn: make(chan struct{}, 1), gate: newGate(f.Gate), semaphore: newSemaphore(f.MaxInFlight), budget: newBudget(c.WindowBytes),
 		values: context.Background(), hold: longestHold, claims: map[*claim]struct{}{}, unanswered: map[int32]unanswered{}, groupClient: &waitingClient{},
 	}
 	if s.window <= 0 {

@@ -37,7 +37,7 @@ func (c *claim) unanswered() map[int64]delivery {
 	left := map[int64]delivery{}
 	keep := func(offset int64, d delivery) {
 		if d.acked != nil && !d.nackedYet() {
-			d.end, d.places = func() {}, nil // the deliverer that sent it calls done
+			d.end, d.semaphore = func() {}, nil // the deliverer that sent it calls done
 			d.counted = d.counted || c.crashes.runs(offset)
 			left[offset] = d
 		}
