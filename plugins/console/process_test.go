@@ -279,7 +279,7 @@ func TestPagesOfAPipeline(t *testing.T) {
 	home := ""
 	eventually("the drawing of the route", func() bool { // Kafka learns of a handled message when its offset is committed
 		home = settled("/")
-		return strings.Contains(home, "<title>route shop.orders, warn: dead letters wait for a person; waiting 0; retries 0; dead 1</title>")
+		return strings.Contains(home, "<title>route shop.orders, warn: dead letters wait for a person; waiting 0; retries 0; dead 1; done/s ")
 	})
 	require.Contains(t, home, `<td class="level warn">dead letters wait for a person</td>`)
 	require.Contains(t, home, "kafka orders, group shop")
@@ -387,7 +387,7 @@ func TestPagesOfAPipeline(t *testing.T) {
 	eventually("the drawing", func() bool {
 		home := p.get("/")
 		return strings.Contains(home, "<title>route shop.mails, fail: not known, because redis") &&
-			strings.Contains(home, "<title>route shop.orders, warn: dead letters wait for a person; waiting 0; retries 0; dead 1</title>")
+			strings.Contains(home, "<title>route shop.orders, warn: dead letters wait for a person; waiting 0; retries 0; dead 1; done/s ")
 	})
 	eventually("the page of Kafka", func() bool { return p.panels("topics")["groups"].State == "ok" })
 	eventually("the page of dead letters", func() bool { return p.panels("dead-letters")["groups"].State == "ok" })

@@ -147,7 +147,7 @@ func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block,
 		}
 		box.Numbers = []graph.Number{
 			{Name: "waiting", Value: console.Number(r.Waiting).Text}, {Name: "retries", Value: console.Number(r.Retries).Text},
-			{Name: "dead", Value: console.Number(r.DeadLetters).Text},
+			{Name: "dead", Value: console.Number(r.DeadLetters).Text}, {Name: "done/s", Value: rateCell(r.DonePerSecond).Text},
 		}
 	}
 	drawing, err := g.SVG()

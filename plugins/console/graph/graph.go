@@ -61,7 +61,7 @@ type Box struct {
 	Title string
 	State State
 	Why   string // a sentence about the state
-	// Numbers are drawn in this order. Those after the third are only in the title.
+	// Numbers are drawn in this order. Those after the fourth are only in the title.
 	Numbers []Number
 	Link    string // the address behind the box, such as route?name=orders. Empty: none
 }

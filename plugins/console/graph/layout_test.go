@@ -154,12 +154,12 @@ func TestABoxSaysItsStateAndIsWholeInItsTitle(t *testing.T) {
 	require.Equal(t, "route?name=a&b", a.link)
 	require.Equal(t, "route campaign-promotion\n<script>alert(1)</script>:VOUCHER, fail: "+why+"; lag 1,204; in flight 3; oldest 4m; dead 7", a.title)
 	require.Equal(t, []string{
-		"route", "fail", "campaign-prom…ipt>:VOUCHER", "1,204", "lag", "3", "in flight", "4m", "oldest", "Pays nothing, because the breaker…",
+		"route", "fail", "campaign-promot…cript>:VOUCHER", "1,204", "lag", "3", "in flight", "4m", "oldest", "7", "dead", "Pays nothing, because the breaker is …",
 	}, a.texts)
 	b := d.box(t, "b")
 	require.Equal(t, "box place unknown", b.class)
 	require.Equal(t, "\ufffdtopic\ufffd 日本語日本語日本語日本語日本語, unknown", b.title)
-	require.Equal(t, []string{"unknown", "\ufffdtopic\ufffd …本語日本語日本語"}, b.texts)
+	require.Equal(t, []string{"unknown", "\ufffdtopic\ufffd 日…日本語日本語日本語"}, b.texts)
 }
 
 func TestALargeGraphHasABoxPerPlugin(t *testing.T) {

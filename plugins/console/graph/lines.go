@@ -11,9 +11,9 @@ import (
 // The measures of a drawing.
 const (
 	margin     = 12
-	boxWidth   = 232
+	boxWidth   = 256
 	boxHeight  = 94
-	third      = 70 // of a box, for a number
+	quarter    = 61 // of a box, for a number
 	boxGap     = 22 // between the boxes of a column
 	passHeight = 12
 	portGap    = 15  // between the lines at one side of a box

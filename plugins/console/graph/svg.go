@@ -107,12 +107,12 @@ func (n *node) write(b *strings.Builder) {
 	left, top := n.x+12, n.y+(n.h-boxHeight)/2
 	text("type", 10, left, top+17, "start", shorten(box.Type, 24))
 	text("state", 10, n.x+n.w-12, top+17, "end", string(box.State))
-	text("title", 12, left, top+35, "start", shorten(box.Title, 26))
-	for i, number := range box.Numbers[:min(3, len(box.Numbers))] {
-		text("number", 11, left+i*third, top+53, "start", shorten(number.Value, 9))
-		text("name", 9, left+i*third, top+65, "start", shorten(number.Name, 11))
+	text("title", 12, left, top+35, "start", shorten(box.Title, 30))
+	for i, number := range box.Numbers[:min(4, len(box.Numbers))] {
+		text("number", 11, left+i*quarter, top+53, "start", shorten(number.Value, 9))
+		text("name", 9, left+i*quarter, top+65, "start", shorten(number.Name, 11))
 	}
-	text("why", 10, left, top+83, "start", cut(box.Why, 34))
+	text("why", 10, left, top+83, "start", cut(box.Why, 38))
 	fmt.Fprintf(b, "</%s>\n", element)
 }
 
