@@ -62,14 +62,20 @@ func TestTwoBuildsAreOnePackage(t *testing.T) {
 	}
 }
 
-// output runs a tool of a distribution, and skips the test where it is missing.
-func output(t *testing.T, name string, args ...string) string {
+// toolPath finds a tool of a distribution, and skips the test where it is missing. .ci/run installs all of them.
+func toolPath(t *testing.T, name string) string {
 	t.Helper()
 	tool, err := exec.LookPath(name)
 	if err != nil {
 		t.Skipf("needs %s", name)
 	}
-	cmd := exec.CommandContext(t.Context(), tool, args...)
+	return tool
+}
+
+// output runs a tool of a distribution.
+func output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), toolPath(t, name), args...)
 	cmd.Env = append(os.Environ(), "TZ=UTC", "LC_ALL=C.UTF-8")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s %v: %s", name, args, out)
@@ -283,9 +289,7 @@ func nextRPM(t *testing.T, file string) string {
 }
 
 func TestRpmInstallsUpgradesAndRemovesThePackage(t *testing.T) {
-	if _, err := exec.LookPath("rpm"); err != nil {
-		t.Skip("needs rpm, which Debian has in its package rpm")
-	}
+	toolPath(t, "rpm") // before anything is built
 	file, root := rpmFile(packages(t)), t.TempDir()
 	copyShell(t, root)
 	settings, unit := filepath.Join(root, "etc/millrace/millrace.yaml"), filepath.Join(root, "usr/lib/systemd/system/millrace.service")

@@ -120,11 +120,7 @@ func TestTheUnitStartsAgainAfterACrash(t *testing.T) {
 // analyze runs systemd-analyze on a unit whose program exists here, and returns what it says.
 func analyze(t *testing.T, unit string, args ...string) (string, error) {
 	t.Helper()
-	tool, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Skip("needs systemd-analyze (package systemd)")
-	}
-	out, err := exec.CommandContext(t.Context(), tool, append(args, unit)...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), toolPath(t, "systemd-analyze"), append(args, unit)...).CombinedOutput()
 	return string(out), err
 }
 

@@ -152,7 +152,7 @@ func startIt(name string, cmd *cobra.Command) string {
 			doctor += " --" + flag + " " + value
 		}
 	}
-	return fmt.Sprintf("Start what does not answer, create what is missing, or correct the address and credentials in the settings.\nRun '%s' to have every server examined.\n", doctor)
+	return fmt.Sprintf("Start what does not answer, create what is missing, or correct address, credentials and TLS in the settings.\nRun '%s' to have every server examined.\n", doctor)
 }
 
 // report writes err for a person: what failed, each cause in a line of its own, and what to do.

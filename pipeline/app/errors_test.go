@@ -18,7 +18,7 @@ import (
 
 // examine is what follows the error of a server that does not answer.
 func examine(doctor string) string {
-	return "Start what does not answer, create what is missing, or correct the address and credentials in the settings.\n" +
+	return "Start what does not answer, create what is missing, or correct address, credentials and TLS in the settings.\n" +
 		"Run '" + doctor + "' to have every server examined.\n"
 }
 

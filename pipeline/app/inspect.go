@@ -32,10 +32,11 @@ func (h *Host) validateCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := h.read(cmd, nil)
 			v := verdict{Layers: []string{}, Errors: []*configs.Error{}}
+			var unset []*configs.Error
 			if l != nil {
 				v.Profile, v.Layers = l.Document.Profile(), append(v.Layers, l.layers...)
+				unset, err = secrets.split(err)
 			}
-			unset, err := secrets.split(err)
 			if err == nil {
 				_, err = h.registerWithout(l, secrets, unset)
 			}

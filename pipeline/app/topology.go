@@ -118,6 +118,9 @@ func (h *Host) topologyCommand() *cobra.Command {
 // offline reads the settings and registers the plugins, and opens nothing.
 func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Registry, error) {
 	l, err := h.read(cmd, nil)
+	if l == nil {
+		return nil, err
+	}
 	unset, err := secrets.split(err)
 	if err != nil {
 		return nil, err

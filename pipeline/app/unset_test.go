@@ -57,6 +57,10 @@ func TestSecretsMayBeUnsetOffline(t *testing.T) {
 		file = settingsFile(t, settings+"  wault: {}\n")
 		r = run(t.Context(), options(newVault(), command, "--config", file, "--allow-unset-secrets"))
 		require.Equal(t, app.ExitUsage, r.code, "other errors are still errors")
+
+		r = run(t.Context(), options(newVault(), command, "--config", "/absent/settings.yaml", "--allow-unset-secrets"))
+		require.Equal(t, app.ExitUsage, r.code, "the settings themselves are no secret")
+		require.Contains(t, r.stderr, "/absent/settings.yaml: can't be read: no such file or directory")
 	}
 }
 

@@ -96,7 +96,7 @@ func TestRoutesSaysWhatAnInstanceKnows(t *testing.T) {
 	a, conditions := ask(nil, told)
 	require.Equal(t, []operate.Check{down.Check, paused.Check}, a.Checks)
 	require.True(t, a.Failed())
-	require.Equal(t, []string{"What is said of far sides, pauses and effects is what the instance at 127.0.0.1:9464 knows."}, a.Notes[2:], "the first ones are about the oldest message, and the instances")
+	require.Equal(t, []string{"What is said of far sides and effects is what the instance at 127.0.0.1:9464 knows."}, a.Notes[2:], "the first ones are about the oldest message, and the instances")
 	require.JSONEq(t, `[
 		{"name": "API", "level": "fail", "text": "API is fail", "place": {"kind": "kafka", "name": "grain"}},
 		{"name": "campaigns", "level": "warn", "text": "campaigns is warn", "route": "bake"}
@@ -115,5 +115,44 @@ func TestRoutesSaysWhatAnInstanceKnows(t *testing.T) {
 		require.False(t, a.Failed(), name)
 	}
 	a, _ = ask(nil, telling{err: fmt.Errorf("none runs at 127.0.0.1:9464")})
-	require.Equal(t, []string{"Far sides, pauses, and unknown outcomes are known to a running instance, and are not shown: none runs at 127.0.0.1:9464"}, a.Notes[2:])
+	require.Equal(t, []string{"Far sides, pauses of effects, and unknown outcomes are known to a running instance, and are not shown: none runs at 127.0.0.1:9464"}, a.Notes[2:])
+}
+
+// keeping is a plugin that keeps the orders about routes.
+type keeping struct {
+	paused []operate.Condition
+	err    error
+}
+
+func (keeping) Name() string                          { return "keeping" }
+func (p keeping) Register(r *pipeline.Registry) error { r.Offer(p); return nil }
+func (p keeping) ReadPauses(context.Context, []pipeline.Route) ([]operate.Condition, error) {
+	return p.paused, p.err
+}
+
+// A pause is known without an instance on this machine, and is said once where one knows it as well.
+func TestRoutesSaysWhatIsPaused(t *testing.T) {
+	t.Parallel()
+	ask := func(in operate.Input, plugins ...pipeline.Plugin) operate.Answer {
+		reg, err := pipeline.NewRegistry(pipeline.Env{}, append(plugins, newMill(time.Now()))...)
+		require.NoError(t, err)
+		a, err := operate.Routes().Read(t.Context(), reg, in)
+		require.NoError(t, err)
+		return a
+	}
+	paused, down := condition("route bake", operate.Warn), condition("API", operate.Fail)
+	paused.Route = "bake"
+	orders := keeping{paused: []operate.Condition{paused}}
+	for name, plugins := range map[string][]pipeline.Plugin{"nothing asks": {orders}, "none runs": {orders, telling{err: errors.New("none runs")}}} {
+		a := ask(nil, plugins...)
+		require.Equal(t, []operate.Check{paused.Check}, a.Checks, name)
+		require.Equal(t, orders.paused, a.Value.(operate.RoutesStatus).Paused, name)
+		require.False(t, a.Failed(), name)
+	}
+	require.Equal(t, []operate.Check{paused.Check, down.Check}, ask(nil, orders, telling{all: []operate.Condition{down, paused}}).Checks)
+	require.Equal(t, []operate.Check{paused.Check}, ask(operate.Input{"route": {"bake"}}, orders).Checks)
+	require.Empty(t, ask(operate.Input{"route": {"grind"}}, orders).Checks)
+
+	a := ask(nil, keeping{err: errors.New("no answer")})
+	require.Contains(t, a.Notes, "Which routes are paused is not known: no answer")
 }

@@ -46,6 +46,8 @@ type RoutesStatus struct {
 	// Conditions are those of the instance on this machine, without what is in order. Null: none runs, or it
 	// does not tell them.
 	Conditions []Condition `json:"conditions"`
+	// Paused are the orders of operators that pause routes, also of those that no instance runs.
+	Paused []Condition `json:"paused,omitempty"`
 	// Unknown says why last errors, and what is in flight of a Kafka topic, are not those of all instances. Empty: they are.
 	Unknown string `json:"instances_unknown,omitempty"`
 	// RatesUnknown says why the messages per second are not those of all instances. Empty: they are.
@@ -66,7 +68,7 @@ func Routes() Report {
 
 DONE/S are the messages per second that were handled, and FAILED/S those that failed, counted each time, over up to 15 seconds. Each instance measures its own, and tells it in Redis every five seconds. They are summed without an instance that has just started, or that has told nothing for ten seconds, and a line below the table names it. WAITING are messages that were not handled: the lag of a consumer group in Kafka, which includes those in flight, or the entries of a Redis stream that no consumer has got. IN FLIGHT are entries of a Redis stream that a consumer has got and not acknowledged, and what the instances say that they have of a Kafka topic. OLDEST is the age of the oldest message of both, whose place stands below if it is older than a minute. RETRIES are records that wait in the retry topic, also of work that a ledger has done by another way meanwhile, and DUE IN says when the next one is due. A retry topic of several routes has a row of its own. DEAD are stored dead letters that wait for a person. A dash is a number that the server does not tell. A route that finds its streams while it runs, such as one per campaign or event, has a second table with those that are furthest behind.
 
-The lines below the table say why messages of a route are tried again: the last error, the message that had it, and the instance, as the instances tell it in Redis every five seconds. Then follow instances that ended within the last quarter of an hour without having been stopped, and what the instance on this machine knows: far sides that do not work, what is paused, and what waits for a person. One that has failed makes the exit code 1.
+The lines below the table say why messages of a route are tried again: the last error, the message that had it, and the instance, as the instances tell it in Redis every five seconds. Then follow instances that ended within the last quarter of an hour without having been stopped, routes that are paused, and what the instance on this machine knows: far sides that do not work, effects that are paused, and what waits for a person. One that has failed makes the exit code 1.
 
 It needs no running instance for the numbers, and reads without a consumer group.`,
 			Examples: []string{"routes --config settings.yaml", "routes --route orders --json"},
@@ -94,6 +96,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		})
 	}
 	var work Work
+	var orders pauses
 	backlogs, problems := measure(ctx, routes, workKind(reg), func(ctx context.Context, err error) {
 		if err != nil {
 			work.Unknown = logs.OneLine(err.Error())
@@ -103,6 +106,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		bounded, cancel := context.WithTimeout(ctx, instancesLimit)
 		defer cancel()
 		work, _ = ReadWork(bounded, reg) // why it is not known stands in it
+		orders = readPauses(bounded, reg)
 	})
 	dead, err := CountDead(ctx, reg)
 	if err != nil {
@@ -131,7 +135,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		}
 	}
 	answer.addErrors(value, only != "", now)
-	answer.addConditions(ctx, reg, &value, only)
+	answer.addConditions(ctx, reg, &value, only, orders)
 	for _, p := range problems {
 		check := Check{Name: "not known", Level: Fail, Text: logs.OneLine(p.Error())}
 		value.Checks, answer.Checks = append(value.Checks, check), append(answer.Checks, check)
@@ -410,39 +414,6 @@ func (a *Answer) addErrors(value RoutesStatus, asked bool, now time.Time) {
 		a.Notes = append(a.Notes, "Rates, and why messages are tried again, are not known of all instances: "+value.Unknown+".")
 	case rated && value.RatesUnknown != "":
 		a.Notes = append(a.Notes, "Rates are not known of all instances: "+value.RatesUnknown+".")
-	}
-}
-
-// conditionsLimit bounds the wait for an instance on this machine.
-const conditionsLimit = 2 * time.Second
-
-// addConditions asks the instance on this machine, and adds a line per condition that is not in order: of one route,
-// or of all.
-func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, value *RoutesStatus, only string) {
-	readers := pipeline.Offers[ConditionReader](reg)
-	if len(readers) == 0 {
-		return
-	}
-	var all []Condition
-	var instance string
-	bounded, cancel := context.WithTimeout(ctx, conditionsLimit)
-	defer cancel()
-	if err := recovered(func() (err error) {
-		all, instance, err = readers[0].ReadConditions(bounded)
-		return err
-	}); err != nil {
-		a.Notes = append(a.Notes, "Far sides, pauses, and unknown outcomes are known to a running instance, and are not shown: "+logs.OneLine(err.Error()))
-		return
-	}
-	value.Conditions = []Condition{}
-	for _, c := range all {
-		if c.Level == OK || only != "" && !slices.ContainsFunc(reg.Routes(), func(r pipeline.Route) bool { return r.Name == only && c.About(r) }) {
-			continue
-		}
-		value.Conditions, a.Checks = append(value.Conditions, c), append(a.Checks, c.Check)
-	}
-	if len(value.Conditions) > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("What is said of far sides, pauses and effects is what the instance at %s knows.", instance))
 	}
 }
 

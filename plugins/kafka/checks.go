@@ -21,7 +21,7 @@ const runbookPublish = "configs/RUNBOOK.md, MillraceKafkaPublishErrors"
 // Examinations implements operate.Examined.
 func (p *Plugin) Examinations() []operate.Examination {
 	return []operate.Examination{{
-		Place: pluginName, Remedy: "start the brokers, or correct their addresses and the credentials in the settings", Runbook: runbookPublish,
+		Place: pluginName, Remedy: "start the brokers, or correct their addresses, the credentials, and whether they speak TLS (tls.enabled) in the settings", Runbook: runbookPublish,
 		Open: func(ctx context.Context) ([]operate.Examine, func(), error) {
 			config := p.snapshot()
 			config.DialTimeout, config.RequestTimeout = min(config.DialTimeout, operate.CheckLimit), min(config.RequestTimeout, operate.CheckLimit)

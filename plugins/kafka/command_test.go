@@ -167,6 +167,18 @@ func TestOneReplicaAloneIsNotEnough(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out, "must be at least"), "and nothing else: %s", out)
 }
 
+// A cluster of one broker can't have the three replicas of the profile production.
+func TestATopicWithMoreReplicasThanBrokers(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	code, out, errs := runShopWith(t, cluster.ListenAddrs(), "", func(c *Config) { c.ReplicationFactor = 3 }, "topics", "create", "--dry-run")
+	require.Equal(t, app.ExitBad, code, errs)
+	require.Contains(t, out, "orders: not created: create: ")
+	require.Contains(t, out, "(plugins.kafka.replication_factor is 3)\n")
+}
+
 // TestARefusedTopicDoesNotStopTheOthers: neither one that the user may not see, nor one that the
 // user may not create.
 func TestARefusedTopicDoesNotStopTheOthers(t *testing.T) {

@@ -200,7 +200,10 @@ func (c *Config) Validate() error {
 	case !slices.Contains(mechanisms, mechanism):
 		p.Check(false, "sasl.mechanism", "must be empty, PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, got %q", mechanism)
 	case mechanism == "":
-		p.Check(!user && !password && !token, "sasl.mechanism", "must be set with user, password or token")
+		const alone = `must be "" while sasl.mechanism is: set both or neither`
+		p.Check(!user, "sasl.user", alone)
+		p.Check(!password, "sasl.password", alone)
+		p.Check(!token, "sasl.token", alone)
 	case mechanism == sarama.SASLTypeOAuth:
 		p.Check(token, "sasl.token", "must be set with mechanism %s", mechanism)
 		p.Check(!user && !password, "sasl.mechanism", "must not be %s with user or password", mechanism)

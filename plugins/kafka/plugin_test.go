@@ -104,6 +104,17 @@ func paths(err error) (all []string) {
 	return all
 }
 
+// A profile may have a login that an operator switches off. The error is then about what is left of it, and with it the
+// place where that is set.
+func TestALoginIsSetOrNot(t *testing.T) {
+	t.Parallel()
+	c := defaultConfig()
+	c.SASL.Password = setting.NewSecret("of the profile")
+	require.Equal(t, []string{"sasl.password"}, paths(c.Validate()))
+	c.SASL.User, c.SASL.Token = "u", setting.NewSecret("t")
+	require.ElementsMatch(t, []string{"sasl.user", "sasl.password", "sasl.token"}, paths(c.Validate()))
+}
+
 func TestNothingWorksBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	p := New()

@@ -123,6 +123,9 @@ func (c *connection) create(topic string, check bool) error {
 		return err
 	}
 	if err := admin.CreateTopic(topic, c.detail(topic), check); err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
+		if errors.Is(err, sarama.ErrInvalidReplicationFactor) {
+			return fmt.Errorf("create: %w (plugins.kafka.replication_factor is %d)", err, c.config.ReplicationFactor)
+		}
 		return fmt.Errorf("create: %w", err)
 	}
 	return nil

@@ -69,7 +69,7 @@ func (p *Plugin) Examinations() []operate.Examination {
 func (e *examined) examination() operate.Examination {
 	return operate.Examination{
 		Place:   e.place,
-		Remedy:  "start the server, or correct its address, user and password in the settings",
+		Remedy:  "start the server, or correct its address, user, password, and whether it speaks TLS (tls.enabled) in the settings",
 		Runbook: "configs/RUNBOOK.md, MillraceRedisReadErrors",
 		Open: func(ctx context.Context) ([]operate.Examine, func(), error) {
 			c, err := NewClient(e.cfg, nil)

@@ -104,6 +104,11 @@ func TestRoutesArePausedAndResumed(t *testing.T) {
 		require.Contains(t, o.does(t, "pause", "invoices"), "Paused invoices")
 		require.False(t, o.RoutePaused("invoices"), "a command has no routes of its own")
 		require.Empty(t, o.Conditions())
+		paused, err := o.ReadPauses(t.Context(), o.reg.Routes())
+		require.NoError(t, err)
+		require.Len(t, paused, 1, "mails is not")
+		require.Equal(t, "invoices", paused[0].Route)
+		require.Regexp(t, `^paused since 20\S+Z, for \S+, by ann, because: the shop moves$`, paused[0].Text)
 
 		i := process(t, s, db).starts(t)
 		page, err := i.AuditLogs()[0].Recent(t.Context(), operate.AuditFilter{Subject: "INVOICES"}, 10)

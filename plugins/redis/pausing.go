@@ -151,11 +151,41 @@ func (p *Plugin) Conditions() (all []operate.Condition) {
 		if !o.paused {
 			continue
 		}
-		all = append(all, operate.Condition{Route: r.Name, Check: operate.Check{
-			Name: "route " + r.Name, Level: operate.Warn, Text: o.sentence(now), Remedy: "resume it when it may go on (routes resume " + r.Name + ")",
-		}})
+		all = append(all, o.condition(r.Name, now))
 	}
 	return all
+}
+
+func (o routeOrder) condition(route string, now time.Time) operate.Condition {
+	return operate.Condition{Route: route, Check: operate.Check{
+		Name: "route " + route, Level: operate.Warn, Text: o.sentence(now), Remedy: "resume it when it may go on (routes resume " + route + ")",
+	}}
+}
+
+// ReadPauses implements operate.PauseReader: the routes that are paused, as Redis has the orders.
+func (p *Plugin) ReadPauses(ctx context.Context, routes []pipeline.Route) (paused []operate.Condition, err error) {
+	c, done, err := p.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	names := routeNames(routes)
+	if len(names) == 0 {
+		return nil, nil
+	}
+	orders, err := c.HMGet(ctx, ordersKey, names...).Result()
+	if err != nil {
+		return nil, answered(fmt.Errorf("redis: read the orders about routes: %w", err))
+	}
+	now := time.Now()
+	for i, order := range orders {
+		if text, ordered := order.(string); ordered {
+			if o := parseOrder(text); o.paused {
+				paused = append(paused, o.condition(names[i], now))
+			}
+		}
+	}
+	return paused, nil
 }
 
 // AuditLogs implements operate.Auditor.
@@ -224,6 +254,7 @@ func (p *Plugin) auditLog(name, title, key string, keeps int, read func(fields m
 var (
 	_ operate.Operated    = (*Plugin)(nil)
 	_ operate.Conditioned = (*Plugin)(nil)
+	_ operate.PauseReader = (*Plugin)(nil)
 	_ operate.Auditor     = (*Plugin)(nil)
 	_ operate.Recorder    = (*Plugin)(nil)
 )

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"strings"
 
@@ -21,10 +22,11 @@ var ErrSimulatorInside = errors.New("the simulated Money API runs inside the ser
 func WithExitCode(err error) error {
 	var (
 		exit    *app.ExitError
+		file    *fs.PathError // its cause, an errno, is a net.Error too
 		network net.Error
 	)
 	switch {
-	case errors.As(err, &exit), errors.Is(err, pipeline.ErrUnavailable):
+	case errors.As(err, &exit), errors.As(err, &file), errors.Is(err, pipeline.ErrUnavailable):
 	case errors.Is(err, ledger.ErrNotFound):
 		return app.Bad("%w: the service of these settings has accepted nothing of it; is it another type (%s), or another number? millrace campaign list shows all promotions",
 			err, strings.Join(promotiontype.Names(), ", "))

@@ -3,6 +3,9 @@ package campaign
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,4 +27,6 @@ func TestExitCodes(t *testing.T) {
 	}
 	require.ErrorIs(t, WithExitCode(fmt.Errorf("read: %w", ledger.ErrUnavailable)), pipeline.ErrUnavailable)
 	require.NotErrorIs(t, WithExitCode(errors.New("a bug")), pipeline.ErrUnavailable)
+	require.ErrorIs(t, WithExitCode(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), pipeline.ErrUnavailable)
+	require.NotErrorIs(t, WithExitCode(&fs.PathError{Op: "open", Path: "differing.csv", Err: syscall.EROFS}), pipeline.ErrUnavailable, "a file is no server")
 }

@@ -3,8 +3,8 @@ package reconcile
 import (
 	"encoding/csv"
 	"errors"
+	"io/fs"
 	"os"
-	"path/filepath"
 )
 
 // Table is a CSV file with one line per thing that was compared.
@@ -16,14 +16,23 @@ type Table struct {
 	out  *csv.Writer
 }
 
-// Check reports whether the file's folder exists. The file itself is written from the first Begin or Write on, so
-// that an older one stays until then.
+// Check reports why the file can't be written, before anything is compared. The file itself is written from the
+// first Begin or Write on, so that an older one stays until then.
 func (t *Table) Check() error {
 	if t.Path == "" {
 		return nil
 	}
-	_, err := os.Stat(filepath.Dir(t.Path))
-	return err
+	f, err := os.OpenFile(t.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		if f, err = os.OpenFile(t.Path, os.O_WRONLY, 0); err == nil {
+			err = f.Close()
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(t.Path))
 }
 
 // Begin creates the file with its header, if there is none yet.

@@ -1,0 +1,80 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
+)
+
+// PauseReader is offered by the plugin that keeps what operators have ordered about routes.
+type PauseReader interface {
+	// ReadPauses returns a condition for each of these routes that is paused, whether or not an instance runs.
+	ReadPauses(ctx context.Context, routes []pipeline.Route) ([]Condition, error)
+}
+
+// pauses are the routes that are paused, or why that is not known.
+type pauses struct {
+	routes []Condition
+	err    error
+}
+
+func readPauses(ctx context.Context, reg *pipeline.Registry) (p pauses) {
+	for _, reader := range pipeline.Offers[PauseReader](reg) {
+		p.err = recovered(func() (err error) {
+			p.routes, err = reader.ReadPauses(ctx, reg.Routes())
+			return err
+		})
+	}
+	return p
+}
+
+// conditionsLimit bounds the wait for an instance on this machine.
+const conditionsLimit = 2 * time.Second
+
+// addConditions adds a line per route that is paused. It also asks the instance on this machine, and adds a line per
+// condition that is not in order: of one route, or of all.
+func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, value *RoutesStatus, only string, orders pauses) {
+	asked := func(c Condition) bool {
+		return only == "" || slices.ContainsFunc(reg.Routes(), func(r pipeline.Route) bool { return r.Name == only && c.About(r) })
+	}
+	for _, c := range orders.routes {
+		if asked(c) {
+			value.Paused, a.Checks = append(value.Paused, c), append(a.Checks, c.Check)
+		}
+	}
+	if orders.err != nil {
+		a.Notes = append(a.Notes, "Which routes are paused is not known: "+logs.OneLine(orders.err.Error()))
+	}
+	readers := pipeline.Offers[ConditionReader](reg)
+	if len(readers) == 0 {
+		return
+	}
+	var all []Condition
+	var instance string
+	bounded, cancel := context.WithTimeout(ctx, conditionsLimit)
+	defer cancel()
+	if err := recovered(func() (err error) {
+		all, instance, err = readers[0].ReadConditions(bounded)
+		return err
+	}); err != nil {
+		a.Notes = append(a.Notes, "Far sides, pauses of effects, and unknown outcomes are known to a running instance, and are not shown: "+logs.OneLine(err.Error()))
+		return
+	}
+	value.Conditions = []Condition{}
+	for _, c := range all {
+		if c.Level == OK || !asked(c) {
+			continue
+		}
+		value.Conditions = append(value.Conditions, c)
+		if !slices.ContainsFunc(orders.routes, func(order Condition) bool { return order.Name == c.Name }) {
+			a.Checks = append(a.Checks, c.Check)
+		}
+	}
+	if len(value.Conditions) > 0 {
+		a.Notes = append(a.Notes, fmt.Sprintf("What is said of far sides and effects is what the instance at %s knows.", instance))
+	}
+}
