@@ -42,6 +42,8 @@ func needsNoScripts(t *testing.T, b *browser, s *shop) {
 	b.showsPlain(t, value[string](p, `location.href`), "#letter dd", "answered 403 Forbidden")
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.Click(`//summary[normalize-space()="Payload"]`)))
 	p.reads("#letter pre", `{"order":2`)
+	p.follows(link("the one before it in its group"), "Two dead letters")
+	b.showsPlain(t, value[string](p, `location.href`), "#letters td", "differs")
 	s.far.set(func(f *farSide) { f.refusing = false })
 	p.rereads(ofGroup, "#letters td", "webhook")
 	p.acts("deadletter replay", "2 dead letters: 2 would be replayed", "the far side knows our signature")

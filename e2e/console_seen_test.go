@@ -239,6 +239,11 @@ func usesEachPage(t *testing.T, b *browser, s *shop) {
 	p.follows(`//section[@id="letters"]//td[1]/a`, "Dead letter")
 	value[bool](p, `document.querySelectorAll("details").forEach((fold) => { fold.open = true; }), true`)
 	examine("a dead letter")
+	letter := value[string](p, `location.href`)
+	p.follows(link("the one before it in its group"), "Two dead letters")
+	p.reads("#letters td", "differs")
+	examine("two dead letters")
+	require.NoError(t, chromedp.Do(p.ctx, chromedp.Navigate(letter)))
 	p.follows(link("deadletter discard"), "deadletter discard")
 	p.submits("Preview")
 	examine("a preview")
@@ -258,17 +263,17 @@ func usesEachPage(t *testing.T, b *browser, s *shop) {
 }
 
 // loadsLittle opens a page with its longest table for the first time. A browser loads at most 150 kB of it, if a
-// proxy compresses what the console sends.
+// proxy compresses what the console sends. What the table has no place for is on the next page, also without scripts.
 func loadsLittle(t *testing.T, b *browser, s *shop) {
 	const rows, limit = 200, 150_000
 	s.far.set(func(f *farSide) { f.refusing = true })
 	var orders []string
-	for n := range rows {
+	for n := range rows + 1 {
 		orders = append(orders, fmt.Sprintf(`{"order":%d}`, 1000+n))
 	}
 	s.send("orders", orders...)
 	p := b.open(t, s.url+"/dead-letters", desktop)
-	p.reaches("all dead letters", fmt.Sprintf(`Number(document.querySelector("#groups dd")?.innerText) >= %d`, rows))
+	p.reaches("all dead letters", fmt.Sprintf(`Number(document.querySelector("#groups dd")?.innerText) > %d`, rows))
 	p.follows(`//section[@id="groups"]//tr[contains(., "403")]/td[1]/a`, "Dead letters of one group")
 	p.reaches("the rows of a page", fmt.Sprintf(`document.querySelectorAll("tbody tr").length === %d`, rows))
 	loaded := value[[]string](p, `[location.href, ...performance.getEntriesByType("resource").filter((one) => one.initiatorType !== "fetch").map((one) => one.name)]`)
@@ -288,6 +293,13 @@ func loadsLittle(t *testing.T, b *browser, s *shop) {
 	t.Logf("%d bytes", sum)
 	require.Less(t, sum, limit, "bytes of %v", loaded)
 	require.Greater(t, sum, 4000)
+	plain := b.open(t, value[string](p, `location.href`), desktop, withoutScripts())
+	last := value[string](plain, `[...document.querySelectorAll("#letters td:first-child")].at(-1).innerText`)
+	plain.follows(link("More rows"), "Dead letters of one group")
+	plain.reads("#letters dt", "Waiting from here on")
+	require.Contains(t, value[string](plain, `location.search`), "before="+last)
+	plain.follows(link("first page"), "Dead letters of one group")
+	plain.reads("#letters dt", "Waiting for a person")
 }
 
 // countingWriter counts bytes.

@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +18,21 @@ import (
 
 // cost is what a while took: statements of PostgreSQL, commands of Redis, the microseconds that Redis worked on
 // them, and the milliseconds that the instance worked.
-type cost struct{ statements, commands, micros, cpu int64 }
+type cost struct {
+	statements, commands, micros, cpu int64
+
+	byCommand map[string]int64 // micros
+}
+
+// dearest names the commands that Redis worked on for longest.
+func (c cost) dearest() string {
+	names := slices.SortedFunc(maps.Keys(c.byCommand), func(a, b string) int { return cmp.Compare(c.byCommand[b], c.byCommand[a]) })
+	var said []string
+	for _, name := range names[:min(5, len(names))] {
+		said = append(said, fmt.Sprintf("%s %d us", name, c.byCommand[name]))
+	}
+	return strings.Join(said, ", ")
+}
 
 // consoleCosts compares what the console of an instance reads while nobody looks, with one tab, and with 50. Redis has
 // 10,000 streams, of which the pages read those that routes read.
@@ -35,11 +52,13 @@ func consoleCosts(t *testing.T, w *deployment, statements func() int64, metrics,
 		all.statements, all.cpu = statements(), int64(1000*series["process_cpu_seconds_total"])
 		lines, err := w.redis.Info(t.Context(), "commandstats").Result()
 		require.NoError(t, err)
+		all.byCommand = map[string]int64{}
 		for line := range strings.Lines(lines) {
 			var calls, micros int64
-			_, numbers, _ := strings.Cut(line, ":")
+			name, numbers, _ := strings.Cut(line, ":")
 			if n, _ := fmt.Sscanf(numbers, "calls=%d,usec=%d", &calls, &micros); n == 2 {
 				all.commands, all.micros = all.commands+calls, all.micros+micros
+				all.byCommand[strings.TrimPrefix(name, "cmdstat_")] = micros
 			}
 		}
 		return all
@@ -72,9 +91,12 @@ func consoleCosts(t *testing.T, w *deployment, statements func() int64, metrics,
 		after, of := spent(), int64(time.Since(began)/(rounds*interval))
 		c := cost{
 			after.statements - before.statements - of*idle.statements, after.commands - before.commands - of*idle.commands,
-			after.micros - before.micros, after.cpu - before.cpu,
+			after.micros - before.micros, after.cpu - before.cpu, after.byCommand,
 		}
-		t.Logf("%d tabs of each of %v, %d times in %s: %d statements, %d commands of Redis in %d us, %d ms of CPU", tabs, pages, rounds, time.Since(began), c.statements, c.commands, c.micros, c.cpu)
+		for name, micros := range before.byCommand {
+			c.byCommand[name] -= micros
+		}
+		t.Logf("%d tabs of each of %v, %d times in %s: %d statements, %d commands of Redis in %d us (%s), %d ms of CPU", tabs, pages, rounds, time.Since(began), c.statements, c.commands, c.micros, c.dearest(), c.cpu)
 		return c
 	}
 	const slack = 100 // of what an idle instance sends, which varies

@@ -23,7 +23,8 @@ const (
 	campaignsPage = "campaigns"
 	campaignPage  = "campaigns/campaign"
 	payoutPage    = "campaigns/payout"
-	letterPage    = "dead-letters/letter" // of the plugin deadletter
+	letterPage    = "dead-letters/letter" // of the plugin deadletter, as lettersPage
+	lettersPage   = "dead-letters/group"
 )
 
 const (
@@ -389,8 +390,9 @@ func (p *Plugin) showLetters(ctx context.Context, q console.Query) (console.Bloc
 			console.Word(d.ID).At(linkTo(letterPage, "id", d.ID)), about, console.Moment(d.Failed), console.Word(d.Class), console.Count(d.Attempts), console.Word(d.Error),
 		})
 	}
-	if more := n - int64(len(list)); more > 0 {
-		t.Note = fmt.Sprintf("… and %d more. The command deadletter list shows them with --subject %s.", more, id)
+	if more := n - int64(len(list)); more > 0 && len(list) > 0 {
+		t.Note = fmt.Sprintf("… and %d more.", more)
+		t.Next = lettersPage + "?" + url.Values{"plugin": {env.Plugin}, "subject": {id.String()}, "before": {list[len(list)-1].ID}}.Encode()
 	}
 	return t, nil
 }

@@ -2,6 +2,7 @@ package promotion_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -12,10 +13,13 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // panel loads a panel of a page as the console does, and returns what programs get of it.
@@ -155,6 +159,28 @@ func TestRevealOfAPayoutIsAudited(t *testing.T) {
 		require.ErrorContains(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann"}), "needs who and why")
 		in["payout"] = []string{"POINT:1:8"}
 		require.ErrorIs(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann", Why: "ticket 7"}), console.ErrNothing)
+	})
+}
+
+// A campaign with more dead letters than a page has leads to the others.
+func TestACampaignLeadsToAllItsDeadLetters(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		sys.start()
+		copies, err := store.Connect(t.Context(), sqldb.Databases{}, sys.letters, nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, copies.Close()) }()
+		for n := range 201 {
+			d := store.From(fmt.Sprintf("letter-%03d", n), sys.payouts.Name(), "dead", "", pipeline.DeadLetter{Payload: []byte("{}"), Class: "rejected", Handler: "promotion.stream"})
+			d.Subject = fmt.Sprintf("POINT:1:%d", n)
+			d.Lineage = store.LineageOf(d.Plugin, d.Subject)
+			require.NoError(t, copies.Put(t.Context(), d))
+		}
+		b, err := sys.load("campaigns/campaign", "letters", operate.Input{"promotion": {"POINT:1"}})
+		require.NoError(t, err)
+		page, ok := b.(console.Table)
+		require.True(t, ok)
+		require.Equal(t, []any{200, "… and 1 more.", "dead-letters/group?before=letter-001&plugin=" + sys.payouts.Name() + "&subject=POINT%3A1"}, []any{len(page.Rows), page.Note, page.Next})
 	})
 }
 

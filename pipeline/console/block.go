@@ -10,7 +10,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-// Block is what a panel shows: Table, Stats, Record, Text, Checks, Answer, Find, HTML, or several as Blocks.
+// Block is what a panel shows: Table, Stats, Record, Comparison, Text, Checks, Answer, Find, HTML, or several
+// as Blocks.
 type Block interface {
 	// JSON is the block for programs, as a value that encoding/json takes.
 	JSON() any
@@ -223,6 +224,16 @@ func (r Record) JSON() any {
 	}
 	return object
 }
+
+// Comparison has two things of one kind side by side. The console makes a table of it, which says of each field, of
+// each header and of each member of a JSON payload whether both are the same, and masks it as it masks a Record.
+type Comparison struct {
+	Titles [2]string
+	Sides  [2]Record
+}
+
+// JSON returns the two things.
+func (c Comparison) JSON() any { return []any{c.Sides[0].JSON(), c.Sides[1].JSON()} }
 
 // Text is a paragraph.
 type Text string

@@ -383,6 +383,8 @@ func (m masks) block(b console.Block) console.Block {
 		}
 		b.Folds = folds
 		return b
+	case console.Comparison:
+		return m.comparison(b)
 	case console.Text:
 		return console.Text(m.text(string(b)))
 	case console.Checks:

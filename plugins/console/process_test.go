@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"html"
 	"io"
 	"log/slog"
 	"maps"
@@ -344,6 +345,15 @@ func TestPagesOfAPipeline(t *testing.T) {
 	// A second dead letter is discarded from its page, and the audit names the console.
 	p.send("another")
 	eventually("the second dead letter", func() bool { return row("dead-letters", "groups", "route", "shop.orders")["count"] == 2.0 })
+	_, compare, _ := strings.Cut(settled("/dead-letters/letter?id="+id), `href="/dead-letters/compare?`)
+	compare, _, _ = strings.Cut(compare, `"`)
+	compare = html.UnescapeString(compare)
+	both := settled("/dead-letters/compare?" + compare)
+	require.Contains(t, both, "<td>Error</td><td>same</td><td>the amount is &lt;b&gt;negative&lt;/b&gt;</td>")
+	require.Contains(t, both, "<td>From</td><td>differs</td><td>kafka orders/")
+	require.Contains(t, both, "<td>Payload</td><td>differs</td>")
+	require.NotContains(t, both, "<img")
+	require.Contains(t, both, `href="/actions/deadletter/discard?`+html.EscapeString(compare)+`"`)
 	require.Contains(t, p.get("/topics"), `href="/actions/topics/create"`)
 	require.Contains(t, p.get("/dead-letters/group?"+link), `href="/actions/deadletter/replay?`+link+`"`)
 	require.Contains(t, p.get("/dead-letters/letter?id="+id), `href="/actions/deadletter/discard?id=`+id+`"`)

@@ -115,7 +115,7 @@ func TestNoPageShowsASecret(t *testing.T) {
 	}, 2*time.Minute, 50*time.Millisecond)
 
 	answers := p.requireMasked()
-	for _, place := range []string{"/effects/effect?", "/dead-letters/group?", "/dead-letters/letter?id=", "/actions/deadletter/replay?", "/audit", "/audit.csv", "/topics", "/streams", "/settings", "/doctor"} {
+	for _, place := range []string{"/effects/effect?", "/dead-letters/group?", "/dead-letters/letter?id=", "/dead-letters/compare?id=", "/actions/deadletter/replay?", "/audit", "/audit.csv", "/topics", "/streams", "/settings", "/doctor"} {
 		found := false
 		for address := range answers {
 			found = found || strings.HasPrefix(address, place)
@@ -140,6 +140,12 @@ func TestNoPageShowsASecret(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, id)
+	pair := ""
+	for address := range answers {
+		if strings.HasPrefix(address, "/dead-letters/compare?") && strings.Contains(address, id) {
+			pair = address
+		}
+	}
 	require.True(t, plainText, "the letter that is no JSON")
 	address := "/dead-letters/letter?id=" + id
 
@@ -156,6 +162,13 @@ func TestNoPageShowsASecret(t *testing.T) {
 	answer, text = p.post("/api/v1"+address, url.Values{"panel": {"letter"}, "reveal": {"yes"}, "why": {"ticket 8"}})
 	require.Equal(t, http.StatusOK, answer.StatusCode, text)
 	require.Contains(t, text, planted+"-payload")
+	for _, face := range []string{"", "/api/v1"} {
+		answer, text = p.post(face+pair, url.Values{"panel": {"letters"}, "reveal": {"yes"}, "why": {"two of them"}})
+		require.Equal(t, http.StatusOK, answer.StatusCode, text)
+		for _, secret := range []string{"payload", "plain and no JSON", "header", "context"} {
+			require.Contains(t, text, planted+"-"+secret)
+		}
+	}
 	effect := "/effects/effect?group=all&id=7&kind=mail"
 	answer, text = p.post(effect, url.Values{"panel": {"effect"}, "reveal": {"yes"}, "why": {"ticket 9"}})
 	require.Equal(t, http.StatusOK, answer.StatusCode, text)
@@ -171,13 +184,19 @@ func TestNoPageShowsASecret(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return strings.Contains(p.get("/audit"), "ticket 9") && strings.Contains(p.get("/audit"), "ticket 8")
 	}, 2*time.Minute, 50*time.Millisecond)
-	seen := map[string]string{}
+	seen, pairs := map[string]string{}, map[string]int{}
 	for _, log := range []string{"dead-letters", "effects"} {
 		for _, row := range rowsOf(t, p.panels("audit")[log].Value) {
+			if row["why"] == "two of them" {
+				pairs[fmt.Sprint(row["subject"])]++
+				continue
+			}
 			seen[fmt.Sprint(row["why"])] = fmt.Sprint(row["action"], " ", row["subject"], " ", row["from"])
 		}
 	}
 	require.Equal(t, map[string]string{"ticket 7": "reveal " + id + " console", "ticket 8": "reveal " + id + " API", "ticket 9": "reveal mail/all/7 console"}, seen)
+	require.Len(t, pairs, 2)
+	require.Equal(t, 2, pairs[id], "once for each look, as for the other one")
 	p.requireMasked()
 	require.NotContains(t, p.log.String(), planted+"-payload")
 	require.Contains(t, p.log.String(), "masked values were shown")

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
@@ -17,13 +19,14 @@ const (
 	lettersPage = "dead-letters"
 	groupPage   = "dead-letters/group"
 	letterPage  = "dead-letters/letter"
+	comparePage = "dead-letters/compare"
 )
 
 // shownLetters is the number of rows of a page.
 const shownLetters = 200
 
 // Console implements console.Contributor: the groups of dead letters that wait for a person, the letters of
-// a group, and one letter with its payload.
+// a group, one letter with its payload, and two of them side by side.
 func (p *Plugin) Console() []console.Page {
 	actions := []string{"deadletter replay", "deadletter discard"}
 	return []console.Page{
@@ -35,6 +38,9 @@ func (p *Plugin) Console() []console.Page {
 		}},
 		{Path: letterPage, Title: "Dead letter", Hidden: true, Panels: []console.Panel{
 			{Name: "letter", Title: "Dead letter", Load: p.showLetter, Reveal: p.reveal, Actions: actions},
+		}},
+		{Path: comparePage, Title: "Two dead letters", Hidden: true, Panels: []console.Panel{
+			{Name: "letters", Title: "Side by side", Load: p.compareLetters, Reveal: p.revealPair, Actions: actions},
 		}},
 	}
 }
@@ -50,7 +56,7 @@ func (p *Plugin) opened() (*store.Store, console.Block, error) {
 	return nil, nil, errStoreNotOpen
 }
 
-func (p *Plugin) showGroups(ctx context.Context, _ console.Query) (console.Block, error) {
+func (p *Plugin) showGroups(ctx context.Context, q console.Query) (console.Block, error) {
 	s, instead, err := p.opened()
 	if s == nil {
 		return instead, err
@@ -60,13 +66,27 @@ func (p *Plugin) showGroups(ctx context.Context, _ console.Query) (console.Block
 	if err != nil {
 		return nil, err
 	}
-	groups, err := s.Groups(ctx, filter, shownLetters)
-	if err != nil {
+	after := store.Place{Count: int64(q.Number("count")), Example: q.Text("before")}
+	groups, err := s.Groups(ctx, filter, after, shownLetters+1)
+	if errors.Is(err, store.ErrNotFound) {
+		return cutOff(after.Example, lettersPage), nil
+	} else if err != nil {
 		return nil, err
 	}
 	t := console.Table{
 		Columns: console.Columns("Error", "Count", "Class", "Route", "First failed", "Last failed", "Example"),
 		Empty:   "No dead letter waits for a person.",
+	}
+	stats := console.Stats{{Name: "Waiting for a person", Cell: console.Count(total)}}
+	if after.Example != "" {
+		t.Empty = "There is no smaller group."
+		stats = append(stats, console.Stat{Name: "Largest groups", Cell: console.Word("first page").At(lettersPage)})
+	}
+	if len(groups) > shownLetters {
+		groups = groups[:shownLetters]
+		last := groups[shownLetters-1]
+		t.Note = "The groups that follow are smaller or older."
+		t.Next = link(lettersPage, "count", strconv.FormatInt(last.Count, 10), "before", last.Example)
 	}
 	for _, g := range groups {
 		count := console.Count(g.Count).In(operate.Warn)
@@ -75,10 +95,26 @@ func (p *Plugin) showGroups(ctx context.Context, _ console.Query) (console.Block
 			console.Moment(g.FirstFailed), console.Moment(g.LastFailed), console.Word(g.Example).At(link(letterPage, "id", g.Example)),
 		})
 	}
-	if len(groups) == shownLetters {
-		t.Note = fmt.Sprintf("Only the %d largest groups are shown.", shownLetters)
+	return console.Blocks{stats, t}, nil
+}
+
+// cutOff is shown when the dead letter that a page goes on after is gone. Any other rows would be a page that
+// nobody has asked for.
+func cutOff(id, first string) console.Block {
+	return console.Blocks{
+		console.Text(fmt.Sprintf("This page goes on after the dead letter %q, which no longer exists. It may have been pruned.", id)),
+		console.Stats{{Name: "Begin again", Cell: console.Word("first page").At(first)}},
 	}
-	return console.Blocks{console.Stats{{Name: "Waiting for a person", Cell: console.Count(total)}}, t}, nil
+}
+
+// listed is what the page of a list selects.
+func listed(q console.Query) store.Filter {
+	return store.Filter{States: store.Waiting(), Fingerprint: q.Text("fingerprint"), Plugin: q.Text("plugin"), Under: q.Text("subject"), Before: q.Text("before")}
+}
+
+// listAfter is the address of the page of a list after a dead letter. An empty id: the first page.
+func listAfter(f store.Filter, id string) string {
+	return link(groupPage, "fingerprint", f.Fingerprint, "plugin", f.Plugin, "subject", f.Under, "before", id)
 }
 
 func (p *Plugin) showLetters(ctx context.Context, q console.Query) (console.Block, error) {
@@ -86,17 +122,24 @@ func (p *Plugin) showLetters(ctx context.Context, q console.Query) (console.Bloc
 	if s == nil {
 		return instead, err
 	}
-	fingerprint := q.Text("fingerprint")
-	if fingerprint == "" {
+	f := listed(q)
+	if f.Fingerprint == "" && f.Under == "" {
 		return console.Text("Choose a group on the page of dead letters."), nil
 	}
-	letters, total, err := s.List(ctx, store.Filter{States: store.Waiting(), Fingerprint: fingerprint}, shownLetters)
-	if err != nil {
+	letters, left, err := s.List(ctx, f, shownLetters)
+	if errors.Is(err, store.ErrNotFound) {
+		return cutOff(f.Before, listAfter(f, "")), nil
+	} else if err != nil {
 		return nil, err
 	}
 	t := console.Table{
 		Columns: console.Columns("ID", "State", "Failed", "About", "Attempts", "Error"),
 		Empty:   "No dead letter of this group waits for a person any more.",
+	}
+	stats := console.Stats{{Name: "Waiting for a person", Cell: console.Count(left)}}
+	if f.Before != "" {
+		t.Empty = "No older dead letter of this group waits for a person."
+		stats = console.Stats{{Name: "Waiting from here on", Cell: console.Count(left)}, {Name: "Newest", Cell: console.Word("first page").At(listAfter(f, ""))}}
 	}
 	for _, d := range letters {
 		about := d.Subject
@@ -108,10 +151,11 @@ func (p *Plugin) showLetters(ctx context.Context, q console.Query) (console.Bloc
 			console.Count(d.Attempts), console.Word(d.Error),
 		})
 	}
-	if more := total - int64(len(letters)); more > 0 {
-		t.Note = fmt.Sprintf("… and %d more. The command deadletter list shows them with --fingerprint %s.", more, fingerprint)
+	if more := left - int64(len(letters)); more > 0 && len(letters) > 0 {
+		t.Note = fmt.Sprintf("… and %d older ones.", more)
+		t.Next = listAfter(f, letters[len(letters)-1].ID)
 	}
-	return t, nil
+	return console.Blocks{stats, t}, nil
 }
 
 func (p *Plugin) showLetter(ctx context.Context, q console.Query) (console.Block, error) {
@@ -122,11 +166,33 @@ func (p *Plugin) showLetter(ctx context.Context, q console.Query) (console.Block
 	id := q.Text("id")
 	d, actions, err := s.Get(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
-		return console.Text(fmt.Sprintf("No dead letter has the id %q. It may have been pruned.", id)), nil
+		return gone(id), nil
 	} else if err != nil {
 		return nil, err
 	}
-	record := console.Record{
+	older, newer, err := s.Neighbors(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	record := recordOf(d)
+	record.Fields = append(record.Fields, console.Stat{Name: "Compare with", Cell: comparisons(d.ID, older, newer)})
+	t := console.Table{Columns: console.Columns("When", "Action", "Generation", "Outcome", "Who", "Why", "Detail"), Empty: "Nobody has replayed, discarded or revealed it."}
+	for _, a := range actions {
+		t.Rows = append(t.Rows, []console.Cell{
+			console.Moment(a.At), console.Word(a.Action), console.Count(a.Generation), console.Word(a.Outcome), console.Word(a.Who), console.Word(a.Why), console.Word(a.Detail),
+		})
+	}
+	return console.Blocks{record, t}, nil
+}
+
+// gone says that there is no dead letter of an id.
+func gone(id string) console.Text {
+	return console.Text(fmt.Sprintf("No dead letter has the id %q. It may have been pruned.", id))
+}
+
+// recordOf is a dead letter with its message.
+func recordOf(d store.DeadLetter) console.Record {
+	return console.Record{
 		Fields: console.Stats{
 			{Name: "ID", Cell: console.Word(d.ID)},
 			{Name: "State", Cell: console.Word(string(d.State))},
@@ -147,17 +213,14 @@ func (p *Plugin) showLetter(ctx context.Context, q console.Query) (console.Block
 		},
 		Folds: []console.Fold{{Title: "Headers", Headers: d.Headers}, {Title: "Payload", Payload: d.Payload}},
 	}
-	t := console.Table{Columns: console.Columns("When", "Action", "Generation", "Outcome", "Who", "Why", "Detail"), Empty: "Nobody has replayed, discarded or revealed it."}
-	for _, a := range actions {
-		t.Rows = append(t.Rows, []console.Cell{
-			console.Moment(a.At), console.Word(a.Action), console.Count(a.Generation), console.Word(a.Outcome), console.Word(a.Who), console.Word(a.Why), console.Word(a.Detail),
-		})
-	}
-	return console.Blocks{record, t}, nil
 }
 
 // reveal records that a person sees what is masked of a dead letter.
 func (p *Plugin) reveal(ctx context.Context, q console.Query, use operate.Use) error {
+	return p.recordReveal(ctx, use, q.Text("id"))
+}
+
+func (p *Plugin) recordReveal(ctx context.Context, use operate.Use, ids ...string) error {
 	s, _, err := p.opened()
 	switch {
 	case err != nil:
@@ -165,13 +228,22 @@ func (p *Plugin) reveal(ctx context.Context, q console.Query, use operate.Use) e
 	case s == nil:
 		return console.ErrNothing
 	}
-	err = s.RecordReveal(ctx, q.Text("id"), store.By{Who: use.Who, Why: use.Why})
+	err = s.RecordReveal(ctx, store.By{Who: use.Who, Why: use.Why}, ids...)
 	if errors.Is(err, store.ErrNotFound) {
 		return console.ErrNothing
 	}
 	return err
 }
 
-func link(page, name, value string) string { return page + "?" + url.Values{name: {value}}.Encode() }
+// link is the address of a page with values: a name, its value, and so on. Those that are empty are left out.
+func link(page string, namesAndValues ...string) string {
+	values := url.Values{}
+	for pair := range slices.Chunk(namesAndValues, 2) {
+		if pair[1] != "" {
+			values.Add(pair[0], pair[1])
+		}
+	}
+	return page + "?" + values.Encode()
+}
 
 var _ console.Contributor = (*Plugin)(nil)

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -125,5 +126,51 @@ func TestTheDeadLettersOfOneCampaign(t *testing.T) {
 		out, code := o.run("list", "--json")
 		require.Equal(t, 0, code)
 		require.Contains(t, out, `"total": 4`)
+	})
+}
+
+// A list that is longer than its limit goes on with the id of its last dead letter, or a prefix of it.
+func TestAListGoesOn(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		for n := range 5 {
+			o.put(order(n))
+		}
+		o.put(payoutDeadLetter(5))
+		var page struct {
+			Total       int                `json:"total"`
+			DeadLetters []store.DeadLetter `json:"dead_letters"`
+			Next        string             `json:"next"`
+		}
+		var seen []string
+		left := 5
+		for args := []string{"list", "--source", "orders", "--limit", "2", "--json"}; ; {
+			page.Next = ""
+			out, code := o.run(args...)
+			require.Equal(t, 0, code, out)
+			require.NoError(t, json.Unmarshal([]byte(out), &page))
+			require.Equal(t, left, page.Total)
+			left -= len(page.DeadLetters)
+			for _, d := range page.DeadLetters {
+				seen = append(seen, d.ID)
+			}
+			if page.Next == "" {
+				break
+			}
+			args = append(args[:6:6], "--before", page.Next[:12])
+		}
+		require.Equal(t, []string{order(4).ID, order(3).ID, order(2).ID, order(1).ID, order(0).ID}, seen)
+		out, code := o.run("list", "--limit", "2")
+		require.Equal(t, 0, code)
+		require.Contains(t, out, fmt.Sprintf("… and 4 more. Go on with --before %s, or use --limit, a filter, or --group.", order(4).ID))
+		for _, c := range []struct{ before, more, says string }{
+			{"nothing", "--limit=1", `--before: no dead letter has the id "nothing"; it may have been pruned`},
+			{order(4).ID, "--group", "--before goes on with a list of dead letters, and not with --group"},
+			{order(4).ID[:2], "--limit=1", "is too short"},
+		} {
+			out, code = o.run("list", "--before", c.before, c.more)
+			require.Equal(t, app.ExitUsage, code, out)
+			require.Contains(t, out, c.says)
+		}
 	})
 }

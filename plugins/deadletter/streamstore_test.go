@@ -109,6 +109,17 @@ func TestDeadLettersInAStream(t *testing.T) {
 			// The commands work while the service runs, under the same name.
 			require.Len(t, command("deadletter", "list", "--class", "rejected").DeadLetters, 4)
 		})
+		var paged, whole []cli.Line
+		for next := []string{}; ; {
+			page := command(append([]string{"deadletter", "list", "--limit", "3"}, next...)...)
+			paged = append(paged, page.DeadLetters...)
+			if len(page.DeadLetters) < 3 {
+				break
+			}
+			next = []string{"--before", page.DeadLetters[2].ID}
+		}
+		whole = command("deadletter", "list").DeadLetters
+		require.Equal(t, whole, paged, "each command makes a copy, in which the cursor is the same")
 		require.Equal(t, 4, command("deadletter", "replay", "--all", "--dry-run").Replayed)
 		require.True(t, count(stream+"-dead", 4)())
 		first := command("deadletter", "list", "--limit", "1").DeadLetters[0].ID

@@ -38,6 +38,8 @@ type Family struct {
 	p    *Plugin
 	opts FamilyOptions
 
+	found Found
+
 	mu  sync.Mutex
 	sub *familySubscription // the last one that was opened
 }

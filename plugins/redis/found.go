@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -37,12 +38,23 @@ func (s *Server) Connect(ctx context.Context) (c goredis.UniversalClient, closeI
 	return c, closeIt, nil
 }
 
-// FoundBacklog adds up what groups have not done in the streams that exist now. name is what they are called,
-// with a part in angle brackets that differs, such as ENTRY:{<event>}. group returns the group that reads
+// Found has the streams that a search of all keys of a server has found, because a search costs Redis as much as it
+// has keys. The names are kept for a second for each step of the search, so that searches one after the other take
+// about one step a second, and at most for 30 s. A server with so few keys that one step finds all is searched each
+// time. The zero value has found nothing. It is safe for concurrent use.
+type Found struct {
+	mu    sync.Mutex
+	in    goredis.UniversalClient
+	names []string
+	until time.Time
+}
+
+// Backlog adds up what groups have not done in the streams that exist. name is what they are called, always the same
+// of a Found, with a part in angle brackets that differs, such as ENTRY:{<event>}. group returns the group that reads
 // a stream, and false for a stream that only has a similar name. The backlog names the streams that are
 // furthest behind.
-func FoundBacklog(ctx context.Context, c goredis.UniversalClient, name string, group func(stream string) (string, bool)) (operate.Backlog, error) {
-	streams, err := findStreams(ctx, c, name)
+func (f *Found) Backlog(ctx context.Context, c goredis.UniversalClient, name string, group func(stream string) (string, bool)) (operate.Backlog, error) {
+	streams, err := f.streams(ctx, c, name)
 	if err != nil {
 		return operate.Backlog{}, fmt.Errorf("redis: find the streams %s: %w", name, answered(err))
 	}
@@ -61,18 +73,42 @@ func FoundBacklog(ctx context.Context, c goredis.UniversalClient, name string, g
 	return total, nil
 }
 
+// mostFound is how long names are kept at most.
+const mostFound = 30 * time.Second
+
+func (f *Found) streams(ctx context.Context, c goredis.UniversalClient, name string) ([]string, error) {
+	f.mu.Lock()
+	names, current := f.names, f.in == c && time.Now().Before(f.until)
+	f.mu.Unlock()
+	if current {
+		return names, nil
+	}
+	names, steps, err := findStreams(ctx, c, name)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.in, f.names, f.until = c, names, time.Time{}
+	if steps > 1 {
+		f.until = time.Now().Add(min(time.Duration(steps)*time.Second, mostFound))
+	}
+	return names, nil
+}
+
 // foundPage is how many keys one step of a search looks at.
 const foundPage = 1000
 
-// findStreams returns the keys of the streams with a name, on every master of a cluster.
-func findStreams(ctx context.Context, c goredis.UniversalClient, name string) ([]string, error) {
+// findStreams returns the keys of the streams with a name, on every master of a cluster, and the most steps that one
+// of the servers took.
+func findStreams(ctx context.Context, c goredis.UniversalClient, name string) (streams []string, most int, err error) {
 	before, rest, _ := strings.Cut(name, "<")
 	_, after, _ := strings.Cut(rest, ">")
 	pattern := globEscape(before) + "*" + globEscape(after)
 	var mu sync.Mutex // the masters of a cluster are searched at the same time
 	found := map[string]bool{}
 	one := func(ctx context.Context, c goredis.Cmdable) error {
-		for cursor := uint64(0); ; {
+		for cursor, steps := uint64(0), 1; ; steps++ {
 			keys, next, err := c.ScanType(ctx, cursor, pattern, foundPage, "stream").Result()
 			if err != nil {
 				return err
@@ -81,23 +117,23 @@ func findStreams(ctx context.Context, c goredis.UniversalClient, name string) ([
 			for _, key := range keys {
 				found[key] = true // a search may find one twice
 			}
+			most = max(most, steps)
 			mu.Unlock()
 			if cursor = next; cursor == 0 {
 				return nil
 			}
 		}
 	}
-	var err error
 	if cluster, ok := c.(*goredis.ClusterClient); ok {
 		err = cluster.ForEachMaster(ctx, func(ctx context.Context, c *goredis.Client) error { return one(ctx, c) })
 	} else {
 		err = one(ctx, c)
 	}
-	streams := make([]string, 0, len(found))
+	streams = make([]string, 0, len(found))
 	for key := range found {
 		streams = append(streams, key)
 	}
-	return streams, err
+	return streams, most, err
 }
 
 func globEscape(text string) string {
@@ -111,7 +147,7 @@ func (s familySource) Backlog(ctx context.Context) (operate.Backlog, error) {
 		return operate.Backlog{}, err
 	}
 	defer done()
-	return FoundBacklog(ctx, c, s.f.opts.Name, func(string) (string, bool) { return s.f.opts.Group, true })
+	return s.f.found.Backlog(ctx, c, s.f.opts.Name, func(string) (string, bool) { return s.f.opts.Group, true })
 }
 
 // Connect implements operate.Connecting.

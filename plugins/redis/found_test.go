@@ -1,6 +1,9 @@
 package redis
 
 import (
+	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,5 +53,73 @@ func TestTheBacklogOfAFamily(t *testing.T) {
 			require.Equal(t, []string{a, b}, []string{got.Streams.Worst[0].Stream, got.Streams.Worst[1].Stream})
 			require.Equal(t, []int64{2, 1}, []int64{*got.Streams.Worst[0].Waiting, *got.Streams.Worst[0].InFlight})
 		}
+	})
+}
+
+// searches counts the steps of searches.
+type searches struct{ steps atomic.Int64 }
+
+func (*searches) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (*searches) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+func (s *searches) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if cmd.Name() == "scan" {
+			s.steps.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A server with many keys is not searched with each look: what is known is measured again, and what is new is found
+// later. One with few keys is searched each time.
+func TestManyKeysAreNotSearchedWithEachLook(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		c := s.Client(t)
+		var count searches
+		c.AddHook(&count)
+		prefix := redistest.Prefix(t, c)
+		add := func(stream string) {
+			require.NoError(t, c.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []string{"a", "b"}}).Err())
+		}
+		var found Found
+		look := func() (waiting, steps int64) {
+			before := count.steps.Load()
+			b, err := found.Backlog(t.Context(), c, prefix+":in:<id>", func(string) (string, bool) { return "g", true })
+			require.NoError(t, err)
+			return *b.Waiting, count.steps.Load() - before
+		}
+		pipe := c.Pipeline()
+		for i := range 4 * foundPage {
+			pipe.Set(t.Context(), fmt.Sprint(prefix, ":other:", i), "x", 10*time.Minute)
+		}
+		_, err := pipe.Exec(t.Context())
+		require.NoError(t, err)
+		add(prefix + ":in:1")
+		began := time.Now()
+		waiting, steps := look()
+		require.EqualValues(t, 1, waiting)
+		require.Greater(t, steps, int64(1))
+		kept := min(time.Duration(steps)*time.Second, mostFound)
+		require.False(t, found.until.Before(began.Add(kept)) || found.until.After(time.Now().Add(kept)), "a second for each step")
+
+		found.until = time.Now().Add(time.Hour) // the machine may stand still
+		add(prefix + ":in:1")
+		add(prefix + ":in:2")
+		waiting, steps = look()
+		require.Equal(t, []int64{2, 0}, []int64{waiting, steps}, "what is known is measured")
+		require.NoError(t, c.Del(t.Context(), prefix+":in:1").Err())
+		waiting, steps = look()
+		require.Equal(t, []int64{0, 0}, []int64{waiting, steps}, "also when it is gone")
+		found.until = time.Now()
+		waiting, steps = look()
+		require.EqualValues(t, 1, waiting)
+		require.Positive(t, steps)
+		found.in = s.Client(t)
+		_, steps = look()
+		require.Positive(t, steps, "another client may be one of another server")
 	})
 }

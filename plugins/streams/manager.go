@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // Activation is one stream that should run.
@@ -101,6 +102,7 @@ type Manager struct {
 	enqueues chan struct{} // slots of enqueue calls under way
 	refresh  chan struct{} // capacity 1
 	active   activeCache
+	found    redis.Found
 	inFlight inFlightCounts
 	orphans  orphans
 

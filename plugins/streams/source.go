@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
-	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // source is all active streams of a kind as one pipeline.Source.
@@ -39,7 +38,7 @@ func (s source) Backlog(ctx context.Context) (operate.Backlog, error) {
 	if c == nil {
 		return operate.Backlog{}, fmt.Errorf("%w: streams: the client of %s was not started", pipeline.ErrUnavailable, s.Describe())
 	}
-	return redis.FoundBacklog(ctx, c, o.Kind.StreamPrefix+"<id>", func(stream string) (string, bool) {
+	return s.m.found.Backlog(ctx, c, o.Kind.StreamPrefix+"<id>", func(stream string) (string, bool) {
 		id, ok := o.Kind.id(stream)
 		return o.Kind.Group(id), ok
 	})

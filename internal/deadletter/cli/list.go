@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -14,8 +15,9 @@ import (
 
 // list is the output of list --json.
 type list struct {
-	Total       int64              `json:"total"` // also those that are not in the list
+	Total       int64              `json:"total"` // of those that match, also those that are not in the list
 	DeadLetters []store.DeadLetter `json:"dead_letters"`
+	Next        string             `json:"next,omitempty"` // what --before is to go on; empty: this is all
 }
 
 // groups is the output of list --group --json.
@@ -37,6 +39,7 @@ func (e Deps) List() operate.Report {
 				operate.Field{Name: "state", Type: operate.List, Help: "only in these `states`: " + joined(store.States()) + ", or all (default " + joined(store.Waiting()) + ")"},
 				operate.Field{Name: "group", Type: operate.Switch, Help: "group by error: errors that differ only in numbers and ids are equal"},
 				operate.Field{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"},
+				operate.Field{Name: "before", Help: "only those that were stored before this `id`: the last one of a list goes on with it"},
 			),
 			Validate: func(in operate.Input) error {
 				_, _, err := selection(in)
@@ -54,18 +57,25 @@ func (e Deps) List() operate.Report {
 				if err := f.check(ctx, s); err != nil {
 					return err
 				}
+				if f.Before, err = expandPrefix(ctx, s, "--before", store.FieldID, f.Before); err != nil {
+					return err
+				}
 				if in.Switch("group") {
-					found, err := s.Groups(ctx, f.Filter, limit)
+					found, err := s.Groups(ctx, f.Filter, store.Place{}, limit)
 					if err == nil {
 						a = groups{found}.answer()
 					}
 					return err
 				}
 				found, total, err := s.List(ctx, f.Filter, limit)
-				if err == nil {
-					a = list{total, found}.answer()
+				switch {
+				case errors.Is(err, store.ErrNotFound):
+					return app.Usage("--before: no dead letter has the id %q; it may have been pruned, so begin again without it", f.Before)
+				case err != nil:
+					return err
 				}
-				return err
+				a = newList(total, found).answer()
+				return nil
 			})
 			return a, err
 		},
@@ -83,7 +93,18 @@ func selection(in operate.Input) (f filterFlags, limit int, err error) {
 	if limit = in.Number("limit"); limit < 1 {
 		return f, 0, app.Usage("--limit must be > 0, got %d", limit)
 	}
+	if f.Before = in.Text("before"); f.Before != "" && in.Switch("group") {
+		return f, 0, app.Usage("--before goes on with a list of dead letters, and not with --group")
+	}
 	return f, limit, nil
+}
+
+func newList(total int64, found []store.DeadLetter) list {
+	l := list{Total: total, DeadLetters: found}
+	if n := len(found); n > 0 && total > int64(n) {
+		l.Next = found[n-1].ID
+	}
+	return l
 }
 
 func (l list) answer() operate.Answer {
@@ -99,7 +120,7 @@ func (l list) answer() operate.Answer {
 	}
 	a := operate.Answer{Value: l, Tables: []operate.Table{table}}
 	if more := l.Total - int64(len(l.DeadLetters)); more > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("… and %d more. Use --limit, a filter, or --group.", more))
+		a.Notes = append(a.Notes, fmt.Sprintf("… and %d more. Go on with --before %s, or use --limit, a filter, or --group.", more, l.Next))
 	}
 	return a
 }

@@ -54,15 +54,23 @@ func (s *Store) recent(query string) func(context.Context, operate.AuditFilter, 
 	}
 }
 
-// RecordReveal records that a person sees what is masked of a dead letter. The error wraps ErrNotFound when the
-// store has none of this id.
-func (s *Store) RecordReveal(ctx context.Context, id string, by By) error {
-	d, _, err := s.Get(ctx, id)
-	if err != nil {
-		return err
+// RecordReveal records that a person sees what is masked of dead letters: of all or, with an error, of none. The
+// error wraps ErrNotFound when the store does not have one of the ids.
+func (s *Store) RecordReveal(ctx context.Context, by By, ids ...string) error {
+	var all []DeadLetter
+	for _, id := range ids {
+		d, _, err := s.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		all = append(all, d)
 	}
 	return s.update(ctx, "record who sees a dead letter", func(q querier, now time.Time) error {
-		_, err := s.record(ctx, q, actionReveal, &d, by, now, "shown")
-		return err
+		for i := range all {
+			if _, err := s.record(ctx, q, actionReveal, &all[i], by, now, "shown"); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }

@@ -24,9 +24,9 @@ func TestRecentActions(t *testing.T) {
 		mustReplay(t, s, replayed.ID, false)
 		mustPut(t, s, failedReplay(replayed, 1, 1)) // a return, by nobody
 		require.NoError(t, s.Discard(t.Context(), discarded.ID, By{Who: "bob (console, operator)", Why: "a test's"}))
-		require.NoError(t, s.RecordReveal(t.Context(), held.ID, By{Who: "carol (API, admin)", Why: "ticket 7"}))
-		require.NoError(t, s.RecordReveal(t.Context(), held.ID, By{Who: "carol (API, admin)", Why: "ticket 7"}), "each look is a row")
-		require.ErrorIs(t, s.RecordReveal(t.Context(), "absent", By{Who: "carol", Why: "x"}), ErrNotFound)
+		require.NoError(t, s.RecordReveal(t.Context(), By{Who: "carol (API, admin)", Why: "ticket 7"}, held.ID))
+		require.NoError(t, s.RecordReveal(t.Context(), By{Who: "carol (API, admin)", Why: "ticket 7"}, held.ID), "each look is a row")
+		require.ErrorIs(t, s.RecordReveal(t.Context(), By{Who: "carol", Why: "x"}, "absent"), ErrNotFound)
 		mustReplay(t, s, held.ID, false) // a reveal keeps nothing from being done
 
 		var got []string
@@ -99,7 +99,7 @@ func TestTheMigrationOfRevealsKeepsTheAudit(t *testing.T) {
 		}
 		_, after := mustGet(t, s, letter.ID)
 		require.Equal(t, before, after)
-		require.NoError(t, s.RecordReveal(t.Context(), letter.ID, By{Who: "carol", Why: "x"}))
+		require.NoError(t, s.RecordReveal(t.Context(), By{Who: "carol", Why: "x"}, letter.ID))
 		next, err := strconv.Atoi(newest())
 		require.NoError(t, err)
 		require.Greater(t, next, last, "the id of a row that is gone was given again")

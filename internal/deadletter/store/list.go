@@ -57,6 +57,7 @@ type Filter struct {
 	Since       time.Time // failed last at or after
 	Until       time.Time // failed last before
 	Unchanged   time.Time // its state changed last before
+	Before      string    // an id: stored before that dead letter
 }
 
 // where returns the SQL condition and appends its arguments to args.
@@ -97,6 +98,9 @@ func (f Filter) where(args []any) (condition string, all []any) {
 	}
 	if !f.Unchanged.IsZero() {
 		add("changed_at < %s", f.Unchanged)
+	}
+	if f.Before != "" {
+		add("seq < (SELECT seq FROM dead_letters WHERE id = %s)", clean(f.Before))
 	}
 	return strings.Join(conditions, " AND "), args
 }
@@ -148,8 +152,37 @@ type Action struct {
 	Detail  string `json:"detail,omitempty"`
 }
 
-// List returns up to limit dead letters, newest first, without payloads, and the number of all.
+// Neighbors returns the ids of the dead letters that were stored just before and just after this one among those
+// with its fingerprint, in any state. Empty: there is none.
+func (s *Store) Neighbors(ctx context.Context, d DeadLetter) (older, newer string, err error) {
+	err = s.query(ctx, s.db, func(rows *sql.Rows) error { return rows.Scan(&older, &newer) },
+		`SELECT coalesce((SELECT id FROM dead_letters WHERE fingerprint = $1 AND seq < $2 ORDER BY seq DESC LIMIT 1), ''),
+			coalesce((SELECT id FROM dead_letters WHERE fingerprint = $1 AND seq > $2 ORDER BY seq LIMIT 1), '')`, d.Fingerprint, d.seq)
+	if err != nil {
+		return "", "", s.wrap("find the next of a group", err)
+	}
+	return older, newer, nil
+}
+
+// found returns an error that wraps ErrNotFound when a list can't go on after an id, because the store does not
+// have it.
+func (s *Store) found(ctx context.Context, id string) error {
+	if id == "" {
+		return nil
+	}
+	n, err := s.Count(ctx, Filter{IDs: []string{clean(id)}})
+	if err == nil && n == 0 {
+		err = fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	return err
+}
+
+// List returns up to limit dead letters, newest first, without payloads, and the number of all. To go on, Before is
+// the last one of the list; the error wraps ErrNotFound when the store does not have it any more.
 func (s *Store) List(ctx context.Context, f Filter, limit int) ([]DeadLetter, int64, error) {
+	if err := s.found(ctx, f.Before); err != nil {
+		return nil, 0, err
+	}
 	condition, args := f.where(nil)
 	list := []DeadLetter{}
 	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
@@ -186,9 +219,25 @@ type Group struct {
 	LastFailed  time.Time `json:"last_failed_at"`
 }
 
-// Groups returns up to limit groups of dead letters, the largest first.
-func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error) {
+// Place is where a group stands, with its Count and its Example, in the order of Groups. The zero value is before
+// the first one.
+type Place struct {
+	Count   int64
+	Example string
+}
+
+// Groups returns up to limit groups of dead letters after a place, the largest first. The error wraps ErrNotFound
+// when the store does not have the example of the place any more.
+func (s *Store) Groups(ctx context.Context, f Filter, after Place, limit int) ([]Group, error) {
+	if err := s.found(ctx, after.Example); err != nil {
+		return nil, err
+	}
 	condition, args := f.where(nil)
+	further := "1 = 1"
+	if after.Example != "" {
+		args = append(args, after.Count, after.Example)
+		further = fmt.Sprintf("g.n < $%[1]d OR g.n = $%[1]d AND g.newest < (SELECT seq FROM dead_letters WHERE id = $%[2]d)", len(args)-1, len(args))
+	}
 	groups := []Group{}
 	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
 		var g Group
@@ -198,7 +247,7 @@ func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error
 	}, `SELECT g.fingerprint, g.n, d.class, d.handler, d.error, d.id, g.first, g.last
 		FROM (SELECT fingerprint, count(*) AS n, max(seq) AS newest, min(first_failed_at) AS first, max(failed_at) AS last
 			FROM dead_letters WHERE `+condition+` GROUP BY fingerprint) g JOIN dead_letters d ON d.seq = g.newest
-		ORDER BY g.n DESC, g.newest DESC`+fmt.Sprintf(` LIMIT %d`, limit), args...)
+		WHERE `+further+` ORDER BY g.n DESC, g.newest DESC`+fmt.Sprintf(` LIMIT %d`, limit), args...)
 	if err != nil {
 		return nil, s.wrap("group", err)
 	}

@@ -327,7 +327,7 @@ func TestFiltersGroupsAndWalks(t *testing.T) {
 			require.Equal(t, want, ids, name)
 		}
 
-		groups, err := s.Groups(t.Context(), Filter{Source: "orders", States: Waiting()}, 10)
+		groups, err := s.Groups(t.Context(), Filter{Source: "orders", States: Waiting()}, Place{}, 10)
 		require.NoError(t, err)
 		require.Len(t, groups, 2)
 		require.Equal(t, Group{stored.Fingerprint, 4, "rejected", "orders.take", all[4].Error, all[4].ID, failedAt(1), failedAt(4)}, groups[0])
