@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -155,4 +157,35 @@ func TestRoutesSaysWhatIsPaused(t *testing.T) {
 
 	a := ask(nil, keeping{err: errors.New("no answer")})
 	require.Contains(t, a.Notes, "Which routes are paused is not known: no answer")
+}
+
+// cutOff has a route whose server can't be reached. The orders about routes and what instances tell are there, too.
+type cutOff struct{ from connecting }
+
+func (cutOff) Name() string { return "cut-off" }
+
+func (c cutOff) Register(r *pipeline.Registry) error {
+	r.Offer(keeping{})
+	r.Offer(reader{})
+	r.Route(pipeline.Route{
+		Name: "grind", From: unreachable{c.from}, Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
+		Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+	})
+	return nil
+}
+
+type unreachable struct{ connecting }
+
+func (unreachable) Connect(context.Context) (context.Context, func(), error) {
+	return nil, nil, fmt.Errorf("%w: no route to host", pipeline.ErrUnavailable)
+}
+
+// Orders that can't be read are not the same as none.
+func TestRoutesSaysThatPausesAreNotKnown(t *testing.T) {
+	t.Parallel()
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, cutOff{connecting{measured: measured{end: end{pipeline.Endpoint{Kind: reader{}.Kind(), Name: "grain"}}}}})
+	require.NoError(t, err)
+	a, err := operate.Routes().Read(t.Context(), reg, nil)
+	require.ErrorIs(t, err, pipeline.ErrUnavailable)
+	require.Regexp(t, "(?m)^Which routes are paused is not known: .*no route to host", strings.Join(a.Notes, "\n"))
 }

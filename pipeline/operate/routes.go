@@ -101,6 +101,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		if err != nil {
 			work.Unknown = logs.OneLine(err.Error())
 			work.RatesUnknown = work.Unknown
+			orders.err = err
 			return
 		}
 		bounded, cancel := context.WithTimeout(ctx, instancesLimit)

@@ -23,12 +23,14 @@ type pauses struct {
 }
 
 func readPauses(ctx context.Context, reg *pipeline.Registry) (p pauses) {
-	for _, reader := range pipeline.Offers[PauseReader](reg) {
-		p.err = recovered(func() (err error) {
-			p.routes, err = reader.ReadPauses(ctx, reg.Routes())
-			return err
-		})
+	readers := pipeline.Offers[PauseReader](reg)
+	if len(readers) == 0 {
+		return p
 	}
+	p.err = recovered(func() (err error) {
+		p.routes, err = readers[0].ReadPauses(ctx, reg.Routes())
+		return err
+	})
 	return p
 }
 
