@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -130,8 +129,7 @@ func (v drainReport) answer() operate.Answer {
 		}}
 		return a
 	}
-	shown := v.Others[:min(len(v.Others), shownNames)]
-	a.Notes = []string{fmt.Sprintf("These go on: %s%s.", strings.Join(shown, ", "), andMore(len(v.Others)-len(shown)))}
+	a.Notes = []string{"These go on: " + someOf(v.Others) + "."}
 	return a
 }
 

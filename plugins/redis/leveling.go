@@ -189,27 +189,23 @@ func areRunning(running []instance) string {
 	if len(running) == 0 {
 		return "none runs"
 	}
-	return "these run: " + someOf(running)
+	var names []string
+	for _, i := range running {
+		names = append(names, i.name)
+	}
+	return "these run: " + someOf(names)
 }
 
 // shownNames is the number of instances that a sentence names.
 const shownNames = 10
 
-// someOf returns the names of instances.
-func someOf(list []instance) string {
-	var names []string
-	for _, i := range list[:min(len(list), shownNames)] {
-		names = append(names, i.name)
+// someOf lists the first names, and says how many more there are.
+func someOf(names []string) string {
+	text := strings.Join(names[:min(len(names), shownNames)], ", ")
+	if more := len(names) - shownNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
-	return strings.Join(names, ", ") + andMore(len(list)-shownNames)
-}
-
-// andMore says how many were left out, if any.
-func andMore(n int) string {
-	if n <= 0 {
-		return ""
-	}
-	return fmt.Sprintf(" and %d more", n)
+	return text
 }
 
 // levelAnswer says what was, or would be, ordered.

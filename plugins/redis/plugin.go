@@ -21,7 +21,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
 
-// Plugin is the plugin "redis". It owns the shared client, the instance's presence, and the orders about routes.
+// Plugin is the plugin "redis". It owns the shared client, the instance's presence, and what operators order
+// about routes and instances.
 type Plugin struct {
 	cfg       Config
 	readers   *poll.Metrics
