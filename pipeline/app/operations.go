@@ -105,7 +105,6 @@ func (h *Host) operation(about operate.About, dryRun *bool, do func(context.Cont
 			cmd.Args = cobra.MaximumNArgs(1)
 		}
 	}
-	reads := func() bool { return dryRun == nil || *dryRun }
 	var again bool
 	if dryRun == nil {
 		cmd.Flags().BoolVar(&again, "watch", false, "show it again every "+watchInterval.String()+", until Ctrl-C")
@@ -128,7 +127,7 @@ func (h *Host) operation(about operate.About, dryRun *bool, do func(context.Cont
 					ctx = bounded
 				}
 				answer, err := do(ctx, running.Registry, in)
-				if running.secretsUsed() != nil && reads() {
+				if running.secretsUsed() != nil && (dryRun == nil || *dryRun) {
 					return operate.Answer{}, err // the answer may lack what could not be read
 				}
 				return answer, err

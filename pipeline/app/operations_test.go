@@ -72,10 +72,12 @@ func (o operated) Operations() operate.Operations {
 	turn := operate.About{Name: "wheel turn", Short: "Turn a wheel", Examples: []string{"wheel turn"}}
 	mend := operate.About{Name: "wheel mend", Short: "Mend spokes", Examples: []string{"wheel mend 3"}, Fields: []operate.Field{{Name: "spoke", Type: operate.List, Arguments: true}}}
 	one := operate.About{Name: "wheel spin", Short: "Spin a spoke", Examples: []string{"wheel spin front/3"}, Fields: []operate.Field{{Name: "spoke", Arguments: true, Shape: "WHEEL/SPOKE", Required: true}}}
+	two := operate.About{Name: "wheel fit", Short: "Fit a spoke", Examples: []string{"wheel fit front 3"}, Fields: []operate.Field{{Name: "spoke", Type: operate.List, Arguments: true, Shape: "WHEEL SPOKE", Required: true}}}
+	either := operate.About{Name: "wheel paint", Short: "Paint a spoke or all", Examples: []string{"wheel paint"}, Fields: []operate.Field{{Name: "spoke", Type: operate.List, Arguments: true, Shape: "WHEEL SPOKE"}}}
 	maybe := operate.About{Name: "wheel oil", Short: "Oil a spoke or all", Examples: []string{"wheel oil"}, Fields: []operate.Field{{Name: "spoke", Arguments: true}}}
 	return operate.Operations{
 		Reports: []operate.Report{{About: about, Read: read}},
-		Actions: []operate.Action{{About: maybe, Danger: operate.Safe, Preview: would, Do: did}, {About: one, Danger: operate.Safe, Preview: would, Do: did}, {About: turn, Danger: operate.Irreversible, Preview: would, Do: did}, {About: mend, Danger: operate.Safe, Audited: true, Preview: would, Do: did}},
+		Actions: []operate.Action{{About: two, Danger: operate.Safe, Preview: would, Do: did}, {About: either, Danger: operate.Safe, Preview: would, Do: did}, {About: maybe, Danger: operate.Safe, Preview: would, Do: did}, {About: one, Danger: operate.Safe, Preview: would, Do: did}, {About: turn, Danger: operate.Irreversible, Preview: would, Do: did}, {About: mend, Danger: operate.Safe, Audited: true, Preview: would, Do: did}},
 	}
 }
 
@@ -143,8 +145,10 @@ func TestOperationsAreCommands(t *testing.T) {
 	require.NotContains(t, help, "role", "a command checks none")
 	o = options(p, "wheel", "spin", "--help")
 	require.Contains(t, run(t.Context(), o).stdout, "wheel spin WHEEL/SPOKE [flags]")
-	o = options(p, "wheel", "mend", "--help")
-	require.Contains(t, run(t.Context(), o).stdout, "wheel mend [SPOKE…] [flags]")
+	for verb, use := range map[string]string{"mend": "[SPOKE…]", "fit": "WHEEL SPOKE", "paint": "[WHEEL SPOKE]"} {
+		o = options(p, "wheel", verb, "--help")
+		require.Contains(t, run(t.Context(), o).stdout, "wheel "+verb+" "+use+" [flags]")
+	}
 }
 
 // The report about routes is part of every binary.
