@@ -23,7 +23,7 @@ const (
 	campaignsPage = "campaigns"
 	campaignPage  = "campaigns/campaign"
 	payoutPage    = "campaigns/payout"
-	letterPage    = "dead-letters/letter" // of the plugin deadletter, as lettersPage
+	letterPage    = "dead-letters/letter" // of the plugin deadletter, as the next one
 	lettersPage   = "dead-letters/group"
 )
 

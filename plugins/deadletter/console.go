@@ -134,11 +134,11 @@ func (p *Plugin) showLetters(ctx context.Context, q console.Query) (console.Bloc
 	}
 	t := console.Table{
 		Columns: console.Columns("ID", "State", "Failed", "About", "Attempts", "Error"),
-		Empty:   "No dead letter of this group waits for a person any more.",
+		Empty:   "None of these dead letters waits for a person any more.",
 	}
 	stats := console.Stats{{Name: "Waiting for a person", Cell: console.Count(left)}}
 	if f.Before != "" {
-		t.Empty = "No older dead letter of this group waits for a person."
+		t.Empty = "None that was stored before waits for a person."
 		stats = console.Stats{{Name: "Waiting from here on", Cell: console.Count(left)}, {Name: "Newest", Cell: console.Word("first page").At(listAfter(f, ""))}}
 	}
 	for _, d := range letters {

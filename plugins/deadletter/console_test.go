@@ -122,7 +122,7 @@ func TestALongGroupIsReadPageByPage(t *testing.T) {
 
 		require.Contains(t, texts(d.look(link(groupPage, "fingerprint", stored.Fingerprint, "before", "<absent>"))), `after the dead letter "<absent>", which no longer exists`)
 		_, page = d.table(link(groupPage, "fingerprint", stored.Fingerprint, "before", order(0).ID))
-		require.Equal(t, "No older dead letter of this group waits for a person.", page.Empty)
+		require.Equal(t, "None that was stored before waits for a person.", page.Empty)
 		require.Contains(t, texts(d.look(groupPage)), "Choose a group")
 	})
 }
