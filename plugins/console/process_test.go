@@ -282,6 +282,7 @@ func TestPagesOfAPipeline(t *testing.T) {
 		home = settled("/")
 		return strings.Contains(home, "<title>route shop.orders, warn: dead letters wait for a person; waiting 0; retries 0; dead 1; done/s ")
 	})
+	require.Regexp(t, `(?s)id="conditions-title".*id="graph-title".*id="routes-title"`, home, "trouble is seen without scrolling")
 	require.Contains(t, home, `<td class="level warn">dead letters wait for a person</td>`)
 	require.Contains(t, home, "kafka orders, group shop")
 	require.Contains(t, home, `<g class="edge dead" data-from="route shop.orders" data-to="kafka orders-dead">`)
