@@ -154,7 +154,7 @@ func TestABoxSaysItsStateAndIsWholeInItsTitle(t *testing.T) {
 	require.Equal(t, "route?name=a&b", a.link)
 	require.Equal(t, "route campaign-promotion\n<script>alert(1)</script>:VOUCHER, fail: "+why+"; lag 1,204; in flight 3; oldest 4m; dead 7", a.title)
 	require.Equal(t, []string{
-		"route", "fail", "campaign-promot…cript>:VOUCHER", "1,204", "lag", "3", "in flight", "4m", "oldest", "7", "dead", "Pays nothing, because the breaker is …",
+		"route", "fail", "campaign-promot…cript>:VOUCHER", "1,204", "lag", "3", "in flight", "4m", "oldest", "7", "dead", "Pays nothing, because the breaker…",
 	}, a.texts)
 	b := d.box(t, "b")
 	require.Equal(t, "box place unknown", b.class)

@@ -112,7 +112,7 @@ func (n *node) write(b *strings.Builder) {
 		text("number", 11, left+i*quarter, top+53, "start", shorten(number.Value, 9))
 		text("name", 9, left+i*quarter, top+65, "start", shorten(number.Name, 11))
 	}
-	text("why", 10, left, top+83, "start", cut(box.Why, 38))
+	text("why", 10, left, top+83, "start", cut(box.Why, 34))
 	fmt.Fprintf(b, "</%s>\n", element)
 }
 
