@@ -20,7 +20,7 @@ import (
 func TestAKindThatWasRemovedIsMissed(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *oncetest.World) {
-		notYet := func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = func() bool { return false } }
+		notYet := func(k *once.Kind[invoice], _ *once.KindConfig) { k.Gate = gate(func() bool { return false }) }
 		p := newInvoices(w.Once, once.ByKey, notYet)
 		stop := w.StartUntil(p)
 		_, err := p.effects.Enqueue(t.Context(), one, invoice{Customer: "acme", Number: "18"})

@@ -3,6 +3,7 @@ package once
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 )
@@ -33,7 +34,15 @@ func (e *Effects[T]) call(ctx context.Context, c ledger.Claimed) (a Answer, deco
 }
 
 // ready implements caller.
-func (e *Effects[T]) ready() bool { return e.kind.Ready == nil || e.kind.Ready() }
+func (e *Effects[T]) ready() bool { return e.kind.Gate == nil || e.kind.Gate.Ready() }
+
+// take implements caller.
+func (e *Effects[T]) take(n int) (may int, wait time.Duration) {
+	if e.kind.Gate == nil {
+		return n, 0
+	}
+	return e.kind.Gate.Take(n)
+}
 
 // describe implements caller.
 func (e *Effects[T]) describe(k ledger.Key, payload []byte) (idempotency, value string) {

@@ -105,7 +105,7 @@ func TestTheStateOfAKindHasEachCause(t *testing.T) {
 	w := oncetest.New(t)
 	var refuses atomic.Bool
 	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) {
-		k.Ready = func() bool { return !refuses.Load() }
+		k.Gate = gate(func() bool { return !refuses.Load() })
 	})
 	down := oncetest.Step{Answer: once.Answer{Class: once.NotSent, Text: "connection refused"}}
 	p.far.Next(down, down, down, down, down, down, down, down)

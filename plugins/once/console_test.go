@@ -46,7 +46,7 @@ func TestPagesOfEffects(t *testing.T) {
 	each(t, func(t *testing.T, w *oncetest.World) {
 		ready := false
 		p := newInvoices(w.Once, once.Never, func(k *once.Kind[invoice], _ *once.KindConfig) {
-			k.Ready = func() bool { return ready }
+			k.Gate = gate(func() bool { return ready })
 		})
 		o := operator{t, w}
 		require.NotEmpty(t, w.Once.Console())

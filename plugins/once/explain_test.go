@@ -119,7 +119,7 @@ func TestWhatWaitsForABreakerIsExplained(t *testing.T) {
 	each(t, func(t *testing.T, w *oncetest.World) {
 		var open atomic.Bool
 		open.Store(true)
-		p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = func() bool { return !open.Load() } })
+		p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Gate = gate(func() bool { return !open.Load() }) })
 		w.Start(p)
 		_, err := p.effects.Enqueue(t.Context(), one)
 		require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestAnInstanceThatStartsIsNoStop(t *testing.T) {
 		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, one.key()).State)
 		var starting *invoices
 		commandOf(t, w.Once.Settings().(*once.Config).Ledger.DSN.Reveal(), func(o *once.Plugin) pipeline.Plugin {
-			starting = newInvoices(o, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = func() bool { return false } })
+			starting = newInvoices(o, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Gate = gate(func() bool { return false }) })
 			return starting
 		})
 		starting.effects.Measure(t.Context())
@@ -181,7 +181,7 @@ func TestWhatWaitsForAFarSideIsExplained(t *testing.T) {
 func TestAKindOfAnotherProgramIsExplained(t *testing.T) {
 	t.Parallel()
 	w := oncetest.New(t)
-	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = func() bool { return false } })
+	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Gate = gate(func() bool { return false }) })
 	w.Start(p)
 	_, err := p.effects.Enqueue(t.Context(), one)
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once"
@@ -53,6 +54,12 @@ func (*invoices) Name() string                          { return "invoice" }
 func (p *invoices) Settings() any                       { return &p.config }
 func (p *invoices) Needs() []string                     { return p.effects.Needs() }
 func (p *invoices) Register(r *pipeline.Registry) error { return p.effects.Register(r) }
+
+// gate is a once.Gate without a rate.
+type gate func() bool
+
+func (g gate) Ready() bool                         { return g() }
+func (gate) Take(n int) (may int, _ time.Duration) { return n, 0 }
 
 func (i invoice) payload() string {
 	b, _ := json.Marshal(i) // numbers and texts always encode

@@ -43,14 +43,22 @@ type Kind[T any] struct {
 	// Idempotency returns the idempotency key. Nil: the name of the kind, a colon and the key's text.
 	// A far side that wants UUIDs gets them from UUID.
 	Idempotency func(Key) string
-	// Ready reports whether a call would be sent now, such as oncehttp.Client.Ready. While it returns false
-	// nothing is called for, so no attempts are spent. It is called often and must be fast. Nil: always.
-	Ready func() bool
+	// Gate says when calls may be sent, so that nothing is claimed, and no attempt spent, while none may. An
+	// oncehttp.Client is one. Nil: always.
+	Gate Gate
 	// Describe returns what people see of a value, such as "12.00 EUR for acme". Nil: the key alone.
 	Describe func(T) string
 	// Sum returns what a value amounts to, in the smallest unit of the far side's book, such as cents, for once
 	// reconcile. ok is false if this one has no sum. Nil: effects have none.
 	Sum func(T) (sum int64, ok bool)
+}
+
+// Gate says when calls may be sent. Its methods are called often and must be fast.
+type Gate interface {
+	// Ready reports whether a call would be sent now.
+	Ready() bool
+	// Take returns how many of n calls may begin now, and counts them as begun. When none may, wait is until one may.
+	Take(n int) (may int, wait time.Duration)
 }
 
 var kindShape = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)

@@ -7,10 +7,11 @@ import (
 	"github.com/millrace-io/millrace/plugins/once/ledger/rate"
 )
 
-// The names of the two limits, as labels.
+// The names of the two limits, and of the rate that the far side answers, as labels.
 const (
 	limitPerSecond = "per_second"
 	limitInFlight  = "in_flight"
+	limitFarSide   = "far_side"
 )
 
 // limitPause is how long an instance waits at most before it looks again at a limit, which an operator may have

@@ -152,7 +152,7 @@ func TestCallsOfAKilledInstanceCount(t *testing.T) {
 		ready := func(change func(*once.Kind[invoice], *once.KindConfig)) func(*once.Kind[invoice], *once.KindConfig) {
 			return func(k *once.Kind[invoice], c *once.KindConfig) {
 				change(k, c)
-				k.Ready = mayCall.Load
+				k.Gate = gate(mayCall.Load)
 			}
 		}
 		w, other := oncetest.On(t, dsn), oncetest.On(t, dsn)

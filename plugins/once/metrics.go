@@ -61,7 +61,7 @@ func newMetrics() *metrics {
 		}, []string{"kind", "tokens"}),
 		waited: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_once_limit_wait_seconds_total",
-			Help: "Time in which this instance began no call although it had a free place, by kind and the limit that it waited for (per_second, in_flight).",
+			Help: "Time in which this instance began no call although it had a free place, by kind and the limit that it waited for (per_second, in_flight, or far_side: the rate at which the API answers).",
 		}, []string{"kind", "limit"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_once_entries_total",

@@ -96,7 +96,7 @@ func TestAPausedKindMakesNoInstanceUnready(t *testing.T) {
 	t.Parallel()
 	w := oncetest.New(t)
 	var calls atomic.Bool
-	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = calls.Load })
+	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Gate = gate(calls.Load) })
 	w.Start(p)
 	o := operator{t, w}
 	o.must("once pause", wholeKind())

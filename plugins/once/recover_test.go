@@ -97,7 +97,7 @@ func TestARestoredLedgerLooksBeforeItSends(t *testing.T) {
 				far := oncetest.NewFar(c.far)
 				plugin := func(o *once.Plugin) *invoices {
 					p := newInvoices(o, c.repeat, func(k *once.Kind[invoice], config *once.KindConfig) {
-						k.Ready, config.Topic, config.Group = ready.Load, "invoice", "millrace-invoice"
+						k.Gate, config.Topic, config.Group = gate(ready.Load), "invoice", "millrace-invoice"
 						if c.change != nil {
 							c.change(k)
 						}

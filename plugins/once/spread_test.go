@@ -62,7 +62,7 @@ func (s *spreading) instance(change func(*once.Kind[invoice], *once.KindConfig))
 	w.Once.UseStreams(shared)
 	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], c *once.KindConfig) {
 		c.Via, c.Grace, c.PollInterval = once.ViaStreams, hour, hour
-		k.Ready = s.open.Load
+		k.Gate = gate(s.open.Load)
 		if change != nil {
 			change(k, c)
 		}

@@ -50,7 +50,8 @@ type gated struct {
 	open bool
 }
 
-func (g *gated) ready() bool { return g.open }
+func (g *gated) ready() bool                         { return g.open }
+func (*gated) take(n int) (may int, _ time.Duration) { return n, 0 }
 
 // A client that would send calls again is believed: the wait for its last trouble ends.
 func TestAClientThatIsReadyAgainIsCalled(t *testing.T) {

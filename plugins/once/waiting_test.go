@@ -29,7 +29,7 @@ func (o operator) waits() (next string, rows [][]console.Cell) {
 func TestTheReasonWhyAGroupWaitsIsThatOfItsEffects(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *oncetest.World) {
-		p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Ready = func() bool { return false } })
+		p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Gate = gate(func() bool { return false }) })
 		w.Start(p)
 		o := operator{t, w}
 		second := invoice{Customer: "acme", Number: "16"}

@@ -32,8 +32,9 @@ type caller interface {
 	sumOf() func(payload []byte) (int64, bool)
 	// read returns what the ledger stores of a record, without its origin.
 	read(payload []byte) (ledger.Record, error)
-	// ready reports whether calls would be sent now.
+	// ready and take are those of the kind's Gate.
 	ready() bool
+	take(n int) (may int, wait time.Duration)
 }
 
 // worker calls for the effects of one kind: it claims what is due when it has free places, and stores each
@@ -53,6 +54,7 @@ type worker struct {
 	trouble     trouble
 	outage      *logs.Outage // what the log says of the calls
 	limiter     limiter
+	gateOpens   time.Time                      // the far side takes no call before; only the loop uses it
 	inForce     atomic.Pointer[ledger.InForce] // the limits at the last look
 	limited     atomic.Int64                   // Unix nanoseconds of the last wait for a limit
 	measured    atomic.Pointer[measurement]
@@ -159,6 +161,7 @@ func (w *worker) run(l *ledger.Ledger) {
 		}
 		due, claimed, err := w.take(ctx, l, free)
 		work := len(due.Lanes) > 0 || w.hints.any()
+		wait, _ := w.mustWait()
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
@@ -171,18 +174,18 @@ func (w *worker) run(l *ledger.Ledger) {
 			continue
 		case claimed > 0:
 			claimedAt = time.Now()
-		case work && w.mustWait() > 0:
+		case work && wait > 0:
 		case work:
 			w.sleep(ctx, contendedPause, w.woken)
 		default:
 			if w.inFlight.Load() == 0 && w.limiter.idle(w.plugin.now()) {
 				w.freeSlots(ctx, l)
 			}
-			wait := w.config.PollInterval
+			next := w.config.PollInterval
 			if due.Next >= 0 {
-				wait = min(wait, due.Next)
+				next = min(next, due.Next)
 			}
-			w.sleep(ctx, max(wait, time.Millisecond), w.woken)
+			w.sleep(ctx, max(next, time.Millisecond), w.woken)
 		}
 		failures = 0
 	}
@@ -208,6 +211,11 @@ func (w *worker) take(ctx context.Context, l *ledger.Ledger, free int) (due ledg
 	if err != nil || free == 0 {
 		return due, 0, err
 	}
+	free, wait := w.effects.take(free)
+	if free == 0 {
+		w.gateOpens = w.plugin.now().Add(min(wait, limitPause))
+		return due, 0, nil
+	}
 	claimed, err = w.claim(ctx, l, lanes, free)
 	w.limiter.begun(claimed, w.plugin.now())
 	return due, claimed, err
@@ -224,14 +232,18 @@ func (w *worker) allow(ctx context.Context, l *ledger.Ledger, limits ledger.Limi
 	return n, err
 }
 
-func (w *worker) mustWait() time.Duration {
-	d, _ := w.limiter.wait(w.plugin.now(), int(w.inFlight.Load()))
-	return d
+// mustWait returns how long no call may begin, and the limit that says so.
+func (w *worker) mustWait() (d time.Duration, limit string) {
+	now := w.plugin.now()
+	if d, limit = w.limiter.wait(now, int(w.inFlight.Load())); d > 0 {
+		return d, limit
+	}
+	return w.gateOpens.Sub(now), limitFarSide
 }
 
 // waitForLimit waits until a limit may let a call begin, or something has changed, and reports whether it waited.
 func (w *worker) waitForLimit(ctx context.Context) bool {
-	d, limit := w.limiter.wait(w.plugin.now(), int(w.inFlight.Load()))
+	d, limit := w.mustWait()
 	if d <= 0 {
 		return false
 	}
@@ -256,7 +268,7 @@ func (w *worker) freeSlots(ctx context.Context, l *ledger.Ledger) {
 	w.limiter.freed()
 }
 
-// notReadyPause is the time between two questions to Kind.Ready.
+// notReadyPause is the time between two questions to Gate.Ready.
 const notReadyPause = 50 * time.Millisecond
 
 // free returns how many calls may start now. When none may, it returns how long to wait at most.

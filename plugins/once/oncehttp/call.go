@@ -95,7 +95,8 @@ func (n *connection) call(ctx context.Context, operation string, o *operationMet
 	used := n.tokens.get(ctx)
 	req.secret, req.headers = used.token, used.further
 	a, v, sent := n.exchange(ctx, template, &req, used)
-	n.evaluate(ctx, &a, permit, req.key, v, used)
+	n.pace.answered(start, time.Now(), v)
+	n.evaluate(ctx, &a, start, permit, req.key, v, used)
 	endSpan(span, &a)
 	o.observe(a.Class, sent, time.Since(start))
 	return a
@@ -196,8 +197,8 @@ func unanswered(caller, ctx context.Context, err error, sent bool) (once.Answer,
 	return a, failing
 }
 
-// evaluate updates what all calls share: breaker, throttle, credential and metrics.
-func (n *connection) evaluate(ctx context.Context, a *once.Answer, p permit, key string, v verdict, used *credential) {
+// evaluate updates what all calls share: breaker, throttle, pace, credential and metrics.
+func (n *connection) evaluate(ctx context.Context, a *once.Answer, began time.Time, p permit, key string, v verdict, used *credential) {
 	refused := a.Status == http.StatusUnauthorized // the credential, which all effects share
 	if refused {
 		if n.tokens.renew(ctx, used) {
@@ -208,6 +209,7 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, p permit, key
 	}
 	if n.breaker.record(p, key, v) {
 		n.throttle.extend(a.RetryAfter)
+		n.pace.lower(began, time.Now())
 	}
 	switch v {
 	case healthy:

@@ -43,6 +43,7 @@ type connection struct {
 	slots    *slots.Slots
 	breaker  *breaker
 	throttle throttle
+	pace     *pace
 	tokens   *tokens
 	metrics  *metrics
 
@@ -103,6 +104,7 @@ func (c *Client) Open(log *slog.Logger) error {
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
 		close:   end,
 		slots:   slots.New(cfg.Concurrency),
+		pace:    newPace(),
 		tokens:  newTokens(c.mapping.Name, cfg.Token, c.mapping.Headers, log),
 		metrics: c.metrics,
 		told:    newTold(),
@@ -137,15 +139,16 @@ func (c *Client) Open(log *slog.Logger) error {
 func (c *Client) Close() error {
 	if n := c.opened.Load(); n != nil {
 		n.close()
-		n.slots.Close()
+		n.drain()
 		n.transport.CloseIdleConnections()
 	}
 	return nil
 }
 
 // Slot waits for the right to make one call and returns the function that ends this right. release must be
-// called exactly once. Slots are given in the order of the calls. An error means that ctx ended, that the
-// client drains or is closed, or that it was never opened.
+// called exactly once. Slots are given in the order of the calls. After the far side has throttled all calls, slots
+// are given at a rate that it answers. An error means that ctx ended, that the client drains or is closed, or that
+// it was never opened.
 func (c *Client) Slot(ctx context.Context) (release func(), err error) {
 	n := c.opened.Load()
 	if n == nil {
@@ -154,14 +157,34 @@ func (c *Client) Slot(ctx context.Context) (release func(), err error) {
 	if err := n.slots.Acquire(ctx); err != nil {
 		return nil, err
 	}
+	if err := n.pace.wait(ctx); err != nil {
+		n.slots.Release()
+		return nil, err
+	}
 	return n.slots.Release, nil
 }
 
-// Drain ends all waits for a slot, now and later. A free slot is still given. Drain is idempotent.
+// Take returns how many of n calls may begin now, and counts them as begun. It is for callers without Slot. After
+// the far side has throttled all calls, they begin at a rate that it answers, and when none may begin, wait is until
+// one may.
+func (c *Client) Take(n int) (may int, wait time.Duration) {
+	open := c.opened.Load()
+	if open == nil {
+		return n, 0 // the call says so
+	}
+	return open.pace.take(n, time.Now())
+}
+
+// Drain ends all waits for a slot, now and later. A free slot is still given, at once if there is no rate. Drain is idempotent.
 func (c *Client) Drain() {
 	if n := c.opened.Load(); n != nil {
-		n.slots.Close()
+		n.drain()
 	}
+}
+
+func (n *connection) drain() {
+	n.slots.Close()
+	n.pace.end()
 }
 
 // Ready reports whether a call would be sent now: the client is open, the breaker lets one through, and no

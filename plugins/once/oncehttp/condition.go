@@ -17,6 +17,7 @@ const (
 type Reading struct {
 	Breaker       string        // closed, half-open or open
 	Throttled     time.Duration // for how long a Retry-After still holds all calls back; 0: none does
+	Pace          float64       // calls per second that may begin, because it throttled all calls before; 0: any number
 	Misconfigured bool          // the API refuses our credential, permission or address
 	Slots         int           // calls at once
 }
@@ -27,7 +28,7 @@ func (c *Client) Reading() Reading {
 	if n == nil {
 		return Reading{Breaker: stateClosed.String()}
 	}
-	return Reading{n.breaker.current().String(), n.throttle.remaining(), n.misconfigured.Load(), n.cfg.Concurrency}
+	return Reading{n.breaker.current().String(), n.throttle.remaining(), n.pace.reading(), n.misconfigured.Load(), n.cfg.Concurrency}
 }
 
 // Conditions implements operate.Conditioned: why the API is not called, or how its last calls ended. A client that
@@ -58,6 +59,8 @@ func (c *Client) Conditions() []operate.Condition {
 	}
 	if wait := n.throttle.remaining(); wait > 0 {
 		add(operate.Warn, "ask who runs it about its limits", "", "it asks for fewer calls, so none is sent for %s (Retry-After)", console.Short(wait+time.Second))
+	} else if rate := n.pace.reading(); rate > 0 {
+		add(operate.Warn, "ask who runs it about its limits", "", "it refused too many calls (429), so %.3g a second begin here, and more as it answers them", rate)
 	}
 	return all
 }

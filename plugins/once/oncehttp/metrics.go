@@ -68,6 +68,8 @@ func newMetrics(c *Client) *metrics {
 		func(n *connection) float64 { return float64(n.breaker.current()) })
 	gauge("millrace_once_http_throttled_seconds", "How long a Retry-After that several effects were given still holds all calls back; 0 when none does.",
 		func(n *connection) float64 { return n.throttle.remaining().Seconds() })
+	gauge("millrace_once_http_pace", "Calls per second that may begin after the far side throttled all of them: it falls while more than a twentieth are refused, and grows otherwise. 0 when any number may.",
+		func(n *connection) float64 { return n.pace.reading() })
 	gauge("millrace_once_http_misconfigured", "1 after a 401, or after several effects in a row were refused for our permission or address, until the next good answer.",
 		func(n *connection) float64 {
 			if n.misconfigured.Load() {

@@ -59,7 +59,7 @@ func pure[T any](t testing.TB, kind once.Kind[T], v T) {
 func history[T any](t testing.TB, kind once.Kind[T], values []T, random *rand.Rand) error {
 	far := NewFar(kind.Repeat)
 	far.choose = func(lookup bool) (Step, bool) { return anyStep(random, lookup) }
-	kind.Ready = nil // it is about the kind's own Call
+	kind.Gate = nil // it is about the kind's own Call
 	kind.Call = func(_ context.Context, a once.Attempt[T]) once.Answer { return Call(far, a) }
 	if kind.Lookup != nil {
 		kind.Lookup = func(_ context.Context, l once.Lookup) once.Answer { return far.Find(l) }
