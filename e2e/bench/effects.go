@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/pipeline/httpserver"
@@ -62,13 +63,17 @@ func compareEffects(ctx context.Context, t *trial) {
 	t.figure("effects-streams-postgres", streams.micros(servers.Postgres), three.micros(servers.Postgres))
 }
 
-// farSide is an API that executes a request once per idempotency key, and counts. It prints its address.
-func farSide(ctx context.Context, _ string, out io.Writer) error {
+// farSide is an API that executes a request once per idempotency key, and counts. It prints its address. settings may
+// limit the requests per second, and the ones above are refused.
+func farSide(ctx context.Context, settings string, out io.Writer) error {
+	f := &far{executed: map[string]int{}}
+	if err := json.Unmarshal([]byte(settings), &f.budget); err != nil {
+		return err
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	f := &far{executed: map[string]int{}}
 	server, limited := httpserver.Tool(listener, f, slog.New(slog.DiscardHandler))
 	fmt.Fprintf(out, "{\"url\":\"http://%s\"}\n", listener.Addr())
 	served := make(chan error, 1)
@@ -88,7 +93,9 @@ func farSide(ctx context.Context, _ string, out io.Writer) error {
 type far struct {
 	mu       sync.Mutex
 	executed map[string]int // requests by key
-	calls    ticks
+	calls    ticks          // that were executed
+	budget   budget
+	refused  int
 }
 
 func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -101,12 +108,23 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(f.count())
 		return
 	}
-	f.calls.note()
 	_, _ = io.Copy(io.Discard, r.Body)
 	key := r.Header.Get("Idempotency-Key")
 	f.mu.Lock()
-	f.executed[key]++
+	allowed := f.budget.allows(time.Now())
+	if allowed {
+		f.executed[key]++
+	} else {
+		f.refused++
+	}
 	f.mu.Unlock()
+	if !allowed {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+		fmt.Fprint(w, `{"code":"too_many"}`)
+		return
+	}
+	f.calls.note()
 	fmt.Fprintf(w, `{"transactionKey":%q}`, "done-"+key)
 }
 
@@ -115,7 +133,7 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *far) count() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	counts := map[string]int{"charged": len(f.executed), "executions": 0, "double_charged": 0}
+	counts := map[string]int{"charged": len(f.executed), "executions": 0, "double_charged": 0, "refused": f.refused}
 	for _, n := range f.executed {
 		counts["executions"] += n
 		if n > 1 {

@@ -60,6 +60,69 @@ func (t *trial) underLimit(ctx context.Context, instances int) (rate, most float
 	return perSecond(calls[after:]), most
 }
 
+// compareRefusals measures how much of a far side's own limit is used, which refuses the calls above it.
+func compareRefusals(ctx context.Context, t *trial) {
+	for _, instances := range []int{1, 4} {
+		t.part(func(t *trial) {
+			rate, refused := t.underRefusals(ctx, instances)
+			t.logf("  %d instances: %.0f calls/s executed, %.1f %% refused", instances, rate, refused)
+			key := "refusals-" + strconv.Itoa(instances)
+			t.figure(key, rate, limitPerSecond)
+			t.figure(key+"-share", refused, 0)
+		})
+	}
+}
+
+// underRefusals runs effects without a limit of their own, and returns the mean rate of executed calls from t.settling
+// after the first one, in calls per second, and the refused ones in per cent of all.
+func (t *trial) underRefusals(ctx context.Context, instances int) (rate, share float64) {
+	r := t.begin(ctx, 8)
+	r.serve(ctx, r.start("far-side", r.self, "far-side", string(must(json.Marshal(budget{PerSecond: limitPerSecond, Burst: limitPerSecond / 10})))))
+	for range instances {
+		r.startOne(ctx, campaign{effects: true})
+	}
+	t.load(ctx, int(limitPerSecond*(2*t.settling+t.limited).Seconds()), promotion)
+	until(ctx, tick, func() bool { return len(r.calls(ctx)) > 0 })
+	counts := func() (executed, refused int) {
+		var c map[string]int
+		check(json.Unmarshal(get(ctx, r.url+"/_sim/counts"), &c))
+		return c["executions"], c["refused"]
+	}
+	check(sleep(ctx, t.settling))
+	executed, refused := counts()
+	began := time.Now()
+	check(sleep(ctx, t.limited))
+	executedNow, refusedNow := counts()
+	took := time.Since(began)
+	for _, p := range r.processes {
+		p.alive()
+	}
+	executed, refused = executedNow-executed, refusedNow-refused
+	return float64(executed) / took.Seconds(), 100 * float64(refused) / float64(executed+refused)
+}
+
+// budget is a bucket of tokens, one for each request. Without PerSecond there is no limit.
+type budget struct {
+	PerSecond float64 `json:"per_second"`
+	Burst     float64 `json:"burst"`
+
+	tokens float64
+	at     time.Time
+}
+
+func (b *budget) allows(now time.Time) bool {
+	if b.PerSecond == 0 {
+		return true
+	}
+	b.tokens = min(b.Burst, b.tokens+now.Sub(b.at).Seconds()*b.PerSecond)
+	b.at = now
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
 // perSecond returns the mean rate of calls per tick.
 func perSecond(calls []int) float64 {
 	total := 0

@@ -127,6 +127,12 @@ func comparisons() []comparison {
 			atLeast("limit-4", "the same, four instances: calls/s", "limit", "×", 0.95),
 			atMost("limit-4-most", "the same: most calls/s in 5 s", "limit", "×", 1.01).because("tokens are for a quarter of a second, and a stretch may have those of one more", ""),
 		}},
+		{"refusals", 3, compareRefusals, []row{
+			atLeast("refusals-1", "effects without a limit, API of 500/s that refuses more, from 10 s on, one instance: calls/s", "limit of the API", "×", 0.95),
+			atMost("refusals-1-share", "the same: refused calls", none, " %", 2),
+			atLeast("refusals-4", "the same, four instances: calls/s", "limit of the API", "×", 0.95),
+			atMost("refusals-4-share", "the same: refused calls", none, " %", 2),
+		}},
 		{"consume", 3, compareConsume, []row{
 			atLeast("consume-local", "consume and ack a stream through the Router (per second)", stockStreamPeer, "×", 8),
 			atLeast("consume-far", "the same, round trip 1.3 ms", stockStreamPeer, "×", 50),

@@ -36,7 +36,7 @@ func (r *resources) clientState() campaign.Client {
 	if at := r.since.Load(); at != nil {
 		since = *at
 	}
-	return campaign.Client{Since: since, Breaker: now.Breaker, Throttled: now.Throttled > 0, Misconfigured: now.Misconfigured, Limit: now.Slots}
+	return campaign.Client{Since: since, Breaker: now.Breaker, Throttled: now.Throttled > 0, Pace: now.Pace, Misconfigured: now.Misconfigured, Limit: now.Slots}
 }
 
 // awayLimit bounds the wait of a command for a server that it can do without. It is less than what a command waits

@@ -102,6 +102,8 @@ func (t *trouble) note(a Answer, decoded bool, now time.Time) {
 	defer t.mu.Unlock()
 	switch {
 	case !decoded:
+	case aboutTheEffect(a): // also while others have trouble
+		t.count, t.waits, t.until = 0, 0, time.Time{}
 	case a.General || a.Class == NotSent:
 		if t.count == 0 {
 			t.since = now
@@ -113,8 +115,14 @@ func (t *trouble) note(a Answer, decoded bool, now time.Time) {
 		}
 		t.until = later(t.until, now.Add(a.RetryAfter))
 		t.last = strings.TrimSuffix(classOf(a)+": "+textOfAnswer(a), ": ")
-	case aboutTheEffect(a):
-		t.count, t.waits, t.until = 0, 0, time.Time{}
+	}
+}
+
+// learn notes an answer. The gate of a kind has seen its throttled ones, too, and lets fewer calls begin, so they don't
+// also make all wait here.
+func (w *worker) learn(a Answer, decoded bool, now time.Time) {
+	if a.Class != Throttled || !w.effects.gated() {
+		w.trouble.note(a, decoded, now)
 	}
 }
 

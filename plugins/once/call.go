@@ -33,6 +33,9 @@ func (e *Effects[T]) call(ctx context.Context, c ledger.Claimed) (a Answer, deco
 	}), true
 }
 
+// gated implements caller.
+func (e *Effects[T]) gated() bool { return e.kind.Gate != nil }
+
 // ready implements caller.
 func (e *Effects[T]) ready() bool { return e.kind.Gate == nil || e.kind.Gate.Ready() }
 

@@ -16,6 +16,7 @@ type done struct{ caller }
 
 func (done) call(context.Context, ledger.Claimed) (Answer, bool) { return Answer{Class: Done}, true }
 func (done) ready() bool                                         { return true }
+func (done) gated() bool                                         { return false }
 func (done) take(n int) (may int, _ time.Duration)               { return n, 0 }
 
 // The place of a call is free when it is answered, also while the ledger does not take the answer. But only

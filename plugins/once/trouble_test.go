@@ -52,6 +52,7 @@ type gated struct {
 
 func (g *gated) ready() bool                         { return g.open }
 func (*gated) take(n int) (may int, _ time.Duration) { return n, 0 }
+func (*gated) gated() bool                           { return true }
 
 // A client that would send calls again is believed: the wait for its last trouble ends.
 func TestAClientThatIsReadyAgainIsCalled(t *testing.T) {
@@ -73,4 +74,33 @@ func TestAClientThatIsReadyAgainIsCalled(t *testing.T) {
 	w.trouble.note(Answer{Class: NotSent, RetryAfter: time.Hour}, true, now)
 	n, _ = w.free(now)
 	require.Zero(t, n, "it was ready all the time")
+}
+
+// A far side that carries an effect out works, also shortly after it throttled all calls.
+func TestAnEffectThatIsDoneIsNoTrouble(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	tr := &trouble{}
+	tr.note(Answer{Class: NotSent, RetryAfter: time.Second}, true, now)
+	tr.note(Answer{Class: Done, General: true}, true, now)
+	n, _ := tr.limit(64, now)
+	require.Equal(t, 64, n)
+}
+
+// A gate knows of the throttled answers of its kind. Without one, a general throttling makes all calls wait.
+func TestAGateDecidesAfterThrottledAnswers(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, c := range map[string]struct {
+		kind caller
+		free int
+	}{"gate": {&gated{open: true}, 8}, "none": {done{}, 0}} {
+		w := newWorker(NewPlugin(nil, nil), "invoice", &KindConfig{Concurrency: 8}, c.kind)
+		w.learn(Answer{Class: Throttled, General: true, RetryAfter: time.Hour}, true, now)
+		n, _ := w.free(now)
+		require.Equal(t, c.free, n, name)
+		w.learn(Answer{Class: Unclear, General: true}, true, now)
+		n, _ = w.free(now)
+		require.Zero(t, n, name)
+	}
 }

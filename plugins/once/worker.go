@@ -32,7 +32,8 @@ type caller interface {
 	sumOf() func(payload []byte) (int64, bool)
 	// read returns what the ledger stores of a record, without its origin.
 	read(payload []byte) (ledger.Record, error)
-	// ready and take are those of the kind's Gate.
+	// gated reports whether the kind has a Gate, and ready and take are its.
+	gated() bool
 	ready() bool
 	take(n int) (may int, wait time.Duration)
 }
@@ -366,7 +367,7 @@ func (w *worker) handle(c ledger.Claimed, before time.Time, answered func()) {
 	if !decoded {
 		end.Class = pipeline.ClassUndecodable
 	}
-	w.trouble.note(answer, decoded, time.Now())
+	w.learn(answer, decoded, time.Now())
 	answered()
 	w.plugin.metrics.called(w.name, c.Lookup, answer, took)
 	settled, stored := w.store(ctx, end, lease)

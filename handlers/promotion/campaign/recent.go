@@ -26,7 +26,9 @@ type Client struct {
 	Breaker       string `json:"breaker"` // closed, half-open or open
 	Throttled     bool   `json:"throttled,omitempty"`
 	Misconfigured bool   `json:"misconfigured,omitempty"`
-	Limit         int    `json:"limit"` // calls at once
+	// Pace is how many calls per second begin, because the Money API refused more. 0: any number.
+	Pace  float64 `json:"pace,omitempty"`
+	Limit int     `json:"limit"` // calls at once
 	// Since is when the process of the instance began to pay. Zero: not known.
 	Since time.Time `json:"since,omitzero"`
 }

@@ -139,6 +139,8 @@ func TestStatusSaysWhatLimitsTheRate(t *testing.T) {
 	require.NotContains(t, textOf(t, status(7, closed)), "limited by")
 	require.NotEmpty(t, status(4, Client{Breaker: "closed", Limit: 4}).LimitedBy, "the client makes no more")
 	require.Empty(t, status(8, Client{Breaker: "half-open", Limit: 32}).LimitedBy, "what limits it is said by the breaker")
+	require.Equal(t, "the Money API: it refused too many calls (429), so about 120 a second begin on 1 instance, and more as it answers them",
+		status(1, Client{Breaker: "closed", Limit: 32, Pace: 119.6}).LimitedBy)
 	full.Pending = 0
 	require.Empty(t, full.limitedBy())
 	full.Pending, full.State = 500, rules.GroupPaused

@@ -231,7 +231,7 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, began time.Ti
 		}
 		n.told.accepts(n.log)
 	}
-	a.General = refused || errors.Is(a.Err, httpclient.ErrNotSent) || n.breaker.current() != stateClosed || n.throttle.within(n.cfg.Breaker.Window)
+	a.General = v != healthy && (refused || errors.Is(a.Err, httpclient.ErrNotSent) || n.breaker.current() != stateClosed || n.throttle.within(n.cfg.Breaker.Window))
 }
 
 // tryNewToken ends the wait of an open breaker when there is another token than the one that was refused.

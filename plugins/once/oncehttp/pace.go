@@ -19,7 +19,7 @@ const (
 	// paceRefused is the share of refused calls that is not yet a reason for a lower rate. A limit that some
 	// effects have for themselves, such as one per customer, must not slow the others down.
 	paceRefused = 0.05
-	// paceLower is the part of what the far side has answered that is asked of it then.
+	// paceLower is the part of what the far side did not refuse that is asked of it then.
 	paceLower = 0.95
 	// paceGrowthMax is the growth per second while no answer has shown the limit yet, and paceGrowth the one after
 	// a judgement that lowered the rate. It doubles every paceDoubles without one, up to paceGrowthMax, and is never
@@ -115,10 +115,9 @@ func (p *pace) answered(began, now time.Time, v verdict) {
 	if took < paceLook || p.calls < paceCalls && took < longest {
 		return
 	}
-	if float64(p.refused) > paceRefused*float64(p.calls) {
-		well := float64(p.calls-p.refused) / took.Seconds()
+	if refused := float64(p.refused) / float64(p.calls); refused > paceRefused {
 		p.found = true
-		p.change(max(p.least, paceLower*min(well, p.rate)), now)
+		p.change(max(p.least, paceLower*(1-refused)*p.rate), now)
 		return
 	}
 	if p.held.After(p.judged) { // else the rate is not what limits the calls

@@ -161,6 +161,27 @@ func TestTheRateEndsWhenNobodyWaitsForIt(t *testing.T) {
 	})
 }
 
+// An effect that is done after all calls were throttled has no trouble that others have, too.
+func TestWhatIsDoneAfterAThrottlingIsNotGeneral(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, open := openClient(t, "http://api.example.com")
+		open.transport = newLimitedAPI(1)
+		call := func(key int) once.Answer {
+			return Post(t.Context(), client, "/v1/invoices", once.Attempt[int]{Repeat: once.ByKey, Idempotency: strconv.Itoa(key), Request: []byte("{}")})
+		}
+		key := 0
+		for ; client.Reading().Throttled == 0; key++ {
+			call(key)
+		}
+		time.Sleep(client.Reading().Throttled)
+		a := call(key)
+		require.Equal(t, once.Done, a.Class)
+		require.False(t, a.General)
+		require.True(t, call(key+1).General, "it is refused as the others were")
+	})
+}
+
 // A limit that some effects have for themselves costs the others nothing while it refuses less than a quarter of all
 // keys, and at most half of the rate when there was a rate already.
 func TestTheLimitOfSomeEffectsDoesNotSlowTheOthersDown(t *testing.T) {
