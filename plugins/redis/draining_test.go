@@ -140,3 +140,24 @@ func TestADrainThatCantBeRead(t *testing.T) {
 		require.Len(t, a.drained(), 1)
 	})
 }
+
+// Only the process that has the name of an instance now is a member, which a command asks before it believes what answers
+// on its machine.
+func TestOnlyTheProcessWithThePresenceIsAMember(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
+		a, command := newDrainable(t, s, db, "a-"+watermill.NewULID()), process(t, s, db)
+		require.Empty(t, command.Process())
+		is := func(instance, process string) bool {
+			member, err := command.IsMember(t.Context(), instance, process)
+			require.NoError(t, err)
+			return member
+		}
+		require.True(t, is(a.name, a.Process()))
+		require.False(t, is(a.name, "another"))
+		require.False(t, is("another", a.Process()))
+		was := a.Process()
+		require.NoError(t, service{a.Plugin}.Stop(t.Context()))
+		require.False(t, is(a.name, was))
+		require.False(t, is(a.name, ""))
+	})
+}
