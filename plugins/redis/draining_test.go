@@ -161,3 +161,19 @@ func TestOnlyTheProcessWithThePresenceIsAMember(t *testing.T) {
 		require.False(t, is(a.name, ""))
 	})
 }
+
+// A demo takes no order to drain, and an operator hears that before anything is ordered.
+func TestAProcessThatTakesNoOrderToDrain(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
+		demo, command := process(t, s, db).starts(t), process(t, s, db)
+		name := demo.reg.Env().Instance
+		_, err := command.orderDrain(t, name)
+		_, previewed := command.drainAction().Preview(t.Context(), command.reg, operate.Input{"instance": {name}})
+		for _, err := range []error{err, previewed} {
+			var wrong *operate.InputError
+			require.ErrorAs(t, err, &wrong)
+			require.Equal(t, name+" takes no order to drain, because it is a demo or a command; end it where it was started, such as with Ctrl-C", wrong.Problem)
+		}
+		require.Zero(t, command.c.Exists(t.Context(), drainKey(name), ordersAuditKey).Val())
+	})
+}
