@@ -95,7 +95,7 @@ func TestAPersonWatchesACampaign(t *testing.T) {
 	p.reads("#campaign dd", "closed")
 	p.reads("#campaign .checks", "accepted 600 = ended ")
 	p.acts("campaign pause", "POINT:77 is RUNNING: 600 payouts accepted", "the amounts are being checked")
-	p.reads("main", "POINT:77: paused. All instances apply it within 2 s.")
+	p.reads("main", "POINT:77: paused. No instance takes a further payout of it.")
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.Navigate(address+"campaigns/campaign?promotion=POINT:77")))
 	p.reads("#campaign .stats dd.warn", "paused")
 	p.reads("#campaign td", "the amounts are being checked")

@@ -45,6 +45,8 @@ type Env struct {
 	Instance string
 	// InstanceConfigured reports whether the name comes from the settings, and so survives a restart.
 	InstanceConfigured bool
+	// Environment is where the servers are: external, or the name of an environment inside the process. Empty: not known.
+	Environment string
 	// Version is that of the binary, as the command version shows it. Empty: not known.
 	Version string
 	// Logger is never nil.

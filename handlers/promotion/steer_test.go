@@ -97,3 +97,30 @@ func TestRecordsOfACancelledPromotion(t *testing.T) {
 		require.Zero(t, sys.api.Summary().Charged)
 	})
 }
+
+// A pause says what it does not stop, and until when, and so does its preview.
+func TestAPauseSaysWhatIsUnderWay(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		for target := int64(1); target <= 2; target++ {
+			require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(target)}, ledger.AcceptOptions{})[0].Err)
+		}
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--dry-run"), "None is under way.\n")
+		b, err := sys.ledger.Begin(t.Context(), pointRecord(2))
+		require.NoError(t, err)
+		require.Equal(t, rules.Send, b.Next)
+		const says = `Under way: 1 payout, leased by workers that call the Money API or wait for a call slot\. What they have begun ends normally, at the latest in [1-9][0-9ms]*s\.\n`
+		require.Regexp(t, says, sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--dry-run"))
+		require.Regexp(t, `^POINT:1: paused\. No instance takes a further payout of it\. `+says, sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--why", "x"))
+		var again struct {
+			InFlight int64   `json:"in_flight"`
+			Longest  float64 `json:"longest_lease_seconds"`
+		}
+		sys.json(&again, "campaign", "pause", "POINT", "1", "--why", "again")
+		require.Equal(t, int64(1), again.InFlight)
+		require.Positive(t, again.Longest)
+		other, err := sys.ledger.Begin(t.Context(), pointRecord(1))
+		require.NoError(t, err)
+		require.Equal(t, "paused", other.Why)
+	})
+}

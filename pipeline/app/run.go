@@ -175,7 +175,7 @@ func (commandPlugin) Name() string                          { return "command" }
 func (c commandPlugin) Register(r *pipeline.Registry) error { return c.register(r) }
 
 func (h *Host) env(l *Loaded, tracer trace.TracerProvider, schemas migration.Policy) pipeline.Env {
-	return pipeline.Env{Instance: l.Settings.instance(), Version: h.build().Version, InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, LogLevel: l.logLevel, Tracer: tracer, Schemas: schemas,
+	return pipeline.Env{Instance: l.Settings.instance(), Version: h.build().Version, InstanceConfigured: l.Settings.InstanceID != "", Environment: l.Settings.Environment, Logger: l.Logger, LogLevel: l.logLevel, Tracer: tracer, Schemas: schemas,
 		Disabled: l.Disabled, StartTimeout: l.Settings.StartTimeout}
 }
 

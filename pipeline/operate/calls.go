@@ -12,6 +12,10 @@ import (
 // lastingCalls is the number of calls that failed in a row from which on people are told.
 const lastingCalls = 3
 
+// quietCalls is how long ago the last failure is when people are told that nothing has been called since, because then
+// it says little about the present.
+const quietCalls = time.Minute
+
 // slowShare is the part of the calls in flight that must have waited for half of their time until people are
 // told. A few slow ones among many are normal, and calls that hang soon hold most of the places.
 const slowShare = 0.25
@@ -105,7 +109,8 @@ func (c *Calls) Last() string {
 }
 
 // Conditions implements Conditioned. It has a warning after three calls in a row that failed, and one while many
-// calls in flight have waited for more than half of their time. Before the first answer it is empty otherwise.
+// calls in flight have waited for more than half of their time. The first stays while nothing is called, and says so.
+// Before the first answer it is empty otherwise.
 func (c *Calls) Conditions() []Condition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,6 +123,9 @@ func (c *Calls) Conditions() []Condition {
 		then := ""
 		if c.Then != "" {
 			then = "; " + c.Then
+		}
+		if len(c.underWay) == 0 && now.Sub(c.lastAt) >= quietCalls {
+			then += "; none has been made since, so nobody knows whether it works now"
 		}
 		add(Warn, "ask who runs it", "no call has succeeded %s, and %d have failed; the last one%s: %s%s", Since(c.since, now), c.failed, ago(now.Sub(c.lastAt)), c.last, then)
 	}

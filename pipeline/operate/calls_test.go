@@ -32,6 +32,12 @@ func TestCalls(t *testing.T) {
 				Text: "no call has succeeded since 2000-01-01T00:00:00Z, for 1m20s, and 3 have failed; the last one, 20s ago: answered 503; each sack waits",
 			},
 		}}, c.Conditions())
+		time.Sleep(time.Minute)
+		const quiet = "; each sack waits; none has been made since, so nobody knows whether it works now"
+		require.Contains(t, c.Conditions()[0].Text, ", 1m20s ago: answered 503"+quiet)
+		ended := c.Began(t.Context())
+		require.NotContains(t, c.Conditions()[0].Text, quiet, "the call that runs finds out")
+		ended()
 		c.Answered()
 		require.Equal(t, operate.OK, c.Conditions()[0].Level)
 		require.Equal(t, "answered 503", c.Last())

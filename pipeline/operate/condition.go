@@ -51,6 +51,18 @@ type ConditionReader interface {
 	ReadConditions(context.Context) (conditions []Condition, instance string, err error)
 }
 
+// Membership is offered by the plugin with which the instances of a deployment know each other, so that a command
+// believes no instance of another deployment that answers on the same machine.
+type Membership interface {
+	// Name is also that of the health check that fails while the instance has lost its server.
+	Name() string
+	// Process identifies this process among all that have, or had, the name of its instance. It is empty while the
+	// services of the plugin do not run, as in a command.
+	Process() string
+	// IsMember reports whether the process has the name of an instance now, in the deployment of the settings.
+	IsMember(ctx context.Context, instance, process string) (bool, error)
+}
+
 // Conditions returns those of all plugins, the worst first.
 func Conditions(reg *pipeline.Registry) []Condition {
 	all := []Condition{}

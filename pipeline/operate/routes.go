@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -425,15 +426,19 @@ func number(n *int64) string {
 	return strconv.FormatInt(*n, 10)
 }
 
-// perSecond writes a rate. One that is low has a decimal.
-func perSecond(rate *float64) string {
-	switch {
-	case rate == nil:
-		return "-"
-	case *rate > 0 && *rate < 10:
-		return strconv.FormatFloat(*rate, 'f', 1, 64)
+// PerSecond writes a rate: with a decimal where it is low, and otherwise as whole writes its rounded number.
+func PerSecond(rate float64, whole func(int64) string) string {
+	if tenths := math.Round(rate * 10); rate > 0 && tenths < 100 {
+		return strconv.FormatFloat(tenths/10, 'f', 1, 64)
 	}
-	return strconv.FormatFloat(*rate, 'f', 0, 64)
+	return whole(int64(math.Round(rate)))
+}
+
+func perSecond(rate *float64) string {
+	if rate == nil {
+		return number(nil)
+	}
+	return PerSecond(*rate, func(n int64) string { return number(&n) })
 }
 
 func (s RouteStatus) row(now time.Time) []string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -135,4 +136,12 @@ func TestWithoutRedisOnlyThisInstanceIsKnown(t *testing.T) {
 	require.EqualValues(t, 2, *v.Routes[0].DonePerSecond)
 	require.Equal(t, "refused", v.RatesUnknown)
 	require.Contains(t, a.Notes, "Rates, and why messages are tried again, are not known of all instances: refused.")
+}
+
+// A rate reads the same in a table, on a page and in the status of a campaign.
+func TestARateHasADecimalWhereItIsLow(t *testing.T) {
+	t.Parallel()
+	for rate, text := range map[float64]string{0: "0", 0.04: "0.0", 0.25: "0.3", 2: "2.0", 9.94: "9.9", 9.96: "10", 10: "10", 1234.5: "1235"} {
+		require.Equal(t, text, operate.PerSecond(rate, func(n int64) string { return strconv.FormatInt(n, 10) }), rate)
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -206,11 +205,8 @@ func rateCell(rate *float64) console.Cell {
 	if rate == nil {
 		return console.Number(nil)
 	}
-	cell := console.Count(int64(*rate + 0.5))
-	if *rate > 0 && *rate < 10 {
-		cell.Text = strconv.FormatFloat(*rate, 'f', 1, 64)
-	}
-	cell.Data = *rate
+	cell := console.Count(0)
+	cell.Text, cell.Data = operate.PerSecond(*rate, func(n int64) string { return console.Count(n).Text }), *rate
 	return cell
 }
 

@@ -49,7 +49,7 @@ func (p *Plugin) drainAction() operate.Action {
 
 The instance reads the order from Redis within %s. It takes no new messages, finishes those that it has for at most stop_timeout, leaves its consumer groups, and ends with exit code 0, so the others go on with what it has read. Whether it is started again is up to what supervises it: Kubernetes and Compose start it again, and the systemd unit of the packages does not.
 
-The order is about the process that runs now. One that is started later under the same name does not follow it. To stop the reading of a route on all instances, use routes pause.`, PresenceRenewal),
+The order is about the process that runs now. One that is started later under the same name does not follow it. A demo takes no such order, which is said before anything is ordered. To stop the reading of a route on all instances, use routes pause.`, PresenceRenewal),
 			Examples: []string{drainAction + " api-0 --config settings.yaml --dry-run", drainAction + ` api-0 --config settings.yaml --why "ticket 7"`},
 			Fields:   []operate.Field{{Name: "instance", Help: "the `name` of the instance", Required: true, Arguments: true}},
 		},
@@ -103,6 +103,9 @@ func (p *Plugin) withProcess(ctx context.Context, in operate.Input, do func(c go
 	i := slices.IndexFunc(running, func(i instance) bool { return i.name == v.Instance })
 	if i < 0 {
 		return operate.Answer{}, noSuchInstance(v.Instance, running)
+	}
+	if state := running[i].state; state != nil && state.Undrainable {
+		return operate.Answer{}, &operate.InputError{Field: "instance", Problem: fmt.Sprintf("%s takes no order to drain, because it is a demo or a command; end it where it was started, such as with Ctrl-C", v.Instance)}
 	}
 	v.Version = running[i].version
 	for _, other := range running {

@@ -140,3 +140,40 @@ func TestADrainThatCantBeRead(t *testing.T) {
 		require.Len(t, a.drained(), 1)
 	})
 }
+
+// Only the process that has the name of an instance now is a member, which a command asks before it believes what answers
+// on its machine.
+func TestOnlyTheProcessWithThePresenceIsAMember(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
+		a, command := newDrainable(t, s, db, "a-"+watermill.NewULID()), process(t, s, db)
+		require.Empty(t, command.Process())
+		is := func(instance, process string) bool {
+			member, err := command.IsMember(t.Context(), instance, process)
+			require.NoError(t, err)
+			return member
+		}
+		require.True(t, is(a.name, a.Process()))
+		require.False(t, is(a.name, "another"))
+		require.False(t, is("another", a.Process()))
+		was := a.Process()
+		require.NoError(t, service{a.Plugin}.Stop(t.Context()))
+		require.False(t, is(a.name, was))
+		require.False(t, is(a.name, ""))
+	})
+}
+
+// A demo takes no order to drain, and an operator hears that before anything is ordered.
+func TestAProcessThatTakesNoOrderToDrain(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
+		demo, command := process(t, s, db).starts(t), process(t, s, db)
+		name := demo.reg.Env().Instance
+		_, err := command.orderDrain(t, name)
+		_, previewed := command.drainAction().Preview(t.Context(), command.reg, operate.Input{"instance": {name}})
+		for _, err := range []error{err, previewed} {
+			var wrong *operate.InputError
+			require.ErrorAs(t, err, &wrong)
+			require.Equal(t, name+" takes no order to drain, because it is a demo or a command; end it where it was started, such as with Ctrl-C", wrong.Problem)
+		}
+		require.Zero(t, command.c.Exists(t.Context(), drainKey(name), ordersAuditKey).Val())
+	})
+}

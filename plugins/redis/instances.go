@@ -2,11 +2,14 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
@@ -86,6 +89,31 @@ func instancesNote(more bool) string {
 	}
 	return endedNote
 }
+
+// Process implements operate.Membership.
+func (p *Plugin) Process() string {
+	if as := p.runningAs(); as != nil {
+		return as.process()
+	}
+	return ""
+}
+
+// IsMember implements operate.Membership.
+func (p *Plugin) IsMember(ctx context.Context, instance, process string) (bool, error) {
+	c, done, err := p.connected(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	held, err := c.Get(ctx, presenceKey(instance)).Result()
+	if err != nil && !errors.Is(err, goredis.Nil) {
+		return false, answered(fmt.Errorf("redis: presence of instance %q: %w", instance, err))
+	}
+	holder, _, _ := strings.Cut(held, " ")
+	return err == nil && holder == process, nil
+}
+
+var _ operate.Membership = (*Plugin)(nil)
 
 // instancesReport shows the instances, and what they say about themselves.
 func (p *Plugin) instancesReport() operate.Report {

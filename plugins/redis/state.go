@@ -35,6 +35,8 @@ type instanceState struct {
 	// Work is what the instance does, by route. Nil: it does not tell it.
 	Work   map[string]pipeline.RouteWork `json:"work,omitempty"`
 	Routes map[string]takenOrder         `json:"routes"` // of this instance, with what it knows is ordered about them
+	// Undrainable says that the process takes no order to drain, as that of a demo.
+	Undrainable bool `json:"undrainable,omitempty"`
 	// Drains says who has ordered that the process ends, which it does now. Nil: nobody.
 	Drains *orderedBy `json:"drains,omitempty"`
 	// Stopped is the last thing that a process says, after it has drained. Nil: it runs, or has ended in another way.
@@ -90,7 +92,10 @@ func withErrors(work map[string]pipeline.RouteWork, most int) map[string]pipelin
 
 // tell stores the state of this instance.
 func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, as *presence) error {
-	s := instanceState{Process: as.process(), Log: p.levels.Load().state(), Drains: as.drains.Load(), Routes: map[string]takenOrder{}}
+	p.mu.Lock()
+	drain := p.env.Drain
+	p.mu.Unlock()
+	s := instanceState{Process: as.process(), Undrainable: drain == nil, Log: p.levels.Load().state(), Drains: as.drains.Load(), Routes: map[string]takenOrder{}}
 	for _, r := range p.routes() {
 		o := p.orders.of(r.Name)
 		s.Routes[r.Name] = takenOrder{At: o.at, Paused: o.paused}

@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"slices"
 	"syscall"
+	"time"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -31,7 +33,7 @@ func (p *Plugin) Examinations() []operate.Examination {
 			if len(addresses) == 0 {
 				return []operate.Check{{Level: operate.OK, Text: fmt.Sprintf("not asked, because plugins.telemetry.listen is %q, which names no port", p.config.Listen)}}, nil
 			}
-			return readinessOf(ctx, addresses), nil
+			return p.readinessOf(ctx, addresses), nil
 		}}}, nil, nil
 	}}}
 }
@@ -70,7 +72,7 @@ func askFirst(ctx context.Context, addresses []string) (r Readiness, address str
 	return r, address, err
 }
 
-func readinessOf(ctx context.Context, addresses []string) []operate.Check {
+func (p *Plugin) readinessOf(ctx context.Context, addresses []string) []operate.Check {
 	readiness, address, err := askFirst(ctx, addresses)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -81,7 +83,52 @@ func readinessOf(ctx context.Context, addresses []string) []operate.Check {
 			Remedy: "look what listens there, or choose another plugins.telemetry.listen",
 		}}
 	}
+	if why := p.foreign(ctx, readiness); why != "" {
+		return []operate.Check{{Level: operate.Warn, Text: notOurs(address, readiness, why), Remedy: remedyNotOurs}}
+	}
 	return readinessChecks(address, readiness)
+}
+
+const remedyNotOurs = "give the command the settings of that instance, or choose another plugins.telemetry.listen if one of yours is to run here"
+
+func notOurs(address string, r Readiness, why string) string {
+	return fmt.Sprintf("none of this deployment runs at %s, where the instance %s of another one answers: %s", address, r.Instance, why)
+}
+
+// memberLimit bounds the question whether an instance is known, because a server that does not answer is another finding.
+const memberLimit = time.Second
+
+// foreign returns why an instance that has answered is not one of the settings. Empty: it is, or that is not known.
+func (p *Plugin) foreign(ctx context.Context, r Readiness) string {
+	env := p.server.registry.Env()
+	if r.Environment != env.Environment {
+		return fmt.Sprintf("its environment is %q, and that of these settings %q", r.Environment, env.Environment)
+	}
+	members := pipeline.Offers[operate.Membership](p.server.registry)
+	switch {
+	case len(members) == 0 && r.Process != "":
+		return "it shares a server with other instances that these settings do not have"
+	case len(members) > 0 && r.Process == "" && r.Phase == string(running):
+		return fmt.Sprintf("it runs without the plugin %s, which these settings have", members[0].Name())
+	case len(members) > 0 && r.Process != "":
+		name := members[0].Name()
+		if check, ok := r.Checks[name]; ok && !check.OK { // it may have lost its presence with the server
+			break
+		}
+		ctx, cancel := context.WithTimeout(ctx, memberLimit)
+		defer cancel()
+		switch member, err := members[0].IsMember(ctx, r.Instance, r.Process); {
+		case err != nil:
+		case member:
+			return ""
+		default:
+			return fmt.Sprintf("it is not among the running instances that the %s of these settings knows", name)
+		}
+	}
+	if env.InstanceConfigured && r.Instance != env.Instance {
+		return fmt.Sprintf("the instance_id of these settings is %s", env.Instance)
+	}
+	return ""
 }
 
 // askReadiness asks this machine, so no proxy is used.
@@ -148,6 +195,11 @@ func (p *Plugin) ReadConditions(ctx context.Context) (conditions []operate.Condi
 		return nil, address, fmt.Errorf("none runs at %s (plugins.telemetry.listen)", address)
 	case err != nil:
 		return nil, address, fmt.Errorf("%s does not tell them: %w", address, err)
+	}
+	if why := p.foreign(ctx, r); why != "" {
+		return nil, address, fmt.Errorf("%s; %s", notOurs(address, r, why), remedyNotOurs)
+	}
+	switch {
 	case r.Phase != string(running):
 		return nil, address, fmt.Errorf("%s is %s", address, r.Phase)
 	}

@@ -22,7 +22,13 @@ func diagnose(t *testing.T, listen string) []operate.Check {
 	t.Helper()
 	p := telemetry.New()
 	settings(t, p).Listen = listen
-	reg, err := pipeline.NewRegistry(pipeline.Env{}, p)
+	return examine(t, pipeline.Env{}, p)
+}
+
+// examine is diagnose for other settings and plugins.
+func examine(t *testing.T, env pipeline.Env, plugins ...pipeline.Plugin) []operate.Check {
+	t.Helper()
+	reg, err := pipeline.NewRegistry(env, plugins...)
 	require.NoError(t, err)
 	d := operate.Diagnose(t.Context(), operate.Examinations(reg), 2*time.Minute, nil) // the machine may be busy
 	require.Empty(t, d.Away, "doctor must not fail because no instance runs")
@@ -106,6 +112,8 @@ func TestConditionsOfARunningInstance(t *testing.T) {
 	require.Equal(t, "instance API: it is not called; ask who runs it", checks[1].String())
 	p := telemetry.New()
 	settings(t, p).Listen = listen
+	_, err := pipeline.NewRegistry(pipeline.Env{}, p)
+	require.NoError(t, err)
 	all, instance, err := p.ReadConditions(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, listen, instance)

@@ -18,9 +18,14 @@ import (
 
 // Readiness is the body of /readyz and /readyz/serving.
 type Readiness struct {
-	Ready  bool                   `json:"ready"`
-	Phase  string                 `json:"phase"` // starting, running or draining
-	Checks map[string]CheckResult `json:"checks"`
+	Ready bool   `json:"ready"`
+	Phase string `json:"phase"` // starting, running or draining
+	// Instance, Environment and Process say who answers, so that a command does not take it for another one. Process
+	// is that of operate.Membership, and empty without one or while it does not run.
+	Instance    string                 `json:"instance"`
+	Environment string                 `json:"environment"`
+	Process     string                 `json:"process,omitempty"`
+	Checks      map[string]CheckResult `json:"checks"`
 	// Conditions are what the plugins of this instance know, such as a far side that does not work. They decide
 	// nothing about Ready, and are written only with the query parameter verbose or conditions.
 	Conditions []operate.Condition `json:"conditions,omitempty"`
@@ -82,7 +87,13 @@ func printable(values map[string]any) map[string]any {
 func (s *server) ready(counts func(*probe) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		phase := s.now()
-		answer := Readiness{Ready: phase == running, Phase: string(phase), Checks: map[string]CheckResult{}}
+		env := s.registry.Env()
+		answer := Readiness{
+			Ready: phase == running, Phase: string(phase), Instance: env.Instance, Environment: env.Environment, Checks: map[string]CheckResult{},
+		}
+		if of := pipeline.Offers[operate.Membership](s.registry); len(of) > 0 {
+			answer.Process = of[0].Process()
+		}
 		for _, p := range s.probes {
 			if phase == draining || !counts(p) {
 				continue

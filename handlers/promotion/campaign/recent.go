@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -239,10 +240,7 @@ func (r Rate) LatencyText() string {
 
 // PerSecondText is the rate with a digit after the point where it is small.
 func (r Rate) PerSecondText() string {
-	if r.PerSecond > 0 && r.PerSecond < 10 {
-		return fmt.Sprintf("%.1f", r.PerSecond)
-	}
-	return app.Thousands(int64(r.PerSecond + 0.5))
+	return operate.PerSecond(r.PerSecond, app.Thousands)
 }
 
 func seconds(s float64) time.Duration {

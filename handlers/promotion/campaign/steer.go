@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -23,9 +25,9 @@ const (
 func (e Env) Actions() []operate.Action {
 	return []operate.Action{
 		e.steering("pause", "although the promotion has none so far, or everything that was announced is paid", "Stop paying a promotion; nothing is lost, and resume continues", `campaign pause POINT 12345 --why "ticket 4711"`,
-			operate.Safe, changed("pause", (*ledger.Ledger).Pause)),
+			operate.Safe, pause),
 		e.steering("resume", "although the promotion has none so far", "Continue to pay a paused promotion", `campaign resume POINT 12345 --why "ticket 4711"`,
-			operate.Safe, changed("resume", (*ledger.Ledger).Resume)),
+			operate.Safe, resume),
 		e.steering("cancel", "although the promotion has none so far, or everything that was announced is paid", "Cancel all payouts that were not sent yet; irreversible", `campaign cancel POINT 12345 --why "wrong amounts, ticket 4711"`,
 			operate.Irreversible, cancel),
 		e.rebuild(),
@@ -33,17 +35,38 @@ func (e Env) Actions() []operate.Action {
 	}
 }
 
-// changed returns what changes the state of a promotion. Its effect can be reversed.
-func changed(verb string, change func(*ledger.Ledger, context.Context, payouts.Promotion, ledger.Steering) error) steer {
-	return func(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, by ledger.Steering) (operate.Answer, error) {
-		if err := change(l, ctx, id, by); err != nil {
-			return operate.Answer{}, err
-		}
-		return operate.Answer{
-			Value: map[string]any{"type": id.Type, "promotion": id.ID, "done": verb},
-			Lines: []string{fmt.Sprintf("%s: %sd. All instances apply it within 2 s.", id, verb)},
-		}, nil
+func pause(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, by ledger.Steering) (operate.Answer, error) {
+	if err := l.Pause(ctx, id, by); err != nil || by.Try {
+		return operate.Answer{}, err
 	}
+	value := map[string]any{"type": id.Type, "promotion": id.ID, "done": "pause"}
+	line := fmt.Sprintf("%s: paused. No instance takes a further payout of it.", id)
+	n, longest, err := l.UnderWay(ctx, id)
+	if err != nil { // it is paused all the same
+		line += " How many are under way is not known: " + logs.OneLine(err.Error())
+		return operate.Answer{Value: value, Lines: []string{line}}, nil
+	}
+	value["in_flight"], value["longest_lease_seconds"] = n, longest.Seconds()
+	return operate.Answer{Value: value, Lines: []string{line + " " + underWay(n, longest)}}, nil
+}
+
+// underWay says what a pause does not stop, and until when.
+func underWay(n int64, longest time.Duration) string {
+	if n == 0 {
+		return "None is under way."
+	}
+	return fmt.Sprintf("Under way: %s, leased by workers that call the Money API or wait for a call slot. What they have begun ends normally, at the latest in %s.",
+		app.Plural(n, "payout"), (longest + time.Second - 1).Truncate(time.Second))
+}
+
+func resume(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, by ledger.Steering) (operate.Answer, error) {
+	if err := l.Resume(ctx, id, by); err != nil {
+		return operate.Answer{}, err
+	}
+	return operate.Answer{
+		Value: map[string]any{"type": id.Type, "promotion": id.ID, "done": "resume"},
+		Lines: []string{fmt.Sprintf("%s: resumed. All instances apply it within 2 s.", id)},
+	}, nil
 }
 
 func cancel(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, by ledger.Steering) (operate.Answer, error) {
@@ -76,7 +99,15 @@ func (e Env) steering(verb, although, short, example string, danger operate.Dang
 			if _, err := do(ctx, l, id, ledger.Steering{Who: "you", Why: "a preview", Future: in.Switch(future), Try: true}); err != nil {
 				return operate.Answer{}, refused(ctx, l, id, verb, err)
 			}
-			return previewPromotion(ctx, l, id, in.Switch(future))
+			answer, err := previewPromotion(ctx, l, id, in.Switch(future))
+			if err != nil || verb != "pause" {
+				return answer, err
+			}
+			n, longest, err := l.UnderWay(ctx, id)
+			if err == nil {
+				answer.Lines = append(answer.Lines, underWay(n, longest))
+			}
+			return answer, err
 		})
 	}
 	a.Do = func(ctx context.Context, _ *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {

@@ -46,6 +46,10 @@ func TestWhatIsPerhapsCharged(t *testing.T) {
 			for _, n := range leases {
 				require.EqualValues(t, 1, n)
 			}
+			n, longest, err := l.UnderWay(t.Context(), p)
+			require.NoError(t, err)
+			require.Equal(t, calling, n)
+			require.Equal(t, calling > 0, longest > 0 && longest <= time.Hour, longest)
 		}
 		check(1)
 		h.advance(time.Hour)

@@ -143,6 +143,27 @@ func (l *Ledger) Leases(ctx context.Context, p payouts.Promotion) (map[string]in
 	return all, err
 }
 
+// UnderWay returns how many payouts of a promotion are leased, so that they may be paid also after a pause, and how long
+// the longest lease still lasts. It costs as much as Leases.
+func (l *Ledger) UnderWay(ctx context.Context, p payouts.Promotion) (n int64, longest time.Duration, err error) {
+	err = l.read(ctx, "under way", func(q querier, now time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var until time.Time
+			if err := r.Scan(&n, (*portable.Time)(&until)); err != nil {
+				return err
+			}
+			longest = 0
+			if n > 0 {
+				longest = until.Sub(now)
+			}
+			return nil
+		}, `SELECT count(*), max(lease_until) FROM payouts
+			WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = 'retry' AND lease_until > $3`,
+			string(p.Type), p.ID, now)
+	})
+	return n, longest, err
+}
+
 // SettledCount returns the number of settled payouts of a promotion, from its summaries. The cost
 // does not depend on its size, so a progress bar may call it often.
 func (l *Ledger) SettledCount(ctx context.Context, p payouts.Promotion) (n int64, err error) {

@@ -115,7 +115,7 @@ func (l *Ledger) createPromotion(ctx context.Context, q querier, p payouts.Promo
 	return err
 }
 
-// Pause stops the promotion: after its return no call of it starts. Running calls end normally. A
+// Pause stops the promotion: after its return no payout of it is begun. Those of UnderWay end normally. A
 // cancelled promotion returns ErrCancelled. Unless by.Future, an unknown one returns ErrNotFound, and one
 // whose announced payouts are all paid or cancelled ErrFinished, because nothing is left to hold back.
 func (l *Ledger) Pause(ctx context.Context, p payouts.Promotion, by Steering) error {

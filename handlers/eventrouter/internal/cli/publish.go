@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,6 +63,11 @@ An event for a job that has ended is refused; events of standard input are not c
   millrace jobs publish scan --profile router < events.jsonl`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				if err := checkStage(args[0], args[1]); err != nil {
+					return err
+				}
+			}
 			return c.run(cmd, func(ctx context.Context, o Jobs) error { return c.runPublish(ctx, cmd, o, args, f) })
 		},
 	})
@@ -71,6 +77,21 @@ An event for a job that has ended is refused; events of standard input are not c
 	flags.StringVar(&f.data, "data", "", "data of the event, as `JSON`")
 	flags.DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait for a full shard")
 	return cmd
+}
+
+var stageShape = regexp.MustCompile(`^[\pL\pN][\pL\pN ._:/-]*$`)
+
+// checkStage refuses what is hardly the name of a stage, such as data that was given without --data. An event of
+// standard input may have any.
+func checkStage(job, stage string) error {
+	if stageShape.MatchString(stage) {
+		return nil
+	}
+	example := "a stage comes after the job, as in: millrace jobs publish " + job + " scan"
+	if json.Valid([]byte(stage)) {
+		example = "that is data, which comes with --data after a stage, as in: millrace jobs publish " + job + " scan --data '" + stage + "'"
+	}
+	return app.Usage("'%s' is no name of a stage, which has letters, digits, spaces and . _ : / - only; %s", app.Printable(stage), example)
 }
 
 func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, o Jobs, args []string, f publishFlags) error {
