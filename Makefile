@@ -184,7 +184,8 @@ race-changed: tools ## The same for the packages that this change touches, and a
 	@scope=$$($(bin)/scope env 2>/dev/null); eval "$$scope"; \
 	if [ -z "$$RACE_PKGS" ]; then echo "no package with concurrent code"; exit; fi; \
 	$(MAKE) race RACE_PKGS="$$RACE_PKGS"
-race_tests = $(call run_tests,$(RACE_PKGS),-race $(uninstrumented) -short -count=1 -p 2 -timeout 20m $(TESTFLAGS))
+# Without a number two tests of a package would run at the same time on two cores, and mostly wait.
+race_tests = $(call run_tests,$(RACE_PKGS),-race $(uninstrumented) -short -count=1 -p 2 -parallel 4 -timeout 20m $(TESTFLAGS))
 
 # Examples: make test-faults SEED=7 BUDGET=20m · SEED=1,2,3 FULL=1 README=1 · SEED=7 ONLY=redis/,kill/drain
 SEED ?= $(shell date +%s)

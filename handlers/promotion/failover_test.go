@@ -41,6 +41,7 @@ func (sys *system) committed(t promotiontype.Type) (records int64) {
 // cancelled. Kafka's committed offsets pass no record that the standby does not have, so that after
 // a failover to it Kafka delivers the rest again, and all are paid.
 func TestAFailoverOfTheDatabaseLosesNoRecord(t *testing.T) {
+	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		tier.Default(t)

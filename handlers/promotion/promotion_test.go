@@ -251,6 +251,7 @@ func TestResultEvents(t *testing.T) {
 // The same target with another amount: the first wins, the other is a dead letter.
 // A required group that has read its events frees the stream.
 func TestResultsDoNotGrowWithoutEnd(t *testing.T) {
+	t.Parallel()
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel() // it is all waiting
 		const stream = "campaign-promotion-results"

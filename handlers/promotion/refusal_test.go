@@ -24,6 +24,7 @@ import (
 // event can be written. The answers of the Money API are not lost meanwhile: no payout becomes
 // UNKNOWN, however long it takes, and each has its end after the repair.
 func TestAnAnswerOutlivesADatabaseThatRefusesIt(t *testing.T) {
+	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		for name, refuses := range map[string]bool{"refused": true, "paid": false} {
 			t.Run(name, func(t *testing.T) {

@@ -7,11 +7,14 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,16 +24,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// millrace is the binary of this checkout.
+// millrace is the binary of this checkout. It is built as those of the image and the stack are, because a build
+// with other flags compiles everything once more.
 var millrace = sync.OnceValues(func() (string, error) {
-	file := filepath.Join(workDir, "millrace")
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", file, "./cmd/millrace")
-	cmd.Dir = "../.."
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	dist := filepath.Join(workDir, "binary")
+	cmd := exec.Command("make", "--no-print-directory", "-C", "../..", "binary", "DIST="+dist)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "MAKEFLAGS=") || strings.HasPrefix(v, "MAKELEVEL=") || strings.HasPrefix(v, "MFLAGS=")
+	})
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", errors.Join(err, errors.New(string(out)))
+		return "", fmt.Errorf("make binary: %w\n%s", err, out)
 	}
-	return file, nil
+	return filepath.Join(dist, runtime.GOOS+"-"+runtime.GOARCH, "millrace"), nil
 })
 
 // writeFiles writes what the settings of the examples read: each path in text that a pod would have is one

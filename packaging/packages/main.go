@@ -12,10 +12,12 @@
 package main
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"sync"
 )
 
 func main() {
@@ -30,9 +32,17 @@ func run(args []string, out, errOut io.Writer) int {
 		fmt.Fprintln(errOut, "usage: packages -o FOLDER BINARY…")
 		return 2
 	}
-	for _, binary := range flags.Args() {
-		if err := pack(*dir, binary, out); err != nil {
-			fmt.Fprintf(errOut, "packages: %s: %v\n", binary, err)
+	// Most of the time is compression, which uses one processor per binary.
+	lines, errs := make([]bytes.Buffer, flags.NArg()), make([]error, flags.NArg())
+	var packing sync.WaitGroup
+	for i, binary := range flags.Args() {
+		packing.Go(func() { errs[i] = pack(*dir, binary, &lines[i]) })
+	}
+	packing.Wait()
+	for i, binary := range flags.Args() {
+		_, _ = lines[i].WriteTo(out)
+		if errs[i] != nil {
+			fmt.Fprintf(errOut, "packages: %s: %v\n", binary, errs[i])
 			return 1
 		}
 	}

@@ -238,6 +238,7 @@ func giveBack(t *testing.T, c goredis.UniversalClient, d redis.DomainConfig, id 
 // The settings apply to an entry that waits behind it: a release would count a delivery that did
 // not happen.
 func TestTheLongestHoldOfTheRoute(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		t.Parallel() // it is all waiting
 		r := redistest.NewRig(t, s)

@@ -58,6 +58,7 @@ func (o ordered) orderDrain(t *testing.T, name string) (operate.Answer, error) {
 
 // One instance reads the order and ends, and only the process that ran when it was given.
 func TestOneInstanceIsDrained(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
 		t.Parallel()
 		a, b := newDrainable(t, s, db, "a-"+watermill.NewULID()), newDrainable(t, s, db, "b-"+watermill.NewULID())

@@ -189,6 +189,7 @@ func (c *checker) check() {
 
 // Instances join and leave. Each shard is read by one of them, and they have even shares.
 func TestExclusiveShardsAreSharedEvenly(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		c := exclusiveDomain(t, s, 4)
 		a := c.join(nil)
@@ -238,6 +239,7 @@ func TestExclusiveShardsAreSharedEvenly(t *testing.T) {
 // An owner that is cut off starts nothing after its lease. The next owner starts with the pending
 // entries of the former one, in order, within 10 s.
 func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		c := exclusiveDomain(t, s, 2)
 		stood := redistest.StoodStill(t, 500*time.Millisecond)
@@ -294,6 +296,7 @@ func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
 // An owner is cut off. The next one handles all that it had read, and leaves. The former owner then
 // starts nothing of that again, also when the companion key was deleted meanwhile.
 func TestAFormerOwnerStartsAnew(t *testing.T) {
+	t.Parallel()
 	for _, deleted := range []bool{false, true} {
 		t.Run(fmt.Sprint("deleted ", deleted), func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s redistest.Server) {
@@ -332,6 +335,7 @@ func TestAFormerOwnerStartsAnew(t *testing.T) {
 
 // The owner goes on when the companion key was deleted, and no other instance takes its shard.
 func TestTheMetaOfAnExclusiveShardIsDeleted(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		c := exclusiveDomain(t, s, 2)
 		a, b := c.join(nil), c.join(nil)

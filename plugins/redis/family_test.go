@@ -169,6 +169,7 @@ func TestAWakeUpOfAFamily(t *testing.T) {
 // The streams are not on the shared server, and entries are flat fields. Acknowledged entries are
 // removed.
 func TestAFamilyOnAServerOfItsOwn(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		shared := redistest.Mini(t)
 		f := openFamily(t, shared, func(p *redis.Plugin, o *redis.FamilyOptions) {

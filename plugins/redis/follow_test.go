@@ -97,6 +97,7 @@ func adder(t *testing.T, c goredis.UniversalClient, stream string) func(v any, o
 
 // All entries after the start are delivered once and in order, at any rate.
 func TestAFollowerMissesNothing(t *testing.T) {
+	t.Parallel()
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		old, fresh := redistest.Stream(t, c), redistest.Stream(t, c)
 		adder(t, c, old)("before the start")

@@ -14,6 +14,7 @@ import (
 // The clock of the server is set forward, and all leases seem to be over. It is set back, and the
 // lease of an instance that is gone seems to last for an hour.
 func TestTheClockOfTheServerIsSet(t *testing.T) {
+	t.Parallel()
 	s := redistest.Mini(t)
 	c := exclusiveDomain(t, s, 4)
 	a, b := c.join(nil), c.join(nil)

@@ -103,6 +103,7 @@ func (o ordered) statuses(t *testing.T) map[string]instanceStatus {
 // A command changes the level of all instances, also of one that starts later, and takes it back. Each instance
 // says so, and each change has a row in the audit.
 func TestTheLogLevelOfAllInstances(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
 		t.Parallel()
 		a, b, command := talks(t, s, db), talks(t, s, db), process(t, s, db)
@@ -199,6 +200,7 @@ func TestAStoppedInstanceIsNotGone(t *testing.T) {
 
 // The order ends by the clock of the instance, so it also ends while Redis hangs, and in one that was not reached.
 func TestALogLevelEndsWithoutRedis(t *testing.T) {
+	t.Parallel()
 	redistest.EachOwn(t, func(t *testing.T, s *redistest.Own) {
 		i := talks(t, s.Server, 0)
 		i.levels(t, operate.Input{"level": {"debug"}, "for": {"3s"}})
@@ -211,6 +213,7 @@ func TestALogLevelEndsWithoutRedis(t *testing.T) {
 
 // An order for one instance concerns that one alone, and one for all takes its place.
 func TestTheLogLevelOfOneInstance(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
 		t.Parallel()
 		a, b := talks(t, s, db), talks(t, s, db)

@@ -172,6 +172,7 @@ func TestAnUnknownRouteIsRefused(t *testing.T) {
 // Every instance that runs reads an order with the renewal of its presence, also one that starts later. A wiped
 // server gets the orders back from the instances.
 func TestOrdersReachEveryInstance(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
 		t.Parallel()
 		a, b := process(t, s, db).starts(t), process(t, s, db).starts(t)

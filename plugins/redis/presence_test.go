@@ -28,6 +28,7 @@ func withTTL(t *testing.T, c goredis.UniversalClient, instance string, ttl time.
 }
 
 func TestPresence(t *testing.T) {
+	t.Parallel()
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		name := "test-" + watermill.NewULID()
 		const ttl = 3 * time.Second
@@ -89,6 +90,7 @@ func TestAProcessWithoutItsNameSaysNothing(t *testing.T) {
 }
 
 func TestPresenceAfterAKilledPredecessor(t *testing.T) {
+	t.Parallel()
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		name := "test-" + watermill.NewULID()
 		const ttl = 2 * time.Second

@@ -83,6 +83,7 @@ func (d depot) command() (p *Plugin, read func() (operate.Answer, operate.Routes
 // A command sums the rates that two instances tell. One that has started again under its name has none at first, and
 // never less than nothing.
 func TestTheReportOfRoutesHasTheRatesOfAllInstances(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
 		d := depot{t, s, db}
 		names := []string{"a-" + watermill.NewULID(), "b-" + watermill.NewULID()}

@@ -13,6 +13,7 @@ import (
 
 // Readiness does not depend on the node that the client chooses.
 func TestReadinessOnAClusterWithADeadNode(t *testing.T) {
+	t.Parallel()
 	for name, fail := range map[string]func(*redistest.Proxy){
 		"silent": func(p *redistest.Proxy) { p.Mute(); p.Cut() },
 		"killed": func(p *redistest.Proxy) { p.SetDown(true) },

@@ -188,6 +188,7 @@ func TestAStreamThatIsNoLongerReadIsNotTrimmed(t *testing.T) {
 // required one has not acknowledged it, or a foreign group within its grace. It also stays while it
 // is younger than the domain's keep.
 func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
+	t.Parallel()
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		run := 0
 		rapid.Check(t, func(rt *rapid.T) {
@@ -391,6 +392,7 @@ func TestEntriesThatAreRemovedUnread(t *testing.T) {
 
 // Acknowledged entries of a domain stay for its keep, and are then removed without a new one.
 func TestADomainKeepsItsAcknowledgedEntries(t *testing.T) {
+	t.Parallel()
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		p, name, _ := trims(t, c, nil)
 		p.cfg.Domains = []DomainConfig{{Prefix: name, Shards: 1, Group: "own", Keep: time.Second}}

@@ -18,6 +18,7 @@ import (
 
 // A command, which handles nothing, says why a message waits for its retry, and which instance had the error.
 func TestTheReportOfRoutesHasTheLastErrorOfAnyInstance(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, s redistest.Server, db int) {
 		process := func() (orders, *Plugin) {
 			p, _, _ := retryPlugin(t, s)

@@ -16,6 +16,7 @@ import (
 
 // Handlers have more messages than there are slots, and a drain ends their waits.
 func TestHandlersPrepareMessagesAhead(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
 		r.Add(0, 100)

@@ -70,6 +70,7 @@ func TestDrainRemovesAnEmptyConsumer(t *testing.T) {
 }
 
 func TestDrainOutOfTime(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
 		r.Add(0, 2)

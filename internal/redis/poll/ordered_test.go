@@ -86,6 +86,7 @@ func TestOrderedEntriesBehindTheFence(t *testing.T) {
 // Entries that are nacked under a closed gate, or refused because of the gate or the fence, take
 // their places again. Nothing leaves the reader meanwhile. Only a handler's nack counts.
 func TestOrderedEntriesTakeTheirPlaceAgain(t *testing.T) {
+	t.Parallel()
 	for _, fenced := range []bool{false, true} {
 		t.Run(fmt.Sprint("fenced ", fenced), func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s redistest.Server) {
@@ -175,6 +176,7 @@ func TestTakeOver(t *testing.T) {
 
 // While the gate is closed, nothing that was nacked is delivered again, and no nack counts.
 func TestAClosedGateHoldsRedeliveries(t *testing.T) {
+	t.Parallel()
 	for _, concurrency := range []int{1, 4} {
 		t.Run(fmt.Sprint("concurrency ", concurrency), func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s redistest.Server) {

@@ -16,6 +16,7 @@ import (
 
 // Promise 8: no other consumer receives the message of a slow handler.
 func TestSlowHandlerKeepsItsMessage(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		t.Parallel() // it is all waiting
 		r := newRig(t, s)
@@ -61,6 +62,7 @@ func TestSlowHandlerKeepsItsMessage(t *testing.T) {
 // After its longest hold another reader receives a message. The late ack of the first reader does
 // not acknowledge it for the second.
 func TestLongestHoldAndAckFencing(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		t.Parallel() // it is all waiting
 		r := newRig(t, s)

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -74,9 +75,9 @@ func (m *model) claim(l *Ledger) {
 	for lane := range Lanes {
 		died := m.mayDie(l)
 		claimed, err := l.Claim(m.t.Context(), kind, lane, limit)
-		how, after := died(), l.clock(m.t)
+		how, after := died(), sync.OnceValue(func() time.Time { return l.clock(m.t) })
 		m.checkClaim(l, kind, limit, claimed, how, err, func(k Key, at time.Time) (may, must bool) {
-			may = laneOf(k.Group) == int64(lane) && !at.IsZero() && !at.After(after)
+			may = laneOf(k.Group) == int64(lane) && !at.IsZero() && !at.After(after())
 			return may, may && !at.After(m.began)
 		})
 	}
@@ -98,7 +99,6 @@ func (m *model) checkClaim(l *Ledger, kind string, limit int, claimed []Claimed,
 		got[c.Key] = c
 	}
 	require.Len(m.t, claimed, len(got), "one call per effect")
-	due := m.readDue(l)
 	var met []Key
 	parked := 0
 	for k, at := range m.due {
@@ -106,7 +106,7 @@ func (m *model) checkClaim(l *Ledger, kind string, limit int, claimed []Claimed,
 		if k.Kind != kind || !may {
 			continue
 		}
-		if now, ok := due[k]; !ok || !now.Equal(at) {
+		if now, ok := m.look(l).due[k]; !ok || !now.Equal(at) {
 			met = append(met, k)
 			if ok && now.IsZero() {
 				parked++ // with everything of its row
@@ -127,7 +127,6 @@ func (m *model) checkClaim(l *Ledger, kind string, limit int, claimed []Claimed,
 	require.True(m.t, len(left) == 0 || len(met) >= limit, "the limit is used\n%s", m)
 	for _, k := range met {
 		row := m.rows[k]
-		lastSent := m.lastSent(l, k)
 		d := m.apply(l, k, row, rules.Event{Kind: rules.EventBegin, Group: m.state(k.of()), SameRequest: true}, true)
 		c, called := got[k]
 		if how == afterCommit {
@@ -141,8 +140,10 @@ func (m *model) checkClaim(l *Ledger, kind string, limit int, claimed []Claimed,
 		require.Equal(m.t, d.Next == rules.Lookup, c.Lookup)
 		require.Equal(m.t, m.rows[k].Epoch, c.Epoch)
 		require.Equal(m.t, m.rows[k].Attempts, c.Number)
-		require.Equal(m.t, m.payload(l, k), c.Request)
-		require.True(m.t, lastSent.Equal(c.LastSent), "last sent %s, want %s: %s\n%s", c.LastSent, lastSent, k.text(), m)
+		x := mustExplain(m.t, l, k)
+		require.Equal(m.t, m.rows[k], x.Row, m)
+		require.Equal(m.t, x.Payload, c.Request)
+		require.True(m.t, lastSent(x).Equal(c.LastSent), "last sent %s, want %s: %s\n%s", c.LastSent, lastSent(x), k.text(), m)
 		m.calls = append(m.calls, rowCall{k, c.Epoch}) // or its worker is lost: perhaps it is never settled
 	}
 	require.Empty(m.t, got, "claimed and not due\n%s", m)

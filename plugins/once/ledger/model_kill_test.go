@@ -89,8 +89,10 @@ func (s *mortal) forget() {
 	}
 }
 
-// mayDie perhaps lets the next transaction of an instance be its last one, and returns how to find out.
+// mayDie perhaps lets the next transaction of an instance be its last one, and returns how to find out. What was
+// seen before is out of date then.
 func (m *model) mayDie(l *Ledger) (died func() death) {
+	m.seen = nil
 	s := l.store.(*mortal)
 	s.spared, s.stored = m.rnd.IntN(2) == 0, map[rowKey]bool{}
 	if s.next, s.died = alive, alive; m.rnd.IntN(8) == 0 {

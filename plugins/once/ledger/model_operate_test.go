@@ -66,7 +66,7 @@ func (m *model) steer(l *Ledger) {
 
 func (m *model) sweep(l *Ledger) {
 	require.NoError(m.t, l.Sweep(m.t.Context()))
-	due, after := m.readDue(l), l.clock(m.t)
+	due, after := m.look(l).due, l.clock(m.t)
 	for k, at := range m.due {
 		if at.IsZero() && m.state(k.of()) != rules.GroupPaused {
 			now := due[k]

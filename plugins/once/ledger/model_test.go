@@ -43,9 +43,9 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 		for n := range histories {
 			m := newModel(t, h, rnd, ledgers)
 			m.log = append(m.log, fmt.Sprint("history ", n))
-			for range 40 {
+			for left := 39; left >= 0; left-- {
 				m.step()
-				m.compare()
+				m.compare(left == 0)
 			}
 			m.checkCalls()
 		}
@@ -68,6 +68,7 @@ type model struct {
 	rowOf   map[Key]int64             // by Accept: the row that an effect waits in
 	parked  map[Key]bool              // it may be in no row after this, and only claims by lane surely find it
 	entries []entry                   // that may come to a worker, some again and some late
+	seen    *seen                     // nil: an operation has begun since
 	began   time.Time                 // the step
 	log     []string
 }
@@ -78,12 +79,14 @@ type rowCall struct {
 }
 
 func newModel(t *testing.T, h *testDB, rnd *rand.Rand, ledgers []*Ledger) *model {
-	for _, table := range []string{"effects", "due", "attempts", "problems", "deltas", "totals", "groups", "paused", "audit"} {
-		require.NoError(t, ledgers[0].store.update(t.Context(), groupLock{}, func(q querier, _ time.Time) error {
-			_, err := q.exec(t.Context(), "DELETE FROM once_"+table)
-			return err
-		}))
-	}
+	require.NoError(t, ledgers[0].store.update(t.Context(), groupLock{}, func(q querier, _ time.Time) error {
+		for _, table := range []string{"effects", "due", "attempts", "problems", "deltas", "totals", "groups", "paused", "audit"} {
+			if _, err := q.exec(t.Context(), "DELETE FROM once_"+table); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 	return &model{t: t, h: h, rnd: rnd, ledgers: ledgers, rows: map[Key]rules.Row{}, due: map[Key]time.Time{}, parts: map[Key]string{},
 		groups: map[Group]rules.GroupState{}, paused: map[string]bool{}, ended: map[rowCall]rules.Outcome{}, late: map[rowCall]rules.Outcome{},
 		rowOf: map[Key]int64{}, parked: map[Key]bool{}}
@@ -117,7 +120,7 @@ func (m *model) state(g Group) rules.GroupState {
 
 func (m *model) step() {
 	l := m.ledgers[m.rnd.IntN(2)]
-	m.began = l.clock(m.t)
+	m.began, m.seen = l.clock(m.t), nil
 	choice := m.rnd.IntN(100)
 	m.log = append(m.log, fmt.Sprint(choice, " by ", l.opts.Instance, " at ", m.began.Format("15:04:05.000000")))
 	switch {
@@ -185,7 +188,7 @@ func (m *model) accept(l *Ledger) {
 		row, known := m.rows[r.Key]
 		ev := rules.Event{Kind: rules.EventAccept, Group: m.state(r.of())}
 		if known {
-			ev.Kind, ev.SameRequest = rules.EventAcceptAgain, string(r.Payload) == string(m.payload(l, r.Key))
+			ev.Kind, ev.SameRequest = rules.EventAcceptAgain, string(r.Payload) == string(m.look(l).rows[r.Key].payload)
 		} else {
 			row = rules.Row{}
 			m.parts[r.Key] = r.Part
@@ -208,16 +211,16 @@ func (m *model) accept(l *Ledger) {
 	}
 }
 
-func (m *model) payload(l *Ledger, k Key) []byte { return mustExplain(m.t, l, k).Payload }
-
 // String is the history, for the message of a failure.
 func (m *model) String() string { return strings.Join(m.log, "\n") }
 
 // apply runs the pure function at the time of the database, which is one of the times of the row.
 // known: without it the row is new.
 func (m *model) apply(l *Ledger, k Key, was rules.Row, ev rules.Event, known bool) rules.Decision {
-	x := mustExplain(m.t, l, k)
-	due, hasDue := m.readDue(l)[k]
+	now := m.look(l)
+	require.Contains(m.t, now.rows, k, m)
+	got := stored(now.rows[k].Row)
+	due, hasDue := now.due[k]
 	p := policyOf(k.Kind)
 	p.Instance = l.opts.Instance
 	before := was
@@ -229,11 +232,11 @@ func (m *model) apply(l *Ledger, k Key, was rules.Row, ev rules.Event, known boo
 	var eff rules.Writes
 	var d rules.Decision
 	wantDue, wantHas := time.Time{}, false
-	times := []time.Time{x.Row.AcceptedAt, x.Row.AttemptStartedAt, x.Row.SettledAt, x.Row.NextAttemptAt, due, m.began}
+	times := []time.Time{got.AcceptedAt, got.AttemptStartedAt, got.SettledAt, got.NextAttemptAt, due, m.began}
 	for failures := range 12 {
-		times = append(times, x.Row.NextAttemptAt.Add(-time.Duration(failures)*time.Second))
+		times = append(times, got.NextAttemptAt.Add(-time.Duration(failures)*time.Second))
 	}
-	times = append(times, x.Row.NextAttemptAt.Add(-p.UnderWay), l.clock(m.t))
+	times = append(times, got.NextAttemptAt.Add(-p.UnderWay), now.now)
 	for _, ev.Now = range times {
 		var next rules.Row
 		next, eff, d = p.Apply(before, ev)
@@ -255,11 +258,11 @@ func (m *model) apply(l *Ledger, k Key, was rules.Row, ev rules.Event, known boo
 				wantDue = ev.Now.Add(graces[k.Kind])
 			}
 		}
-		if want == x.Row && wantDue.Equal(due) && !ev.Now.Before(m.began) {
+		if want == got && wantDue.Equal(due) && !ev.Now.Before(m.began) {
 			break
 		}
 	}
-	require.Equal(m.t, want, x.Row, "%v %s\n%s", ev, k.text(), m)
+	require.Equal(m.t, want, got, "%v %s\n%s", ev, k.text(), m)
 	require.Equal(m.t, wantHas, hasDue, "due %v %s\n%s", ev, k.text(), m)
 	require.True(m.t, wantDue.Equal(due), "due at %s, want %s: %v %s\n%s", due, wantDue, ev, k.text(), m)
 	m.rows[k] = want
@@ -282,8 +285,8 @@ func (m *model) apply(l *Ledger, k Key, was rules.Row, ev rules.Event, known boo
 }
 
 // lastSent returns the start of the last send before a claim, by the stored calls.
-func (m *model) lastSent(l *Ledger, k Key) (at time.Time) {
-	for _, a := range mustExplain(m.t, l, k).Calls {
+func lastSent(x Explanation) (at time.Time) {
+	for _, a := range x.Calls {
 		if a.Kind == rules.CallSend && a.StartedAt.After(at) && !a.Open() { // the open one is the new one
 			at = a.StartedAt
 		}
@@ -357,7 +360,7 @@ func (m *model) settleTwice(l *Ledger, first, second End) {
 	require.LessOrEqual(m.t, x.Row.Epoch, max(row.Epoch, 1))
 	m.rows[first.Key] = x.Row
 	delete(m.due, first.Key)
-	if at, ok := m.readDue(l)[first.Key]; ok {
+	if at, ok := m.look(l).due[first.Key]; ok {
 		m.due[first.Key] = at
 	}
 	for _, a := range x.Calls {
