@@ -162,7 +162,11 @@ func (s familySource) Backlog(ctx context.Context) (operate.Backlog, error) {
 		return operate.Backlog{}, err
 	}
 	defer done()
-	return s.f.found.Backlog(ctx, c, func(string) (string, bool) { return s.f.opts.Group, true })
+	var known []string
+	for _, one := range s.f.Reading() {
+		known = append(known, one.Stream)
+	}
+	return s.f.found.Backlog(ctx, c, func(string) (string, bool) { return s.f.opts.Group, true }, known...)
 }
 
 // Connect implements operate.Connecting.
