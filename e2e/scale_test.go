@@ -65,6 +65,7 @@ func TestTenThousandUnfinishedPromotionsCostAlmostNothing(t *testing.T) {
 	address := unusedAddress(t)
 	w.set("plugins.promotion.ledger.dsn", proxy.dsn).set("plugins.telemetry.listen", address)
 	w.set("plugins.promotion.feeder.interval", "1s").set("plugins.promotion.feeder.grace_period", "30s")
+	w.set("plugins.promotion.feeder.sweep_interval", "1h") // it searches all keys, as the console does
 	w.set("plugins.promotion.stream.idle_timeout", "3s")
 	pages := unusedAddress(t)
 	w.set("plugins.console.enabled", true).set("plugins.console.listen", pages)

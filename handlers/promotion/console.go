@@ -113,14 +113,15 @@ func (p *Plugin) showCampaigns(ctx context.Context, _ console.Query) (console.Bl
 	}
 	now := time.Now()
 	running, away := env.Resources.Running(ctx)
+	var rates map[payouts.Promotion]*campaign.Rate
+	if away == nil { // a server that is away is asked once
+		rates, away = env.Rates(ctx, list.Promotions, running)
+	}
 	for _, c := range list.Promotions {
 		id := payouts.Promotion{Type: c.Type, ID: c.Promotion}
 		perSecond, end, state := console.Cell{Text: "–", Right: true}, console.Cell{Text: "–"}, stateOf(c.State, c.Finished)
 		if c.Pending > 0 {
-			var rate *campaign.Rate
-			if away == nil { // a server that is away is asked once
-				rate, away = env.Rate(ctx, id, c.ResumedFor(), running)
-			}
+			rate := rates[id]
 			perSecond, end = rateCell(rate), endCell(campaign.ExpectedEnd(now, c.State, c.Pending, rate), c.State, c.Pending, rate)
 			state = withStop(state, c.State, rate)
 		}

@@ -150,10 +150,10 @@ func streamKeys() (keys []string) {
 }
 
 func (p *Plugin) newManagers(c *redis.Server, env pipeline.Env, log *slog.Logger, m *streams.Metrics) map[string]*streams.Manager {
-	all := map[string]*streams.Manager{}
+	all, found := map[string]*streams.Manager{}, redis.NewFound(promotiontype.StreamName)
 	for _, t := range promotiontype.All() {
 		o := p.streamOptions(t)
-		o.Client, o.Connect, o.Instance, o.Logger, o.Metrics = c.Client, c.Connect, env.Instance, log, m
+		o.Client, o.Connect, o.Found, o.Instance, o.Logger, o.Metrics = c.Client, c.Connect, found, env.Instance, log, m
 		all[t.Name] = streams.NewManager(o)
 	}
 	return all

@@ -25,6 +25,19 @@ type Recorder interface {
 	RecordChange(ctx context.Context, c Change) error
 }
 
+// Recording returns a context with which calls of Record share a connection, if the plugin that stores the changes has
+// a method Connect as Connecting does. The caller calls closeIt after the last of them.
+func Recording(ctx context.Context, reg *pipeline.Registry) (connected context.Context, closeIt func(), err error) {
+	if recorders := pipeline.Offers[Recorder](reg); len(recorders) > 0 {
+		if to, ok := recorders[0].(interface {
+			Connect(context.Context) (context.Context, func(), error)
+		}); ok {
+			return to.Connect(ctx)
+		}
+	}
+	return ctx, func() {}, nil
+}
+
 // Record stores a change with the first plugin that is a Recorder, and then makes it. recorded is false when no plugin
 // is one, so that only the log has the change. unrecorded is why a row was not stored: the change was not made, unless
 // failed has the error of making it, which has a row of its own with the Outcome failed.

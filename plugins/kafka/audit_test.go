@@ -80,11 +80,14 @@ func TestATopicIsRecordedBeforeItIsCreated(t *testing.T) {
 		}
 		require.Equal(t, []operate.Change{row(c.topic), row(c.topic + "-bills")}, c.recorder.changes)
 		require.Equal(t, []string{c.topic, c.topic + "-bills"}, c.existing(t))
+		connections := func() []int { return []int{c.recorder.opened, c.recorder.closed, c.recorder.alone} }
+		require.Equal(t, []int{1, 1, 0}, connections(), "all rows share a connection")
 
 		_, r, err = c.do(t)
 		require.NoError(t, err)
 		require.Empty(t, r.Created)
 		require.Len(t, c.recorder.changes, 2)
+		require.Equal(t, []int{1, 1, 0}, connections(), "none is opened for no row")
 	})
 }
 

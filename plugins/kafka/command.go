@@ -51,6 +51,7 @@ func (p *Plugin) Operations() operate.Operations {
 			},
 			Do: func(ctx context.Context, reg *pipeline.Registry, _ operate.Input, use operate.Use) (operate.Answer, error) {
 				a := &auditedTopics{ctx: ctx, reg: reg, use: use, log: p.log}
+				defer a.close()
 				answer, err := p.topics(reg, topicsReport{}, a.create)
 				if a.onlyLogged {
 					answer.Notes = append(answer.Notes, "No plugin of this binary keeps an audit of topics, so who did it and why is in the log of this process alone.")
@@ -68,14 +69,36 @@ type auditedTopics struct {
 	use operate.Use
 	log *slog.Logger
 
-	onlyLogged bool  // a topic was created, and no plugin keeps an audit
-	unrecorded error // why rows are missing
+	closeIt    func() // the connection of all rows; nil: there is none yet
+	onlyLogged bool   // a topic was created, and no plugin keeps an audit
+	unrecorded error  // why rows are missing
+}
+
+// connect connects to the audit before the first row.
+func (a *auditedTopics) connect() error {
+	if a.closeIt != nil {
+		return nil
+	}
+	ctx, closeIt, err := operate.Recording(a.ctx, a.reg)
+	if err == nil {
+		a.ctx, a.closeIt = ctx, closeIt
+	}
+	return err
+}
+
+func (a *auditedTopics) close() {
+	if a.closeIt != nil {
+		a.closeIt()
+	}
 }
 
 // create creates a topic.
 func (a *auditedTopics) create(c *connection, name string) error {
 	change := operate.Change{Who: a.use.Who, Why: a.use.Why, Action: "create topic", Subject: name, Detail: c.plan(name).String()}
-	recorded, failed, unrecorded := operate.Record(a.ctx, a.reg, change, func() error { return c.ensure(a.ctx, name) })
+	recorded, failed, unrecorded := false, error(nil), a.connect()
+	if unrecorded == nil {
+		recorded, failed, unrecorded = operate.Record(a.ctx, a.reg, change, func() error { return c.ensure(a.ctx, name) })
+	}
 	if failed == nil && unrecorded != nil {
 		unrecorded = fmt.Errorf("record the creation of topic %s, so it was not created: %w", name, unrecorded)
 	}

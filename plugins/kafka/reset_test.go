@@ -35,14 +35,27 @@ type recorder struct {
 	mu      sync.Mutex
 	changes []operate.Change
 	on      func(operate.Change) error
+	alone   int // changes that had no connection of Connect
+	opened  int
+	closed  int
+}
+
+type recorderConnection struct{ of *recorder }
+
+func (r *recorder) Connect(ctx context.Context) (context.Context, func(), error) {
+	r.opened++
+	return context.WithValue(ctx, recorderConnection{r}, true), func() { r.closed++ }, nil
 }
 
 func (*recorder) Name() string                          { return "audit" }
 func (r *recorder) Register(g *pipeline.Registry) error { g.Offer(r); return nil }
 
-func (r *recorder) RecordChange(_ context.Context, c operate.Change) error {
+func (r *recorder) RecordChange(ctx context.Context, c operate.Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if ctx.Value(recorderConnection{r}) == nil {
+		r.alone++
+	}
 	r.changes = append(r.changes, c)
 	if r.on != nil {
 		return r.on(c)

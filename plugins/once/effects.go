@@ -74,7 +74,7 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 		if e.plugin.redis == nil {
 			return errNoStreams(e.kind.Name)
 		}
-		e.worker.spread = newSpread(e.worker, e.plugin.redis, r.Env(), streams.SharedMetrics(r))
+		e.worker.spread = newSpread(e.worker, e.plugin.redis, e.plugin.found, r.Env(), streams.SharedMetrics(r))
 		e.worker.spread.register(r, effects)
 	}
 	if e.config.Topic == "" {

@@ -78,6 +78,7 @@ type Plugin struct {
 	topics pipeline.Topics
 	dead   pipeline.DeadLetters
 	redis  *redis.Plugin // nil: kinds have no streams
+	found  *redis.Found  // the streams of all kinds
 	names  []string      // of the kinds of New
 
 	usedWhen []func() bool // see UsedWhen
@@ -102,7 +103,7 @@ func NewPlugin(topics pipeline.Topics, dead pipeline.DeadLetters) *Plugin {
 
 // UseStreams gives kinds with via: streams their Redis. It returns p.
 func (p *Plugin) UseStreams(shared *redis.Plugin) *Plugin {
-	p.redis = shared
+	p.redis, p.found = shared, redis.NewFound(streamName)
 	return p
 }
 

@@ -39,6 +39,11 @@ const (
 	awayPause = 5 * time.Second
 )
 
+const (
+	streamPrefix = "once:"
+	streamName   = streamPrefix + "<kind and group>"
+)
+
 // Outcomes of an entry, as a label.
 const (
 	entryAdded  = "added"
@@ -57,14 +62,14 @@ type spread struct {
 }
 
 // newSpread returns the streams of the kind of w. It opens nothing.
-func newSpread(w *worker, shared *redis.Plugin, env pipeline.Env, m *streams.Metrics) *spread {
-	kind := streams.Kind{Type: w.name, StreamPrefix: "once:" + w.name + ":", GroupPrefix: "once-group:" + w.name + ":"}
+func newSpread(w *worker, shared *redis.Plugin, found *redis.Found, env pipeline.Env, m *streams.Metrics) *spread {
+	kind := streams.Kind{Type: w.name, StreamPrefix: streamPrefix + w.name + ":", GroupPrefix: "once-group:" + w.name + ":"}
 	active, stream := activeSet{key: "once-active:" + w.name}, kind.Stream("0")
 	s := &spread{worker: w, server: shared.Server(nil, stream, streams.MetaKey(stream), kind.WakeKey(), active.key)}
 	s.server.Commands = []string{"sadd", "srem", "scard", "smembers"}
 	active.client = s.server.Client
 	s.manager = streams.NewManager(streams.Options{
-		Kind: kind, Config: s.config, Client: s.server.Client, Connect: s.server.Connect, Activations: active, Admit: active.admit, Instance: env.Instance,
+		Kind: kind, Config: s.config, Client: s.server.Client, Connect: s.server.Connect, Found: found, Activations: active, Admit: active.admit, Instance: env.Instance,
 		Fence: shared.Fence, Gate: w.effects.ready, Owner: s.owner, CallTimeout: w.callLimit, Logger: w.plugin.log, Metrics: m, ReaderMetrics: shared.ReaderMetrics(),
 	})
 	return s

@@ -99,7 +99,7 @@ func (p *Plugin) backlog(ctx context.Context, group string, streams ...string) (
 	c, _ := ctx.Value(sharedClient{p}).(goredis.UniversalClient)
 	total := operate.Backlog{Waiting: new(int64), InFlight: new(int64), NotDue: new(int64)}
 	for _, stream := range streams {
-		err := addBacklog(ctx, c, stream, group, &total)
+		_, err := addBacklog(ctx, c, stream, group, &total)
 		if err == nil && p.delays.retries(stream) {
 			err = addNotDue(ctx, c, stream, &total)
 		}
@@ -124,16 +124,16 @@ var waitingSource string
 // mostCounted bounds what is counted where the server does not know how far a group has read.
 const mostCounted = 10_000
 
-// addBacklog adds one stream. The server does not know how many entries wait after some were deleted from the middle,
-// and the embedded one counts those that were delivered. They are counted then, and a number that stays unknown makes
-// the total unknown.
-func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group string, b *operate.Backlog) error {
+// addBacklog adds one stream, and reports whether it exists. The server does not know how many entries wait after some
+// were deleted from the middle, and the embedded one counts those that were delivered. They are counted then, and a
+// number that stays unknown makes the total unknown.
+func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group string, b *operate.Backlog) (exists bool, err error) {
 	groups, err := c.XInfoGroups(ctx, stream).Result()
 	if err != nil {
 		if poll.IsNoKey(err) {
-			return nil
+			return false, nil
 		}
-		return err
+		return false, err
 	}
 	from, lag, more := "-", int64(-1), true // of a group that was not created yet: all entries
 	counts, last := false, ""
@@ -149,28 +149,28 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 		if g.Pending > 0 {
 			pending, err := c.XPending(ctx, stream, group).Result()
 			if err != nil {
-				return err
+				return true, err
 			}
 			b.Older(timeOf(pending.Lower), entry.Position(stream, pending.Lower))
 		}
 	}
 	if !more {
-		return nil
+		return true, nil
 	}
 	next, err := c.XRangeN(ctx, stream, from, "+", 1).Result()
 	if err != nil {
-		return err
+		return true, err
 	}
 	switch {
 	case len(next) == 0:
-		return nil
+		return true, nil
 	case from == "-":
 		if lag, err = c.XLen(ctx, stream).Result(); err != nil {
-			return err
+			return true, err
 		}
 	case counts:
 		if lag, err = goredis.NewScript(waitingSource).Run(ctx, c, []string{stream}, last, mostCounted).Int64(); err != nil {
-			return err
+			return true, err
 		}
 	}
 	b.Older(timeOf(next[0].ID), entry.Position(stream, next[0].ID))
@@ -179,7 +179,7 @@ func addBacklog(ctx context.Context, c goredis.UniversalClient, stream, group st
 	} else {
 		b.Waiting = nil
 	}
-	return nil
+	return true, nil
 }
 
 // addNotDue adds the entries of a retry topic that are not in the stream yet.

@@ -38,7 +38,7 @@ type Family struct {
 	p    *Plugin
 	opts FamilyOptions
 
-	found Found
+	found *Found
 
 	mu  sync.Mutex
 	sub *familySubscription // the last one that was opened
@@ -51,7 +51,7 @@ func (p *Plugin) Family(o FamilyOptions) *Family {
 	if o.Server == nil {
 		o.Server = p.Server(nil)
 	}
-	return &Family{p: p, opts: o}
+	return &Family{p: p, opts: o, found: NewFound(o.Name)}
 }
 
 // Name labels metrics and logs: the text before the first colon of FamilyOptions.Name.

@@ -3,6 +3,7 @@ package redis_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -95,6 +97,32 @@ func (f *family) exists(id string) bool {
 	n, err := f.admin.Exists(f.t.Context(), f.prefix+id).Result()
 	require.NoError(f.t, err)
 	return n == 1
+}
+
+// A stream that this instance reads counts at once, also where a server has so many keys that it is found late.
+func TestAStreamThatIsReadCountsAtOnce(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		f := openFamily(t, s, nil)
+		pipe := f.admin.Pipeline()
+		for i := range 5000 { // more than a search looks at with one command
+			pipe.Set(t.Context(), fmt.Sprint("other:", f.prefix, i), "x", 10*time.Minute)
+		}
+		_, err := pipe.Exec(t.Context())
+		require.NoError(t, err)
+		streams := func() int {
+			b, err := f.Source().(operate.Measured).Backlog(t.Context())
+			require.NoError(t, err)
+			return b.Streams.Total
+		}
+		f.add("a", "one")
+		f.has(nil, "a")
+		f.gets("a", "one")
+		require.Equal(t, 1, streams())
+		f.add("b", "two")
+		f.has(nil, "a", "b")
+		f.reads(2)
+		require.Equal(t, 2, streams())
+	})
 }
 
 func TestStreamsOfAFamilyComeAndGo(t *testing.T) {

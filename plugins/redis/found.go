@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,34 +42,48 @@ func (s *Server) Connect(ctx context.Context) (c goredis.UniversalClient, closeI
 // Found has the streams that a search of all keys of a server has found, because a search costs Redis as much as it
 // has keys. The names are kept for a second for each step of the search, so that searches one after the other take
 // about one step a second, and at most for 30 s. A server with so few keys that one step finds all is searched each
-// time. The zero value has found nothing. It is safe for concurrent use.
+// time. Sources whose streams are called alike may share a Found, so that one search is for all of them. It is safe for
+// concurrent use.
 type Found struct {
+	name string
+
 	mu    sync.Mutex
 	in    goredis.UniversalClient
 	names []string
 	until time.Time
 }
 
-// Backlog adds up what groups have not done in the streams that exist. name is what they are called, always the same
-// of a Found, with a part in angle brackets that differs, such as ENTRY:{<event>}. group returns the group that reads
-// a stream, and false for a stream that only has a similar name. The backlog names the streams that are
-// furthest behind.
-func (f *Found) Backlog(ctx context.Context, c goredis.UniversalClient, name string, group func(stream string) (string, bool)) (operate.Backlog, error) {
-	streams, err := f.streams(ctx, c, name)
+// NewFound returns a Found that has searched nothing yet. name is what the streams are called, with a part in angle
+// brackets that differs, such as ENTRY:{<event>}.
+func NewFound(name string) *Found { return &Found{name: name} }
+
+// Backlog adds up what groups have not done in the streams that exist: those that were found, and those that the
+// caller knows, which count at once. group returns the group that reads a stream, and false for a stream that only
+// has a similar name. The backlog names the streams that are furthest behind.
+func (f *Found) Backlog(ctx context.Context, c goredis.UniversalClient, group func(stream string) (string, bool), known ...string) (operate.Backlog, error) {
+	found, err := f.streams(ctx, c)
 	if err != nil {
-		return operate.Backlog{}, fmt.Errorf("redis: find the streams %s: %w", name, answered(err))
+		return operate.Backlog{}, fmt.Errorf("redis: find the streams %s: %w", f.name, answered(err))
 	}
+	streams := slices.Concat(found, known)
+	slices.Sort(streams)
 	total := operate.Backlog{Waiting: new(int64), InFlight: new(int64), Streams: &operate.StreamBacklogs{}}
-	for _, stream := range streams {
+	for _, stream := range slices.Compact(streams) {
 		of, ok := group(stream)
 		if !ok {
 			continue
 		}
 		one := operate.Backlog{Waiting: new(int64), InFlight: new(int64)}
-		if err := addBacklog(ctx, c, stream, of, &one); err != nil {
+		exists, err := addBacklog(ctx, c, stream, of, &one)
+		if err != nil && strings.Contains(err.Error(), "WRONGTYPE") { // behind a prefix of the server's version
+			continue
+		}
+		if err != nil {
 			return operate.Backlog{}, fmt.Errorf("redis: backlog of %s: %w", stream, answered(err))
 		}
-		total.Add(stream, one)
+		if exists {
+			total.Add(stream, one)
+		}
 	}
 	return total, nil
 }
@@ -76,14 +91,14 @@ func (f *Found) Backlog(ctx context.Context, c goredis.UniversalClient, name str
 // mostFound is how long names are kept at most.
 const mostFound = 30 * time.Second
 
-func (f *Found) streams(ctx context.Context, c goredis.UniversalClient, name string) ([]string, error) {
+func (f *Found) streams(ctx context.Context, c goredis.UniversalClient) ([]string, error) {
 	f.mu.Lock()
 	names, current := f.names, f.in == c && time.Now().Before(f.until)
 	f.mu.Unlock()
 	if current {
 		return names, nil
 	}
-	names, steps, err := findStreams(ctx, c, name)
+	names, steps, err := findStreams(ctx, c, f.name)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +162,11 @@ func (s familySource) Backlog(ctx context.Context) (operate.Backlog, error) {
 		return operate.Backlog{}, err
 	}
 	defer done()
-	return s.f.found.Backlog(ctx, c, s.f.opts.Name, func(string) (string, bool) { return s.f.opts.Group, true })
+	var known []string
+	for _, one := range s.f.Reading() {
+		known = append(known, one.Stream)
+	}
+	return s.f.found.Backlog(ctx, c, func(string) (string, bool) { return s.f.opts.Group, true }, known...)
 }
 
 // Connect implements operate.Connecting.

@@ -85,11 +85,12 @@ func TestManyKeysAreNotSearchedWithEachLook(t *testing.T) {
 		add := func(stream string) {
 			require.NoError(t, c.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []string{"a", "b"}}).Err())
 		}
-		var found Found
-		look := func() (waiting, steps int64) {
+		found := NewFound(prefix + ":in:<id>")
+		look := func(known ...string) (waiting, steps int64) {
 			before := count.steps.Load()
-			b, err := found.Backlog(t.Context(), c, prefix+":in:<id>", func(string) (string, bool) { return "g", true })
+			b, err := found.Backlog(t.Context(), c, func(string) (string, bool) { return "g", true }, known...)
 			require.NoError(t, err)
+			require.Equal(t, *b.Waiting > 0, b.Streams.Total > 0, "a stream that does not exist is not counted")
 			return *b.Waiting, count.steps.Load() - before
 		}
 		pipe := c.Pipeline()
@@ -111,6 +112,9 @@ func TestManyKeysAreNotSearchedWithEachLook(t *testing.T) {
 		add(prefix + ":in:2")
 		waiting, steps = look()
 		require.Equal(t, []int64{2, 0}, []int64{waiting, steps}, "what is known is measured")
+		require.NoError(t, c.Set(t.Context(), prefix+":in:4", "no stream", time.Minute).Err())
+		waiting, steps = look(prefix+":in:1", prefix+":in:2", prefix+":in:3", prefix+":in:4")
+		require.Equal(t, []int64{3, 0}, []int64{waiting, steps}, "what the caller knows counts at once, and once")
 		require.NoError(t, c.Del(t.Context(), prefix+":in:1").Err())
 		waiting, steps = look()
 		require.Equal(t, []int64{0, 0}, []int64{waiting, steps}, "also when it is gone")

@@ -204,6 +204,12 @@ func (p *Plugin) AuditLogs() []operate.AuditLog {
 	}
 }
 
+// Connect lets the changes that RecordChange gets with the returned context share a connection, where the service of this
+// instance does not run. The caller calls closeIt.
+func (p *Plugin) Connect(ctx context.Context) (connected context.Context, closeIt func(), err error) {
+	return p.connect(ctx)
+}
+
 // RecordChange implements operate.Recorder: it adds a change of a route or a topic to the audit of the routes.
 func (p *Plugin) RecordChange(ctx context.Context, change operate.Change) error {
 	c, done, err := p.connected(ctx)

@@ -16,6 +16,16 @@ type activeCache struct {
 	answer  []Activation
 	err     error
 	number  int64 // the read that the answer is from
+
+	known atomic.Pointer[[]Activation] // the answer of the last read without an error
+}
+
+// last returns what the last read without an error has found. It waits for no read.
+func (a *activeCache) last() []Activation {
+	if known := a.known.Load(); known != nil {
+		return *known
+	}
+	return nil
 }
 
 func (a *activeCache) get(ctx context.Context) ([]Activation, error) {
@@ -32,5 +42,8 @@ func (a *activeCache) get(ctx context.Context) ([]Activation, error) {
 	number := a.started.Add(1)
 	answer, err := a.read(ctx)
 	a.answer, a.err, a.number = answer, err, number
+	if err == nil {
+		a.known.Store(&answer)
+	}
 	return answer, err
 }

@@ -50,7 +50,9 @@ type Options struct {
 	Client func() goredis.UniversalClient
 	// Connect returns a client for one report, also where Client has none, such as redis.Server.Connect.
 	// Nil: Client.
-	Connect     func(context.Context) (c goredis.UniversalClient, closeIt func(), err error)
+	Connect func(context.Context) (c goredis.UniversalClient, closeIt func(), err error)
+	// Found finds the streams of several kinds with one search, if all of these share it. Nil: a search for this kind.
+	Found       *redis.Found
 	Activations Activations
 	// Admit activates id for an enqueue that found no stream. False: the entry is answered Full,
 	// and no stream is created. Nil: Activations.Activate.
@@ -102,7 +104,6 @@ type Manager struct {
 	enqueues chan struct{} // slots of enqueue calls under way
 	refresh  chan struct{} // capacity 1
 	active   activeCache
-	found    redis.Found
 	inFlight inFlightCounts
 	orphans  orphans
 
@@ -134,6 +135,9 @@ func NewManager(o Options) *Manager {
 	}
 	if o.Blocked == nil {
 		o.Blocked = func(context.Context, string) error { return nil }
+	}
+	if o.Found == nil {
+		o.Found = redis.NewFound(o.Kind.StreamPrefix + "<id>")
 	}
 	if o.CallTimeout == 0 {
 		o.CallTimeout = callTimeout

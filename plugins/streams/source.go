@@ -23,7 +23,7 @@ func (s source) Describe() pipeline.Endpoint {
 }
 
 // Backlog implements operate.Measured: all streams of the kind that exist, together and one by one. A foreign
-// deployment's streams of the same kind are among them.
+// deployment's streams of the same kind are among them. The active ones count at once, others when they are found.
 func (s source) Backlog(ctx context.Context) (operate.Backlog, error) {
 	o := s.m.opts
 	c := o.Client()
@@ -38,10 +38,15 @@ func (s source) Backlog(ctx context.Context) (operate.Backlog, error) {
 	if c == nil {
 		return operate.Backlog{}, fmt.Errorf("%w: streams: the client of %s was not started", pipeline.ErrUnavailable, s.Describe())
 	}
-	return s.m.found.Backlog(ctx, c, o.Kind.StreamPrefix+"<id>", func(stream string) (string, bool) {
+	active := s.m.active.last()
+	known := make([]string, len(active))
+	for i, a := range active {
+		known[i] = o.Kind.Stream(a.ID)
+	}
+	return o.Found.Backlog(ctx, c, func(stream string) (string, bool) {
 		id, ok := o.Kind.id(stream)
 		return o.Kind.Group(id), ok
-	})
+	}, known...)
 }
 
 // Open begins to run what is active. Streams have no order to keep, since every slot and every

@@ -21,8 +21,10 @@ type Listed struct {
 	changedFor time.Duration
 }
 
-// ResumedFor returns for how long it has run since an operator resumed it, and 0 for one that was never paused.
-func (l Listed) ResumedFor() time.Duration {
+func (l Listed) id() payouts.Promotion { return payouts.Promotion{Type: l.Type, ID: l.Promotion} }
+
+// resumedFor returns for how long it has run since an operator resumed it, and 0 for one that was never paused.
+func (l Listed) resumedFor() time.Duration {
 	return resumedFor(ledger.Counts{State: l.State, ChangedFor: l.changedFor})
 }
 

@@ -165,18 +165,36 @@ func (s *Status) miss(what string, err error) {
 // noRedis is what the text says of the instances without Redis.
 const noRedis = "instances: redis does not answer"
 
-// Rate returns what all instances did for a promotion within the last minute, or since it was resumed, and nil when they don't
-// say. running are the instances that run. The error says that Redis does not answer.
-func (e Env) Rate(ctx context.Context, id payouts.Promotion, resumed time.Duration, running map[string]Running) (*Rate, error) {
-	of := e.Resources.Streams(id.Type)
-	if of == nil {
-		return nil, nil //nolint:nilnil // not known, and nothing is wrong
+// Rates returns what all instances did for promotions with payouts that are not settled, within the last minute or
+// since each was resumed. One of which they don't say it is missing. running are the instances that run. The error says
+// that Redis does not answer.
+func (e Env) Rates(ctx context.Context, list []Listed, running map[string]Running) (map[payouts.Promotion]*Rate, error) {
+	byType := map[payouts.Type][]string{}
+	for _, p := range list {
+		if p.Pending > 0 {
+			byType[p.Type] = append(byType[p.Type], p.id().StreamID())
+		}
 	}
-	all, _, err := of.Look(ctx, id.StreamID())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", noRedis, err)
+	said := map[payouts.Type]map[string][]streams.InstanceStatus{}
+	var away error
+	for of, ids := range byType {
+		if m := e.Resources.Streams(of); m != nil {
+			var err error
+			if said[of], err = m.Statuses(ctx, ids...); err != nil {
+				away = fmt.Errorf("%s: %w", noRedis, err)
+			}
+			if err != nil && !errors.Is(err, streams.ErrRefused) {
+				break // a server that is away is asked once
+			}
+		}
 	}
-	return rateOf(allInstances(instancesOf(all), running, id), resumed, time.Now()), nil
+	rates := map[payouts.Promotion]*Rate{}
+	for _, p := range list {
+		if all, known := said[p.Type][p.id().StreamID()]; known {
+			rates[p.id()] = rateOf(allInstances(instancesOf(all), running, p.id()), p.resumedFor(), time.Now())
+		}
+	}
+	return rates, away
 }
 
 func (e Env) readInstances(ctx context.Context, l *ledger.Ledger, s *Status, id payouts.Promotion) error {

@@ -246,7 +246,7 @@ func TestTheListKnowsOfAResume(t *testing.T) {
 	resumed := func(state rules.GroupState, changed time.Duration) time.Duration {
 		one := ledger.ListedPromotion{ChangedFor: changed}
 		one.State = state
-		return listOf([]ledger.ListedPromotion{one}, 1).Promotions[0].ResumedFor()
+		return listOf([]ledger.ListedPromotion{one}, 1).Promotions[0].resumedFor()
 	}
 	require.Equal(t, 5*time.Second, resumed(rules.GroupRunning, 5*time.Second))
 	require.Zero(t, resumed(rules.GroupRunning, 0), "it was never paused")

@@ -122,8 +122,13 @@ func (t Type) Group() string { return "prepay-admin-campaign-" + strings.ToLower
 // RetryGroup is the consumer group of the retry topic.
 func (t Type) RetryGroup() string { return t.Group() + "-retry" }
 
+const streamPrefix = "campaign-promotion-stream:"
+
+// StreamName is what the Redis streams of all types are called.
+const StreamName = streamPrefix + "<type and number>"
+
 // StreamPrefix comes before the promotion's number in the key of its Redis stream.
-func (t Type) StreamPrefix() string { return "campaign-promotion-stream:" + t.Name + ":" }
+func (t Type) StreamPrefix() string { return streamPrefix + t.Name + ":" }
 
 // GroupPrefix comes before the promotion's number in the name of its stream's consumer group.
 func (t Type) GroupPrefix() string { return "campaign-promotion-group:" + t.Name + ":" }
