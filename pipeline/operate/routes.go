@@ -428,8 +428,8 @@ func number(n *int64) string {
 
 // PerSecond writes a rate: with a decimal where it is low, and otherwise as whole writes its rounded number.
 func PerSecond(rate float64, whole func(int64) string) string {
-	if tenths := math.Round(rate * 10); rate > 0 && tenths < 100 {
-		return strconv.FormatFloat(tenths/10, 'f', 1, 64)
+	if rate > 0 && math.Round(rate*10) < 100 {
+		return strconv.FormatFloat(rate, 'f', 1, 64)
 	}
 	return whole(int64(math.Round(rate)))
 }
