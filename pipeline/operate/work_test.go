@@ -141,7 +141,7 @@ func TestWithoutRedisOnlyThisInstanceIsKnown(t *testing.T) {
 // A rate reads the same in a table, on a page and in the status of a campaign.
 func TestARateHasADecimalWhereItIsLow(t *testing.T) {
 	t.Parallel()
-	for rate, text := range map[float64]string{0: "0", 0.04: "0.0", 0.25: "0.3", 2: "2.0", 9.94: "9.9", 9.96: "10", 10: "10", 1234.5: "1235"} {
+	for rate, text := range map[float64]string{0: "0", 0.04: "0.0", 0.26: "0.3", 2: "2.0", 9.94: "9.9", 9.96: "10", 10: "10", 1234.5: "1235"} {
 		require.Equal(t, text, operate.PerSecond(rate, func(n int64) string { return strconv.FormatInt(n, 10) }), rate)
 	}
 }
