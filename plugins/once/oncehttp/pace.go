@@ -32,7 +32,7 @@ const (
 
 // pace is how many calls per second may begin after the far side has throttled all calls. The rate begins below
 // what it answered in the last second, grows while it refuses few, and falls to what it answers when it refuses
-// more. Without it all places would call at once when a Retry-After is over, and be refused again.
+// more, see docs/decisions/0039-rate-after-throttling.md.
 //
 // It is safe for concurrent use.
 type pace struct {
@@ -138,7 +138,7 @@ func (p *pace) take(n int, now time.Time) (may int, wait time.Duration) {
 	if !p.on(now) {
 		return n, 0
 	}
-	each := time.Duration(float64(time.Second) / p.rate)
+	each := max(1, time.Duration(float64(time.Second)/p.rate))
 	chunk := min(n, max(1, int(paceChunk/each)))
 	if longest := now.Add(-max(2*paceChunk, each)); p.next.Before(longest) {
 		p.next = longest
