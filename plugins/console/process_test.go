@@ -346,7 +346,11 @@ func TestPagesOfAPipeline(t *testing.T) {
 	// A second dead letter is discarded from its page, and the audit names the console.
 	p.send("another")
 	eventually("the second dead letter", func() bool { return row("dead-letters", "groups", "route", "shop.orders")["count"] == 2.0 })
-	_, compare, _ := strings.Cut(settled("/dead-letters/letter?id="+id), `href="/dead-letters/compare?`)
+	var compare string
+	eventually("the link to the second dead letter", func() (found bool) { // a page that was just read is kept for a moment
+		_, compare, found = strings.Cut(settled("/dead-letters/letter?id="+id), `href="/dead-letters/compare?`)
+		return found
+	})
 	compare, _, _ = strings.Cut(compare, `"`)
 	compare = html.UnescapeString(compare)
 	both := settled("/dead-letters/compare?" + compare)
