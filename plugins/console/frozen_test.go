@@ -156,7 +156,7 @@ func TestAFrozenServerLeavesTheOtherPanels(t *testing.T) {
 			defer between[one.server].mu.Unlock()
 			require.Equal(t, all, looks(t, one.server))
 			eventually(t, "the numbers of that server alone are not known", func() bool { return slices.Equal(one.unknown, unknown()) })
-			eventually(t, "the drawing", func() bool { return strings.Contains(p.get("/"), "<title>"+one.drawn+"</title>") })
+			eventually(t, "the drawing", func() bool { return strings.Contains(p.get("/"), "<title>"+one.drawn+"; done/s ") })
 		})
 		require.Equal(t, all, looks(t, ""), "%s answers again", one.server)
 	}
