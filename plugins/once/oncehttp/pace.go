@@ -13,9 +13,9 @@ const (
 	// paceChunk is the time whose calls a caller of Take gets at once, because it begins them in one transaction.
 	paceChunk = 25 * time.Millisecond
 	// paceLook is the least time between two judgements of the rate, and paceCalls the answers that one needs,
-	// unless they take longer than paceLong, or than paceRare if one was refused: one of few says little.
-	paceLook, paceLong, paceRare = 200 * time.Millisecond, 2 * time.Second, 10 * time.Second
-	paceCalls                    = 20
+	// unless they take longer than paceLong.
+	paceLook, paceLong = 200 * time.Millisecond, 2 * time.Second
+	paceCalls          = 20
 	// paceRefused is the share of refused calls that is not yet a reason for a lower rate. A limit that some
 	// effects have for themselves, such as one per customer, must not slow the others down.
 	paceRefused = 0.05
@@ -31,7 +31,7 @@ const (
 )
 
 // pace is how many calls per second may begin after the far side has throttled all calls. The rate begins below
-// what it answered in the last second, grows while it refuses few, and falls to what it answers when it refuses
+// what it answered in the last second, grows while it refuses few, and falls below what it answers when it refuses
 // more, see docs/decisions/0039-rate-after-throttling.md.
 //
 // It is safe for concurrent use.
@@ -48,7 +48,7 @@ type pace struct {
 	least   float64   // what answers alone can't lower it below
 	next    time.Time // from when on tokens were not taken yet
 	held    time.Time // when a caller had to wait last
-	found   bool      // answers have shown the limit, at the rate before lowered
+	found   bool      // answers to calls at the rate have shown the limit
 	lowered time.Time // when the rate was lowered last; calls from before say nothing about it
 	judged  time.Time
 	calls   int // answers since then
@@ -68,17 +68,12 @@ func (p *pace) lower(began, now time.Time) {
 		return
 	}
 	p.recent.at(now.Sub(p.start))
-	answered := float64(p.recent.sum().ok)
-	if p.found = p.on(now); p.found {
-		answered = min(answered, p.rate)
-	} else {
-		p.held = now
-	}
-	p.change(max(1, paceLower*answered), now)
+	p.found, p.held = false, now
+	p.change(max(1, paceLower*float64(p.recent.sum().ok)), now)
 	p.least = max(1, p.rate/2)
 }
 
-// change sets a rate that is lower. The caller holds mu.
+// change sets a rate. The caller holds mu.
 func (p *pace) change(rate float64, now time.Time) {
 	p.rate, p.lowered, p.judged, p.calls, p.refused = rate, now, now, 0, 0
 }
@@ -108,11 +103,7 @@ func (p *pace) answered(began, now time.Time, v verdict) {
 		p.refused++
 	}
 	took := now.Sub(p.judged)
-	longest := paceLong
-	if p.refused > 0 {
-		longest = paceRare
-	}
-	if took < paceLook || p.calls < paceCalls && took < longest {
+	if took < paceLook || p.calls < paceCalls && took < paceLong {
 		return
 	}
 	if refused := float64(p.refused) / float64(p.calls); refused > paceRefused {
@@ -121,7 +112,7 @@ func (p *pace) answered(began, now time.Time, v verdict) {
 		return
 	}
 	if p.held.After(p.judged) { // else the rate is not what limits the calls
-		seconds := min(took, longest).Seconds()
+		seconds := min(took, paceLong).Seconds()
 		growth := paceGrowthMax * seconds
 		if p.found {
 			growth = min(growth, paceGrowth*math.Exp2(now.Sub(p.lowered).Seconds()/paceDoubles.Seconds())*seconds, paceProof*float64(p.calls))

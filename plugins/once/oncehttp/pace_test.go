@@ -182,6 +182,22 @@ func TestWhatIsDoneAfterAThrottlingIsNotGeneral(t *testing.T) {
 	})
 }
 
+// While few call, nobody waits for the rate, and their answers say nothing about a higher one.
+func TestTheRateStaysWhileFewCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := callAll(t, newLimitedAPI(100), 1, false)
+		for range 100 {
+			client.opened.Load().pace.answered(time.Now(), time.Now(), healthy)
+		}
+		client.opened.Load().pace.lower(time.Now(), time.Now())
+		rate := client.Reading().Pace
+		require.Greater(t, rate, 90.0)
+		time.Sleep(30 * time.Second)
+		require.Equal(t, rate, client.Reading().Pace)
+	})
+}
+
 // A limit that some effects have for themselves costs the others nothing while it refuses less than a quarter of all
 // keys, and at most half of the rate when there was a rate already.
 func TestTheLimitOfSomeEffectsDoesNotSlowTheOthersDown(t *testing.T) {
