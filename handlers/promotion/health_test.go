@@ -43,6 +43,28 @@ func TestReadinessIsTheLastMeasurement(t *testing.T) {
 	require.ErrorContains(t, check(), "the ledger has not been measured since")
 }
 
+// An instance tells the others at which rate its calls begin after the Money API refused too many.
+func TestAnInstanceTellsItsRate(t *testing.T) {
+	t.Parallel()
+	full := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"code":"too_many","message":"too many calls"}`, http.StatusTooManyRequests)
+	}))
+	t.Cleanup(full.Close)
+	config := DefaultConfig()
+	api := &config.MoneyAPI
+	api.URL, api.Breaker.MinCalls, api.CallTimeout, api.ConnectTimeout = full.URL, 3, 2*time.Minute, 2*time.Minute
+	run := newResources(&config)
+	client, err := money.New(api.Config, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	run.client.Store(client)
+	require.Zero(t, run.clientState().Pace)
+	for _, key := range []string{"POINT:1:1", "POINT:1:2", "POINT:1:3"} {
+		client.Lookup(t.Context(), key)
+	}
+	require.Equal(t, 1.0, run.clientState().Pace, "it answered none")
+}
+
 // The Money API that is down, each pause, and what a person must decide are conditions of the route that pays.
 func TestConditions(t *testing.T) {
 	t.Parallel()

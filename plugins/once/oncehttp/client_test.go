@@ -190,6 +190,7 @@ func TestRetryAfterHoldsBackACallThatWaitedForASlot(t *testing.T) {
 	require.EqualError(t, a.Err, "a Retry-After holds")
 	require.EqualValues(t, 3, requests.Load())
 	require.False(t, client.Ready())
+	require.Equal(t, 1.0, metric(t, client, "millrace_once_http_pace"), "it answered none")
 }
 
 func TestMisconfiguredAnswersOpenTheBreakerAtTheThirdKey(t *testing.T) {
