@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
-	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/internal/outbox"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -44,9 +44,6 @@ type OutboxMessage struct {
 // outboxClaimTime is how long claimed rows are reserved for one instance; it bounds a publish.
 const outboxClaimTime = 30 * time.Second
 
-// outboxBackoff is the first delay of a row that can't be published. It doubles up to ten minutes.
-const outboxBackoff = time.Second
-
 // MATERIALIZED, so that the rows are selected and locked exactly once.
 const sqlClaim = `WITH picked AS MATERIALIZED (
 	SELECT id FROM outbox WHERE kind = $1 AND published_at IS NULL AND (claimed_until IS NULL OR claimed_until <= $2)
@@ -68,52 +65,8 @@ func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish 
 	}
 	work, cancel := context.WithTimeout(ctx, outboxClaimTime/2)
 	defer cancel()
-	err = publish(work, claimed)
-	var partial *pipeline.PartialError
-	switch {
-	case err == nil:
-		if err := l.published(ctx, kind, claimed); err != nil {
-			return 0, err
-		}
-		return len(claimed), nil
-	case errors.As(err, &partial):
-		var good, bad []OutboxMessage
-		for i, m := range claimed {
-			if partial.Failed[i] == nil {
-				good = append(good, m)
-			} else {
-				bad = append(bad, m)
-			}
-		}
-		return len(good), errors.Join(err, l.published(ctx, kind, good), l.postpone(ctx, bad))
-	}
-	return l.relayAlone(ctx, work, kind, claimed, publish)
-}
-
-// relayAlone publishes rows one by one.
-func (l *Ledger) relayAlone(ctx, work context.Context, kind OutboxKind, claimed []OutboxMessage, publish func(context.Context, []OutboxMessage) error) (int, error) {
-	var errs []error
-	n := 0
-	for i := range claimed {
-		one := claimed[i : i+1]
-		err := work.Err()
-		if err == nil {
-			err = publish(work, one)
-		}
-		if err == nil {
-			err = l.published(ctx, kind, one)
-			n++
-		} else if errs = append(errs, err); len(errs) >= 3 && len(errs) == i+1 {
-			// No row could be published, so the rows are not the reason.
-			return n, errors.Join(append(errs[:1], l.postpone(ctx, claimed))...)
-		} else {
-			err = l.postpone(ctx, one)
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return n, errors.Join(errs...)
+	published, failed, err := outbox.Publish(work, claimed, publish)
+	return len(published), errors.Join(err, l.published(ctx, kind, published), l.postpone(ctx, failed))
 }
 
 func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]OutboxMessage, error) {
@@ -163,8 +116,7 @@ func (l *Ledger) postpone(ctx context.Context, ms []OutboxMessage) error {
 	defer cancel()
 	return l.update(ctx, "postpone outbox rows", nil, func(q querier, now time.Time) error {
 		for _, m := range ms {
-			delay := min(outboxBackoff<<min(m.tries, 10), 10*time.Minute)
-			if _, err := q.exec(ctx, `UPDATE outbox SET claimed_until = $2 WHERE id = $1 AND published_at IS NULL`, m.ID, now.Add(delay)); err != nil {
+			if _, err := q.exec(ctx, `UPDATE outbox SET claimed_until = $2 WHERE id = $1 AND published_at IS NULL`, m.ID, now.Add(outbox.Delay(m.tries))); err != nil {
 				return err
 			}
 		}

@@ -184,7 +184,7 @@ func (q pgQuerier) forUpdate(skipLocked bool) string {
 }
 
 func (pgQuerier) anyOf(placeholder string, ids []int64) (string, any) {
-	return "= ANY(" + placeholder + ")", ids
+	return portable.Postgres.AnyOf(placeholder, ids)
 }
 
 func (s *postgres) clock(ctx context.Context, q pgQuerier) (now time.Time, err error) {

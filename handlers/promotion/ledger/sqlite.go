@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -192,8 +191,7 @@ func (q sqliteQuerier) query(ctx context.Context, row func(scanner) error, query
 func (sqliteQuerier) forUpdate(bool) string { return "" }
 
 func (sqliteQuerier) anyOf(placeholder string, ids []int64) (string, any) {
-	list, _ := json.Marshal(ids) // numbers always encode
-	return "IN (SELECT value FROM json_each(" + placeholder + "))", string(list)
+	return portable.SQLite.AnyOf(placeholder, ids)
 }
 
 func (s *sqliteStore) read(_ context.Context, fn func(querier, time.Time) error) error {

@@ -91,6 +91,7 @@ func (l *Ledger) acceptTogether(ctx context.Context, items []*acceptItem, wait t
 					row.grace = item.kind.Grace
 				}
 				row.Row, _, _ = item.kind.policy().Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Group: read.state(item.key.of()), Published: item.record.Published})
+				row.told = item.kind.Results && row.State.Settled()
 				fresh[item.key] = row
 				writes.inserts = append(writes.inserts, row)
 			}
@@ -132,7 +133,7 @@ func (l *Ledger) acceptAgain(ctx context.Context, items []*acceptItem, w readReq
 	for _, w.lock = range []rowLock{lockNone, lockWait} {
 		changed := false
 		err := l.transact(ctx, w, func(_ context.Context, _ transaction, read *readResult, writes *writeSet) error {
-			changes := newChanges(read)
+			changes := l.newChanges(read)
 			for _, item := range items {
 				row := read.rows[item.key]
 				if row == nil {

@@ -145,7 +145,7 @@ func acceptTxSQL(schema string, n int) string {
 		}) + ")"
 	}
 	source := "SELECT " + written(acceptColumns) + " FROM (VALUES " + strings.Join(rows, ", ") + ") AS u(" + names(acceptColumns, "") + ")"
-	return acceptSQL(schema, source, fmt.Sprintf("$%d", n*len(acceptColumns)+1), "")
+	return acceptSQL(schema, source, fmt.Sprintf("$%d", n*len(acceptColumns)+1), "", "")
 }
 
 func insertTx(ctx context.Context, tx Execer, schema string, rows []*storedRow, fresh map[rowKey]*storedRow) error {

@@ -17,6 +17,9 @@ type changes struct {
 	deltas  deltaSet
 	parked  map[groupID]bool
 	attempt []*attemptRow
+	results []*resultRow
+	// publishes reports whether the results of a kind are published.
+	publishes func(kind int64) bool
 }
 
 // change is what happens to one effect in a transaction.
@@ -27,8 +30,8 @@ type change struct {
 	solved  bool
 }
 
-func newChanges(read *readResult) *changes {
-	return &changes{read: read, rows: map[rowKey]*change{}, deltas: deltaSet{}, parked: map[groupID]bool{}}
+func (l *Ledger) newChanges(read *readResult) *changes {
+	return &changes{read: read, rows: map[rowKey]*change{}, deltas: deltaSet{}, parked: map[groupID]bool{}, publishes: l.publishes}
 }
 
 func (c *changes) of(row *storedRow) *change {
@@ -74,7 +77,19 @@ func (c *changes) apply(row *storedRow, next rules.Row, eff rules.Writes, claime
 			ch.problem = &problemRow{row.rowKey, next.State, c.read.now, cmp.Or(eff.DeadLetterClass, next.LastClass, rules.ClassFailed)}
 			ch.solved = false
 		}
+		if c.publishes(row.kind) {
+			c.results = append(c.results, resultOfEnd(row, ch.problem))
+		}
 	}
+}
+
+// resultOfEnd is the result of an effect that has just been settled. problem is nil unless it failed or is unknown.
+func resultOfEnd(row *storedRow, problem *problemRow) *resultRow {
+	r := &resultRow{rowKey: row.rowKey, state: row.State, at: row.SettledAt, attempts: row.Attempts, receipt: row.Receipt}
+	if problem != nil {
+		r.class, r.error = problem.class, row.LastError
+	}
+	return r
 }
 
 // park has the due row wait for the resume of its group.
@@ -111,6 +126,7 @@ func (c *changes) writeTo(w *writeSet) {
 	slices.SortStableFunc(w.attempts, func(a, b *attemptRow) int {
 		return cmp.Or(compareKeys(a.rowKey, b.rowKey), cmp.Compare(a.Epoch, b.Epoch))
 	})
+	w.results = append(w.results, c.results...)
 	w.deltas = append(w.deltas, c.deltas.sorted()...)
 	w.parked = append(w.parked, slices.SortedFunc(maps.Keys(c.parked), compareGroups)...)
 }

@@ -117,7 +117,7 @@ func (l *Ledger) claim(ctx context.Context, k *kind, due dueRequest) (claimed []
 				return err
 			}
 			if !read.paused {
-				claimed, rows = k.claim(read, writes)
+				claimed, rows = k.claim(l.newChanges(read), writes)
 			}
 			return nil
 		})
@@ -175,8 +175,8 @@ func (k *kind) readClaim(ctx context.Context, tx transaction, read *readResult) 
 }
 
 // claim decides the effects that a claim has locked.
-func (k *kind) claim(read *readResult, writes *writeSet) (claimed []Claimed, rows []*storedRow) {
-	changes, policy := newChanges(read), k.policy()
+func (k *kind) claim(changes *changes, writes *writeSet) (claimed []Claimed, rows []*storedRow) {
+	read, policy := changes.read, k.policy()
 	for _, key := range read.due {
 		row := read.rows[key]
 		if row == nil {

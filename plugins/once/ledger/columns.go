@@ -282,6 +282,19 @@ var (
 	}), " ON CONFLICT (kind, grp, id) DO UPDATE SET state = excluded.state, at = excluded.at, class = excluded.class")
 	deleteProblems = deleteFrom("once_problems", problemKey)
 
+	insertResults = insertInto("once_results", []column[resultRow]{
+		col("kind", func(r *resultRow) *int64 { return &r.kind }).as("smallint"),
+		col("grp", func(r *resultRow) *string { return &r.group }),
+		col("id", func(r *resultRow) *string { return &r.id }),
+		stateCol("state", func(r *resultRow) *rules.State { return &r.state }),
+		timeCol("at", func(r *resultRow) *time.Time { return &r.at }),
+		timeCol("until", func(r *resultRow) *time.Time { return &r.at }),
+		col("attempts", func(r *resultRow) *int { return &r.attempts }),
+		col("receipt", func(r *resultRow) *string { return &r.receipt }).or("''"),
+		col("class", func(r *resultRow) *string { return &r.class }).or("''"),
+		col("error", func(r *resultRow) *string { return &r.error }).or("''"),
+	}, "")
+
 	insertDeltas = insertInto("once_deltas", []column[deltaRow]{
 		col("kind", func(r *deltaRow) *int64 { return &r.kind }).as("smallint"),
 		col("grp", func(r *deltaRow) *string { return &r.group }),

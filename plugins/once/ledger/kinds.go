@@ -67,7 +67,9 @@ func (k Kind) check() error {
 }
 
 const (
-	sqlKinds = `SELECT number, name FROM once_kinds`
+	sqlKinds = `SELECT number, name, results FROM once_kinds`
+
+	sqlSetResults = `UPDATE once_kinds SET results = $2 WHERE name = $1 AND results <> $2`
 
 	// The caller holds the lock of all kinds.
 	sqlAddKind = `INSERT INTO once_kinds (number, name) SELECT coalesce(max(number), 0) + 1, $1 FROM once_kinds WHERE TRUE ON CONFLICT (name) DO NOTHING`
@@ -89,16 +91,20 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 	}
 	return l.call(ctx, "register kinds", func(ctx context.Context) error {
 		var h home
-		numbers, lost := map[string]int64{}, map[int64][]rules.Lost{}
+		found, lost := map[string]foundKind{}, map[int64][]rules.Lost{}
 		// No kind has the number 0, so its lock is the one of all kinds.
 		err := l.update(ctx, groupLock{exclusive: &groupID{}}, func(q querier, _ time.Time) error {
-			clear(numbers)
+			clear(found)
 			for _, k := range kinds {
-				if _, err := q.exec(ctx, sqlAddKind, k.Name); err != nil {
+				_, err := q.exec(ctx, sqlAddKind, k.Name)
+				if err == nil {
+					_, err = q.exec(ctx, sqlSetResults, k.Name, k.Results)
+				}
+				if err != nil {
 					return err
 				}
 			}
-			if err := readKinds(ctx, q, numbers); err != nil {
+			if err := readKinds(ctx, q, found); err != nil {
 				return err
 			}
 			clear(lost)
@@ -120,33 +126,47 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 		defer l.mu.Unlock()
 		l.home = h
 		for _, k := range kinds {
-			l.add(&kind{Kind: k, number: numbers[k.Name], registered: true})
+			l.add(&kind{Kind: k, number: found[k.Name].number, registered: true})
 		}
-		l.addFound(numbers)
+		l.addFound(found)
 		l.setLost(lost)
 		return nil
 	})
 }
 
-func readKinds(ctx context.Context, q querier, numbers map[string]int64) error {
+// foundKind is a row of once_kinds.
+type foundKind struct {
+	number  int64
+	results bool
+}
+
+func readKinds(ctx context.Context, q querier, found map[string]foundKind) error {
 	return q.query(ctx, func(r scanner) error {
-		var number int64
+		var k foundKind
 		var name string
-		err := r.Scan(&number, &name)
-		numbers[name] = number
+		err := r.Scan(&k.number, &name, &k.results)
+		found[name] = k
 		return err
 	}, sqlKinds)
 }
 
 func (l *Ledger) add(k *kind) { l.kinds[k.Name], l.numbers[k.number] = k, k }
 
-// addFound adds kinds of other programs.
-func (l *Ledger) addFound(numbers map[string]int64) {
-	for name, number := range numbers {
-		if l.kinds[name] == nil {
-			l.add(&kind{Kind: Kind{Name: name}, number: number})
+// addFound adds kinds of other programs, as they are now.
+func (l *Ledger) addFound(found map[string]foundKind) {
+	for name, f := range found {
+		if k := l.kinds[name]; k == nil || !k.registered && k.Results != f.results {
+			l.add(&kind{Kind: Kind{Name: name, Results: f.results}, number: f.number})
 		}
 	}
+}
+
+// publishes reports whether the results of a kind are published.
+func (l *Ledger) publishes(number int64) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	k := l.numbers[number]
+	return k != nil && k.Results
 }
 
 // registered returns a kind that has a policy.
@@ -180,15 +200,15 @@ func (l *Ledger) known(ctx context.Context, name string) (*kind, error) {
 
 // findKinds reads the kinds that other programs have registered.
 func (l *Ledger) findKinds(ctx context.Context) error {
-	numbers, lost := map[string]int64{}, map[int64][]rules.Lost{}
+	found, lost := map[string]foundKind{}, map[int64][]rules.Lost{}
 	if err := l.store.read(ctx, func(q querier, _ time.Time) error {
-		return errors.Join(readKinds(ctx, q, numbers), readLost(ctx, q, lost))
+		return errors.Join(readKinds(ctx, q, found), readLost(ctx, q, lost))
 	}); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.addFound(numbers)
+	l.addFound(found)
 	l.setLost(lost)
 	return nil
 }

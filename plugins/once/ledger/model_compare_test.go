@@ -17,6 +17,7 @@ type seen struct {
 	rows     map[Key]*storedRow
 	due      map[Key]time.Time
 	problems map[Key]rules.State
+	results  map[endOf]Result
 	parked   map[Group]bool
 	statuses map[Group]Status
 	parts    map[Group][]Totals
@@ -28,7 +29,7 @@ func (m *model) look(l *Ledger) *seen {
 	if m.seen != nil {
 		return m.seen
 	}
-	s := &seen{rows: map[Key]*storedRow{}, due: map[Key]time.Time{}, problems: map[Key]rules.State{}, parked: map[Group]bool{},
+	s := &seen{rows: map[Key]*storedRow{}, due: map[Key]time.Time{}, problems: map[Key]rules.State{}, results: map[endOf]Result{}, parked: map[Group]bool{},
 		statuses: map[Group]Status{}, parts: map[Group][]Totals{}}
 	ctx, counts := m.t.Context(), strings.Join(countColumns(), ", ")
 	require.NoError(m.t, l.store.read(ctx, func(q querier, now time.Time) error {
@@ -59,6 +60,15 @@ func (m *model) look(l *Ledger) *seen {
 				s.problems[l.keyOf(k)] = state
 				return err
 			}, `SELECT kind, grp, id, state FROM once_problems`),
+			q.query(ctx, func(row scanner) error {
+				var r Result
+				var k rowKey
+				err := row.Scan(&k.kind, &k.group, &k.id, (*stateColumn)(&r.State), (*portableTime)(&r.SettledAt), &r.Attempts, &r.Receipt)
+				r.Key = l.keyOf(k)
+				require.NotContains(m.t, s.results, r.end(), "an end has one result\n%s", m)
+				s.results[r.end()] = r
+				return err
+			}, `SELECT kind, grp, id, state, at, attempts, coalesce(receipt, '') FROM once_results`),
 			q.query(ctx, func(r scanner) error {
 				var k rowKey
 				err := r.Scan(&k.kind, &k.group)
@@ -137,6 +147,7 @@ func (m *model) compare(last bool) {
 		}
 	}
 	require.Equal(m.t, wantProblems, now.problems, m)
+	require.Equal(m.t, m.results, now.results, m)
 	check := func(g Group, status Status, found []Totals) {
 		want := totals[g]
 		require.Equal(m.t, m.state(g), status.State)

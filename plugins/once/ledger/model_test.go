@@ -35,7 +35,7 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 		ledgers := []*Ledger{h.open(t), h.open(t, as("b"))}
 		for _, l := range ledgers {
 			for kind, grace := range graces {
-				require.NoError(t, l.Register(t.Context(), Kind{Name: kind, Policy: policyOf(kind), Grace: grace}))
+				require.NoError(t, l.Register(t.Context(), Kind{Name: kind, Policy: policyOf(kind), Grace: grace, Results: true}))
 			}
 			l.store = &mortal{store: l.store}
 		}
@@ -68,6 +68,7 @@ type model struct {
 	rowOf   map[Key]int64             // by Accept: the row that an effect waits in
 	parked  map[Key]bool              // it may be in no row after this, and only claims by lane surely find it
 	entries []entry                   // that may come to a worker, some again and some late
+	results map[endOf]Result          // of the kinds with a grace, that are not published
 	seen    *seen                     // nil: an operation has begun since
 	began   time.Time                 // the step
 	log     []string
@@ -80,7 +81,7 @@ type rowCall struct {
 
 func newModel(t *testing.T, h *testDB, rnd *rand.Rand, ledgers []*Ledger) *model {
 	require.NoError(t, ledgers[0].store.update(t.Context(), groupLock{}, func(q querier, _ time.Time) error {
-		for _, table := range []string{"effects", "due", "attempts", "problems", "deltas", "totals", "groups", "paused", "audit"} {
+		for _, table := range []string{"effects", "due", "attempts", "problems", "results", "deltas", "totals", "groups", "paused", "audit"} {
 			if _, err := q.exec(t.Context(), "DELETE FROM once_"+table); err != nil {
 				return err
 			}
@@ -89,7 +90,7 @@ func newModel(t *testing.T, h *testDB, rnd *rand.Rand, ledgers []*Ledger) *model
 	}))
 	return &model{t: t, h: h, rnd: rnd, ledgers: ledgers, rows: map[Key]rules.Row{}, due: map[Key]time.Time{}, parts: map[Key]string{},
 		groups: map[Group]rules.GroupState{}, paused: map[string]bool{}, ended: map[rowCall]rules.Outcome{}, late: map[rowCall]rules.Outcome{},
-		rowOf: map[Key]int64{}, parked: map[Key]bool{}}
+		rowOf: map[Key]int64{}, parked: map[Key]bool{}, results: map[endOf]Result{}}
 }
 
 // record returns one of a few effects. An id contains what separates keys elsewhere.
@@ -140,7 +141,9 @@ func (m *model) step() {
 		m.steer(l)
 	case choice < 90:
 		m.steerKind(l)
-	case choice < 94:
+	case choice < 92:
+		m.relay(l)
+	case choice < 95:
 		m.sweep(l)
 	default:
 		m.operate(l)
@@ -274,6 +277,9 @@ func (m *model) apply(l *Ledger, k Key, was rules.Row, ev rules.Event, known boo
 	} else if want != was {
 		delete(m.rowOf, k)
 	}
+	if eff.Settled {
+		m.settled(k, want)
+	}
 	if a := eff.Attempt; a != nil && !a.Late {
 		m.ended[rowCall{k, a.Epoch}] = a.Outcome
 	} else if a != nil {
@@ -359,6 +365,9 @@ func (m *model) settleTwice(l *Ledger, first, second End) {
 	x := mustExplain(m.t, l, first.Key)
 	require.LessOrEqual(m.t, x.Row.Epoch, max(row.Epoch, 1))
 	m.rows[first.Key] = x.Row
+	if x.Row.State.Settled() && !row.State.Settled() {
+		m.settled(first.Key, x.Row)
+	}
 	delete(m.due, first.Key)
 	if at, ok := m.look(l).due[first.Key]; ok {
 		m.due[first.Key] = at

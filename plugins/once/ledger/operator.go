@@ -156,7 +156,7 @@ func (l *Ledger) operate(ctx context.Context, what string, k Key, decide decisio
 			if err != nil {
 				return err
 			}
-			changes := newChanges(read)
+			changes := l.newChanges(read)
 			changes.of(row)
 			next, eff, audit, err := decide(row, late, rules.Event{Now: read.now, Group: read.state(key.of())}, kind.policy())
 			if err != nil {

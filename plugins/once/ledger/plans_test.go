@@ -49,6 +49,7 @@ func hotStatements() []planned {
 	status := map[string]string{"once_groups": "once_groups_pkey", "once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey",
 		"once_due": "once_due_group|once_due_calling", "once_effects": "once_effects_pkey"}
 	backlog := map[string]string{"once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey", "once_due": "once_due_at|once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}
+	results := map[string]string{"once_results": "once_results_pkey|once_results_until"}
 	slots := map[string]string{"once_slots": "once_slots_pkey"}
 	stops := map[string]string{"once_stops": "once_stops_pkey"}
 	list := []planned{
@@ -72,6 +73,11 @@ func hotStatements() []planned {
 			via: map[string]string{"once_effects": "once_effects_pkey", "once_groups": "once_groups_pkey", "once_paused": "once_paused_pkey"}, rows: 8},
 		{name: "ordinary settle", sql: pgSettleOrdinary, args: append(keys[:3:3], repeated("200"), repeated("'r'"), "0", "5", "7", repeated("1")), via: effects, rows: 8},
 
+		{name: "ordinary settle with results", sql: pgSettleOrdinaryTold, args: append(keys[:3:3], repeated("200"), repeated("'r'"), "0", "5", "7", repeated("1"), "ARRAY[1]"), via: effects, rows: 8},
+		{name: "accept with results", sql: pgAcceptTold, args: append(arraysOf(insertEffect, map[string]string{"grp": "'g1'", "id": "'told' || g", "state": "8", "settled_at": "now()", "lease_until": "NULL::timestamptz", "lane": "3"}),
+			"7", "ARRAY[1]", "ARRAY[30000000]", "ARRAY[1]")},
+		{name: "insert results", sql: insertResults.postgres, args: arraysOf(insertResults, map[string]string{"state": "5"})},
+
 		{name: "accept", sql: pgAccept, args: append(arraysOf(insertEffect, fresh), "7", "ARRAY[1]", "ARRAY[30000000]")},
 		{name: "update effects", sql: updateEffects.postgres, args: arraysOf(updateEffects, key), via: effects, rows: 8},
 		{name: "insert attempts", sql: insertAttempts.postgres, args: arraysOf(insertAttempts, map[string]string{"id": "'new' || g"})},
@@ -92,6 +98,11 @@ func hotStatements() []planned {
 		{name: "due at", sql: sqlDueAt, args: []string{"1", "'g1'", "'n8'"}, via: both, rows: 1, cold: true},
 		{name: "ahead", sql: sqlAhead, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: BacklogLimit, cold: true},
 		{name: "calling", sql: sqlCalling, args: []string{"1"}, via: map[string]string{"once_due": "once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
+		{name: "take results", sql: fmt.Sprintf(sqlTakeResults, " FOR UPDATE SKIP LOCKED"), args: []string{"1", "now()", "20", "now()"}, via: results, rows: 20, cold: true},
+		{name: "effects of results", sql: sqlResultEffects + "= ANY($1)", args: []string{"ARRAY[100, 200]"}, via: map[string]string{"once_results": "once_results_pkey", "once_effects": "once_effects_pkey"}, rows: 2, cold: true},
+		{name: "delete results", sql: sqlDeleteResults + "= ANY($1)", args: []string{"ARRAY[300, 400]"}, via: results, rows: 2, cold: true},
+		{name: "postpone a result", sql: sqlPostponeResult, args: []string{"500", "now()"}, via: results, rows: 1, cold: true},
+		{name: "results that wait", sql: sqlResultsWaiting, args: []string{"1", "20"}, via: results, rows: 20, cold: true},
 		{name: "fold", sql: pgFold, args: []string{"20", "now()"}, via: map[string]string{"once_deltas": "once_deltas_pkey"}, rows: 20, cold: true},
 		{name: "parked groups", sql: sqlParkedGroups, args: []string{"0", "''", "20"}, via: map[string]string{"once_groups": "once_groups_parked"}, rows: 20, cold: true},
 		{name: "unpark", sql: fmt.Sprintf(sqlUnpark, "number", " FOR UPDATE SKIP LOCKED"), args: []string{"1", "'g2'", "now()", "20"}, via: map[string]string{"once_due": "once_due_parked|once_due_pkey|once_due_group"}, rows: 20, cold: true},
@@ -147,6 +158,7 @@ func TestPlansOfPostgres(t *testing.T) {
 			`INSERT INTO once_problems SELECT kind, grp, id, 6 + (lane + length(id)) % 2, now(), 'x' FROM once_effects WHERE grp = 'g2'`,
 			`INSERT INTO once_deltas (kind, grp, part, number, accepted) SELECT 1, 'g' || g % 5000, '', g, 1 FROM generate_series(1, 20000) g`,
 			`INSERT INTO once_totals SELECT 1, 'g' || g, '', 1, 0, 0, 0, 0 FROM generate_series(1, 20000) g`,
+			`INSERT INTO once_results (kind, grp, id, state, at, until, attempts) SELECT 1, 'g1', 'n' || g, 5, now(), now() - interval '1 hour', 1 FROM generate_series(1, 20000) g`,
 			`INSERT INTO once_audit (at, who, why, action, kind, grp, id, detail) SELECT now(), '', '', 'replay', 1, 'g1', 'n' || g, '' FROM generate_series(1, 20000) g`,
 		} {
 			_, err := s.cold.Exec(t.Context(), sql)

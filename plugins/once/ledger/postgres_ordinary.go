@@ -31,15 +31,25 @@ WHERE ` + sameKey(keyColumns) + ` AND p.due = u.was AND NOT c.paused AND coalesc
 	AND p.attempts IS NULL AND p.released IS NULL AND p.looking_up IS NULL AND p.first_sent_at IS NULL AND p.key_first_used_at IS NULL AND p.last_sent_at IS NULL
 RETURNING u.n, c.now, c.states[u.g] IS NOT NULL, p.accepted_at, ` + reads(messageColumns, "p.")
 
-	pgSettleOrdinary = `WITH done AS (UPDATE once_effects AS p SET due = NULL, state = $7, settled_at = (SELECT clock_timestamp() + $6::bigint * interval '1 microsecond'),
+	pgSettleOrdinary = settleOrdinarySQL("", "")
+
+	// pgSettleOrdinaryTold also inserts the results of the kinds in the last parameter.
+	pgSettleOrdinaryTold = settleOrdinarySQL(", p.id, p.settled_at, p.attempts, p.receipt", `,
+told AS (INSERT INTO once_results (kind, grp, id, state, at, until, attempts, receipt)
+	SELECT kind, grp, id, $7, settled_at, settled_at, coalesce(attempts, 0), receipt FROM done WHERE kind = ANY ($10::smallint[]))`)
+)
+
+// settleOrdinarySQL is the statement that settles. It returns more columns to what else is done with the effects.
+func settleOrdinarySQL(columns, more string) string {
+	return `WITH done AS (UPDATE once_effects AS p SET due = NULL, state = $7, settled_at = (SELECT clock_timestamp() + $6::bigint * interval '1 microsecond'),
 	lease_until = NULL, status = nullif(u.status, 0), receipt = nullif(u.receipt, '')
 FROM (SELECT * FROM unnest($1::smallint[], $2::text[], $3::text[], $4::smallint[], $5::text[], $9::bigint[]) WITH ORDINALITY AS k(kind, grp, id, status, receipt, epoch, n) OFFSET 0) AS u
 WHERE ` + sameKey(keyColumns) + ` AND p.state = 2 AND p.epoch = u.epoch
 	AND p.looking_up IS NULL AND p.next_attempt_at IS NULL AND p.last_class IS NULL AND p.last_error IS NULL
-RETURNING u.n, p.kind, p.grp, p.part),
-counted AS (INSERT INTO once_deltas (kind, grp, part, number, done) SELECT kind, grp, coalesce(part, ''), $8, count(*) FROM done GROUP BY 1, 2, 3)
+RETURNING u.n, p.kind, p.grp, p.part` + columns + `),
+counted AS (INSERT INTO once_deltas (kind, grp, part, number, done) SELECT kind, grp, coalesce(part, ''), $8, count(*) FROM done GROUP BY 1, 2, 3)` + more + `
 SELECT n FROM done`
-)
+}
 
 // beginOrdinary takes the locks that w shares, and begins those of its effects, all of one kind, that have only
 // been accepted. It removes them from w.
@@ -103,8 +113,12 @@ func (s *postgres) settleOrdinary(ctx context.Context, ends []*settleItem, wait 
 		b.Queue(pgSetLockTimeout, strconv.FormatInt(wait.Milliseconds(), 10))
 	}
 	kinds, groups, ids := keyArrays(valuesOf(ends, func(i *settleItem) rowKey { return i.key }))
-	b.Queue(pgSettleOrdinary, kinds, groups, ids, valuesOf(ends, func(i *settleItem) int { return i.end.Status }), valuesOf(ends, func(i *settleItem) string { return i.end.Receipt }),
-		s.skewMicros(), effectCode(rules.Success), randomNumber(), valuesOf(ends, func(i *settleItem) int64 { return i.end.Epoch })).Query(func(rows pgx.Rows) error {
+	sql, args := pgSettleOrdinary, []any{kinds, groups, ids, valuesOf(ends, func(i *settleItem) int { return i.end.Status }), valuesOf(ends, func(i *settleItem) string { return i.end.Receipt }),
+		s.skewMicros(), effectCode(rules.Success), randomNumber(), valuesOf(ends, func(i *settleItem) int64 { return i.end.Epoch })}
+	if told := kindsWhere(ends, func(i *settleItem) (kind int64, ok bool) { return i.key.kind, i.kind.Results }); len(told) > 0 {
+		sql, args = pgSettleOrdinaryTold, append(args, told)
+	}
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		var n int
 		_, err := pgx.ForEachRow(rows, []any{&n}, func() error { settled[n-1] = true; return nil })
 		return err

@@ -95,8 +95,17 @@ CROSS JOIN LATERAL (SELECT * FROM once_effects AS p WHERE p.kind = k.kind AND p.
 var (
 	// pgAccept inserts effects, those that are due, and what counts them. The parameter after the arrays is the number
 	// of the deltas, and the last two are kinds with their graces. It returns the keys that are new.
-	pgAccept = acceptSQL("", "SELECT "+written(acceptColumns)+" FROM "+unnest(acceptColumns), fmt.Sprintf("$%d", len(acceptColumns)+1),
-		fmt.Sprintf(" + coalesce(($%[2]d::bigint[])[array_position($%[1]d::smallint[], kind)], 0) * interval '1 microsecond'", len(acceptColumns)+2, len(acceptColumns)+3))
+	pgAccept = acceptSQL("", "SELECT "+written(acceptColumns)+" FROM "+unnest(acceptColumns), fmt.Sprintf("$%d", len(acceptColumns)+1), pgGraces, "")
+
+	pgGraces = fmt.Sprintf(" + coalesce(($%[2]d::bigint[])[array_position($%[1]d::smallint[], kind)], 0) * interval '1 microsecond'", len(acceptColumns)+2, len(acceptColumns)+3)
+
+
+	// pgAcceptTold also inserts the results of effects that are settled at once, since their group is cancelled. The last
+	// parameter has their kinds.
+	pgAcceptTold = acceptSQL("", "SELECT "+written(acceptColumns)+" FROM "+unnest(acceptColumns), fmt.Sprintf("$%d", len(acceptColumns)+1), pgGraces,
+		fmt.Sprintf(`,
+told AS (INSERT INTO once_results (kind, grp, id, state, at, until, attempts)
+	SELECT kind, grp, id, state, settled_at, settled_at, 0 FROM fresh WHERE settled_at IS NOT NULL AND kind = ANY ($%d::smallint[]))`, len(acceptColumns)+4))
 
 	// pgReadEffects are the statements that read effects, by lock and with or without messages.
 	pgReadEffects = map[rowLock]map[bool]string{
@@ -110,14 +119,14 @@ func pgReadSQL(columns []column[storedRow], clause string) string {
 	return `SELECT ` + reads(columns, "p.") + pgReadFrom + clause + `) AS p`
 }
 
-// acceptSQL is the statement that accepts the rows of source. schema is empty or ends with a point, and grace is added to
-// the time of what may be called for at once.
-func acceptSQL(schema, source, number, grace string) string {
+// acceptSQL is the statement that accepts the rows of source. schema is empty or ends with a point, grace is added to
+// the time of what may be called for at once, and more is what else is done with fresh rows.
+func acceptSQL(schema, source, number, grace, more string) string {
 	return `WITH fresh AS (INSERT INTO ` + schema + `once_effects (` + names(acceptColumns, "") + `) ` + source + `
-	ON CONFLICT (kind, grp, id) DO NOTHING RETURNING kind, lane, due, accepted_at, next_attempt_at, settled_at, grp, id, part),
+	ON CONFLICT (kind, grp, id) DO NOTHING RETURNING kind, lane, due, state, accepted_at, next_attempt_at, settled_at, grp, id, part),
 due AS (INSERT INTO ` + schema + `once_due (number, kind, lane, calling, at, grp, ids)
 	SELECT due, kind, lane, FALSE, CASE WHEN next_attempt_at > accepted_at THEN next_attempt_at ELSE accepted_at` + grace + ` END, grp, string_agg(id, chr(10)) FROM fresh WHERE settled_at IS NULL GROUP BY 1, 2, 3, 5, 6),
 counted AS (INSERT INTO ` + schema + `once_deltas (kind, grp, part, number, accepted, cancelled)
-	SELECT kind, grp, coalesce(part, ''), ` + number + `::bigint, count(*), count(settled_at) FROM fresh GROUP BY 1, 2, 3)
+	SELECT kind, grp, coalesce(part, ''), ` + number + `::bigint, count(*), count(settled_at) FROM fresh GROUP BY 1, 2, 3)` + more + `
 SELECT kind, grp, id FROM fresh`
 }

@@ -155,6 +155,7 @@ func (tx *pgTransaction) commit(ctx context.Context, w *writeSet) error {
 	queueRows(&b, insertAttempts, w.attempts)
 	queueShrunk(&b, deleteProblems, w.solved)
 	queueRows(&b, setProblems, w.problems)
+	queueRows(&b, insertResults, w.results)
 	queueRows(&b, insertDeltas, w.deltas)
 	if len(w.parked) > 0 {
 		kinds, names := groupArrays(w.parked)
@@ -196,7 +197,11 @@ func (tx *pgTransaction) queueInserts(b *pgx.Batch, rows []*storedRow) {
 	}
 	number(rows)
 	kinds, graces := gracesOf(rows)
-	b.Queue(pgAccept, append(insertEffect.arrays(rows), randomNumber(), kinds, graces)...).Query(func(rows pgx.Rows) error {
+	sql, args := pgAccept, append(insertEffect.arrays(rows), randomNumber(), kinds, graces)
+	if told := kindsWhere(rows, func(r *storedRow) (kind int64, ok bool) { return r.kind, r.told }); len(told) > 0 {
+		sql, args = pgAcceptTold, append(args, told)
+	}
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var k rowKey
 			if err := rows.Scan(&k.kind, &k.group, &k.id); err != nil {
@@ -206,6 +211,16 @@ func (tx *pgTransaction) queueInserts(b *pgx.Batch, rows []*storedRow) {
 		}
 		return rows.Err()
 	})
+}
+
+// kindsWhere returns the kinds of rows that are ok.
+func kindsWhere[T any](rows []T, of func(T) (kind int64, ok bool)) (kinds []int64) {
+	for _, r := range rows {
+		if kind, ok := of(r); ok && !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
 }
 
 // gracesOf returns the kinds of rows that have a grace, and their graces in microseconds.

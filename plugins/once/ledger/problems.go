@@ -133,12 +133,12 @@ type KindBacklog struct {
 // OpenKinds returns the kinds that have effects which are not settled, by name, whichever program has them.
 func (l *Ledger) OpenKinds(ctx context.Context) (open []KindBacklog, err error) {
 	err = l.call(ctx, "kinds", func(ctx context.Context) error {
-		numbers := map[string]int64{}
-		if err := l.store.read(ctx, func(q querier, _ time.Time) error { return readKinds(ctx, q, numbers) }); err != nil {
+		found := map[string]foundKind{}
+		if err := l.store.read(ctx, func(q querier, _ time.Time) error { return readKinds(ctx, q, found) }); err != nil {
 			return err
 		}
 		open = nil
-		for _, name := range slices.Sorted(maps.Keys(numbers)) {
+		for _, name := range slices.Sorted(maps.Keys(found)) {
 			b, err := l.Backlog(ctx, name)
 			if err != nil {
 				return err

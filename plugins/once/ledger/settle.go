@@ -70,7 +70,7 @@ func (l *Ledger) settleTogether(ctx context.Context, items []*settleItem, wait t
 	}
 	w := readRequest{lock: lockWait, wait: wait, keys: slices.Compact(valuesOf(items, func(i *settleItem) rowKey { return i.key }))}
 	return l.transact(ctx, w, func(_ context.Context, _ transaction, read *readResult, writes *writeSet) error {
-		changes := newChanges(read)
+		changes := l.newChanges(read)
 		for _, item := range items {
 			row := read.rows[item.key]
 			if row == nil {

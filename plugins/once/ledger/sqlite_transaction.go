@@ -166,6 +166,11 @@ func (tx *sqliteTransaction) insert(rows []*storedRow) error {
 		d := counted.of(r)
 		d.accepted++
 		d.count(r.State, 1)
+		if r.told {
+			if err := runEach(tx.s, insertResults, []*resultRow{resultOfEnd(r, nil)}); err != nil {
+				return err
+			}
+		}
 		if r.State.Settled() {
 			continue
 		}
@@ -202,6 +207,7 @@ func (tx *sqliteTransaction) writeAll(w *writeSet) error {
 		func() error { return runEach(tx.s, insertAttempts, w.attempts) },
 		func() error { return runEach(tx.s, deleteProblems, w.solved) },
 		func() error { return runEach(tx.s, setProblems, w.problems) },
+		func() error { return runEach(tx.s, insertResults, w.results) },
 		func() error { return runEach(tx.s, insertDeltas, w.deltas) },
 	} {
 		if err := write(); err != nil {

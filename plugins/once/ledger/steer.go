@@ -197,7 +197,7 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 func (l *Ledger) cancelChunk(ctx context.Context, of *kind, keys []rowKey) (cancelled int64, err error) {
 	err = l.transactPastLocks(ctx, readRequest{keys: keys, lock: lockWait}, func(_ context.Context, _ transaction, read *readResult, writes *writeSet) error {
 		cancelled = 0
-		changes := newChanges(read)
+		changes := l.newChanges(read)
 		for _, k := range keys {
 			row := read.rows[k]
 			if row == nil {

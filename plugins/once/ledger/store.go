@@ -158,6 +158,7 @@ type storedRow struct {
 	due     int64         // number of its row in once_due in PostgreSQL; 0: none
 	grace   time.Duration // of a row to insert
 	hint    int64         // the number of its row in once_due for ClaimRows; 0: none
+	told    bool          // of a row to insert: it is settled, and its kind publishes results
 
 	read struct { // as the table has it
 		rules.Row
@@ -211,6 +212,7 @@ type writeSet struct {
 	settled  []*dueRow // to delete
 	attempts []*attemptRow
 	problems []*problemRow
+	results  []*resultRow
 	solved   []*problemRow // to delete
 	deltas   []*deltaRow
 	parked   []groupID
@@ -235,6 +237,14 @@ type problemRow struct {
 	state rules.State
 	at    time.Time
 	class string
+}
+
+type resultRow struct {
+	rowKey
+	state                 rules.State
+	at                    time.Time
+	attempts              int
+	receipt, class, error string
 }
 
 type deltaRow struct {

@@ -26,6 +26,8 @@ type Kind struct {
 	Limits Limits // of the settings
 	// Grace is how long Claim leaves effects that Accept has accepted to ClaimRows. Zero: Claim finds them at once.
 	Grace time.Duration
+	// Results: what becomes of its effects is stored for RelayResults.
+	Results bool
 }
 
 // Record is an effect to accept.

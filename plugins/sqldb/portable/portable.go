@@ -8,6 +8,7 @@ package portable
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -25,6 +26,15 @@ const (
 	Postgres Dialect = "postgres"
 	SQLite   Dialect = "sqlite"
 )
+
+// AnyOf returns the condition of a column that must be one of ids, and the argument of its placeholder.
+func (d Dialect) AnyOf(placeholder string, ids []int64) (condition string, arg any) {
+	if d == SQLite {
+		list, _ := json.Marshal(ids) // numbers always encode
+		return "IN (SELECT value FROM json_each(" + placeholder + "))", string(list)
+	}
+	return "= ANY(" + placeholder + ")", ids
+}
 
 // DialectOf returns the dialect of a DSN by its scheme, and "" for any other.
 func DialectOf(dsn string) Dialect {

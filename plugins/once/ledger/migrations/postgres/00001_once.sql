@@ -7,10 +7,11 @@ CREATE TABLE once_ledger (
 );
 INSERT INTO once_ledger (id) VALUES (gen_random_uuid()::text);
 
--- Rows are never deleted, so a number never gets another name.
+-- Rows are never deleted, so a number never gets another name. results: a program that has the kind publishes them.
 CREATE TABLE once_kinds (
-    number smallint PRIMARY KEY,
-    name   text COLLATE "C" NOT NULL UNIQUE
+    number  smallint PRIMARY KEY,
+    name    text COLLATE "C" NOT NULL UNIQUE,
+    results boolean NOT NULL DEFAULT FALSE
 );
 
 -- Limits of a kind over all instances. per_second, in_flight: what an operator has set, where 0 is no limit; null: the settings
@@ -180,6 +181,25 @@ CREATE TABLE once_problems (
 );
 CREATE INDEX once_problems_state ON once_problems (state, kind, grp, id);
 
+-- What became of effects of kinds that publish results, until it is published. attempts, receipt, class and error are those of
+-- then, because an effect that is replayed ends again. until: an instance has taken the row, and nobody else does before.
+-- number: random, because a sequence that is behind its table, as after a move by logical replication, would stop all answers.
+CREATE TABLE once_results (
+    number   bigint PRIMARY KEY DEFAULT (random() * 9007199254740991)::bigint,
+    kind     smallint NOT NULL,
+    state    smallint NOT NULL CHECK (state BETWEEN 5 AND 8),
+    attempts int NOT NULL,
+    tries    int NOT NULL DEFAULT 0,
+    at       timestamptz NOT NULL,
+    until    timestamptz NOT NULL,
+    grp      text COLLATE "C" NOT NULL,
+    id       text COLLATE "C" NOT NULL,
+    receipt  text,
+    class    text,
+    error    text
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX once_results_until ON once_results (kind, until, number);
+
 -- Counts that are not in once_totals yet. A transaction inserts rows of its own, so none waits for another one here.
 -- number is random.
 CREATE TABLE once_deltas (
@@ -227,6 +247,7 @@ CREATE INDEX once_audit_effect ON once_audit (kind, grp, id, number);
 DROP TABLE once_audit;
 DROP TABLE once_totals;
 DROP TABLE once_deltas;
+DROP TABLE once_results;
 DROP TABLE once_problems;
 DROP TABLE once_attempts;
 DROP VIEW once_effect_due;

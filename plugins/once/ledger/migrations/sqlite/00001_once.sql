@@ -9,10 +9,11 @@ CREATE TABLE once_ledger (
 );
 INSERT INTO once_ledger (id) VALUES (lower(hex(randomblob(16))));
 
--- Rows are never deleted, so a number never gets another name.
+-- Rows are never deleted, so a number never gets another name. results: a program that has the kind publishes them.
 CREATE TABLE once_kinds (
-    number INTEGER PRIMARY KEY,
-    name   TEXT NOT NULL UNIQUE
+    number  INTEGER PRIMARY KEY,
+    name    TEXT NOT NULL UNIQUE,
+    results INTEGER NOT NULL DEFAULT FALSE
 );
 
 -- Limits of a kind over all instances. per_second, in_flight: what an operator has set, where 0 is no limit; null: the settings
@@ -175,6 +176,24 @@ CREATE TABLE once_problems (
 );
 CREATE INDEX once_problems_state ON once_problems (state, kind, grp, id);
 
+-- What became of effects of kinds that publish results, until it is published. attempts, receipt, class and error are those of
+-- then, because an effect that is replayed ends again. until: an instance has taken the row, and nobody else does before.
+CREATE TABLE once_results (
+    number   INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind     INTEGER NOT NULL,
+    state    INTEGER NOT NULL CHECK (state BETWEEN 5 AND 8),
+    attempts INTEGER NOT NULL,
+    tries    INTEGER NOT NULL DEFAULT 0,
+    at       INTEGER NOT NULL,
+    until    INTEGER NOT NULL,
+    grp      TEXT NOT NULL,
+    id       TEXT NOT NULL,
+    receipt  TEXT,
+    class    TEXT,
+    error    TEXT
+);
+CREATE INDEX once_results_until ON once_results (kind, until, number);
+
 -- Counts that are not in once_totals yet. A transaction inserts rows of its own, so none waits for another one here.
 -- number is random.
 CREATE TABLE once_deltas (
@@ -222,6 +241,7 @@ CREATE INDEX once_audit_effect ON once_audit (kind, grp, id, number);
 DROP TABLE once_audit;
 DROP TABLE once_totals;
 DROP TABLE once_deltas;
+DROP TABLE once_results;
 DROP TABLE once_problems;
 DROP TABLE once_attempts;
 DROP VIEW once_effect_due;
