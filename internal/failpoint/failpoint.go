@@ -32,6 +32,7 @@ const (
 	CleanUp        Point = "clean-up"         // a drained stream is inactive, but not deleted
 	Reclaim        Point = "reclaim"          // entries were claimed, the reader does not have them
 	FeederBatch    Point = "feeder-batch"     // a batch is in the stream, its rows do not say so
+	Told           Point = "told"             // results of effects are published, and the ledger still has them
 	Drain          Point = "drain"            // reading has stopped, with messages in flight
 )
 
@@ -75,7 +76,7 @@ func EventPoints() []Point { return []Point{Logged, Published} }
 
 // EffectPoints returns the points of an effect of any kind.
 func EffectPoints() []Point {
-	return []Point{AfterKafkaRead, BeforeInsert, InTransaction, AfterInsert, AfterXADD, BeforeMark, AfterRead, AfterSending, AfterCall, BeforeXACK}
+	return []Point{AfterKafkaRead, BeforeInsert, InTransaction, AfterInsert, AfterXADD, BeforeMark, AfterRead, AfterSending, AfterCall, BeforeXACK, Told}
 }
 
 // Points returns the points of a payout.

@@ -48,11 +48,16 @@ func classOf(a Answer) string {
 	return a.Class.String()
 }
 
+// textOfAnswer is what the ledger keeps of an answer, with the far side's own code.
 func textOfAnswer(a Answer) string {
-	if a.Text == "" && a.Err != nil {
-		return a.Err.Error()
+	text := a.Text
+	if text == "" && a.Err != nil {
+		text = a.Err.Error()
 	}
-	return a.Text
+	if strings.Contains(text, a.Code) {
+		return text
+	}
+	return strings.TrimSuffix(a.Code+": "+text, ": ")
 }
 
 // counts reports whether a released call counts against its effect. It does when it was sent, the trouble

@@ -10,7 +10,7 @@ import (
 
 // ledgerKind implements caller.
 func (e *Effects[T]) ledgerKind(instance string) ledger.Kind {
-	k := ledger.Kind{Name: e.kind.Name, Policy: e.config.policy(e.kind.Repeat, e.kind.Lookup != nil, instance), Limits: e.config.Limits}
+	k := ledger.Kind{Name: e.kind.Name, Policy: e.config.policy(e.kind.Repeat, e.kind.Lookup != nil, instance), Limits: e.config.Limits, Results: e.config.Results != ""}
 	if e.config.Via == ViaStreams {
 		k.Grace = e.config.Grace
 	}

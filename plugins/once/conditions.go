@@ -2,6 +2,7 @@ package once
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -21,7 +22,7 @@ func (p *Plugin) Conditions() (all []operate.Condition) {
 		return nil
 	}
 	for _, w := range p.kinds {
-		for _, r := range append(w.reasons(time.Now()), w.left()...) {
+		for _, r := range slices.Concat(w.reasons(time.Now()), w.left(), w.late()) {
 			r.Name = "kind " + w.name
 			all = append(all, operate.Condition{Check: r, Place: placeOf(w.name), Page: effectsPage})
 		}
@@ -77,6 +78,21 @@ func (w *worker) left() (all []operate.Check) {
 		})
 	}
 	return all
+}
+
+// resultsLateAfter is how long a result may wait until people are told.
+const resultsLateAfter = time.Minute
+
+// late says that results are not published.
+func (w *worker) late() []operate.Check {
+	m := w.measured.Load()
+	if m == nil || m.resultsOldest < resultsLateAfter {
+		return nil
+	}
+	return []operate.Check{{
+		Level: operate.Warn, Text: fmt.Sprintf("%s to be published, the oldest for %s", operate.Are(int(m.results), "result")+" waiting", m.resultsOldest.Round(time.Second)),
+		Remedy: "see whether the topic " + w.config.Results + " exists and takes records (doctor, and the log)",
+	}}
 }
 
 var _ operate.Conditioned = (*Plugin)(nil)

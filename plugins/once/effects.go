@@ -77,6 +77,14 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 		e.worker.spread = newSpread(e.worker, e.plugin.redis, e.plugin.found, r.Env(), streams.SharedMetrics(r))
 		e.worker.spread.register(r, effects)
 	}
+	if e.config.Results != "" {
+		if e.plugin.topics == nil {
+			return fmt.Errorf("once: kind %q has the topic %s for results, and the plugin once was built without topics: give them to NewPlugin, or leave results empty", e.kind.Name, e.config.Results)
+		}
+		to := e.plugin.topics.Sink(e.config.Results)
+		r.Endpoint(pipeline.UseWrites, to.Describe())
+		e.worker.results = newRelay(e.worker, to, e.kind.Result)
+	}
 	if e.config.Topic == "" {
 		return nil
 	}

@@ -51,6 +51,9 @@ type Kind[T any] struct {
 	// Sum returns what a value amounts to, in the smallest unit of the far side's book, such as cents, for once
 	// reconcile. ok is false if this one has no sum. Nil: effects have none.
 	Sum func(T) (sum int64, ok bool)
+	// Result returns the record about the end of an effect, for the topic KindConfig.Results. Nil bytes: there is none. After
+	// an error it is asked again later. Nil: the Result as JSON.
+	Result func(Result) ([]byte, error)
 }
 
 // Gate says when calls may be sent. Its methods are called often and must be fast.
@@ -144,6 +147,9 @@ type KindConfig struct {
 	Via string `yaml:"via"`
 	// Grace is how long an effect whose entry is lost waits with ViaStreams.
 	Grace time.Duration `yaml:"grace"`
+	// Results is the topic that gets a record for each effect that has ended, at least once and also for one that failed, is
+	// unknown or was cancelled. Empty: none.
+	Results string `yaml:"results"`
 	// Limits bound the calls of the kind, lookups too, over all instances together. An operator can change
 	// them with once limit.
 	Limits ledger.Limits `yaml:"limits"`
@@ -164,8 +170,11 @@ func DefaultKind(topic string) KindConfig {
 // Needs returns the plugins that a kind with the settings requires.
 func (c *KindConfig) Needs() []string {
 	needs := []string{pluginName}
+	if c.Topic != "" || c.Results != "" {
+		needs = append(needs, "kafka")
+	}
 	if c.Topic != "" {
-		needs = append(needs, "kafka", "deadletter")
+		needs = append(needs, "deadletter")
 	}
 	if c.Via == ViaStreams {
 		needs = append(needs, "redis", reclaim.Name)
@@ -192,6 +201,7 @@ func (c *KindConfig) Validate() error {
 	p.Positive("poll_interval", c.PollInterval)
 	p.Check(c.Via == ViaLedger || c.Via == ViaStreams, "via", "must be %s or %s, got %q", ViaLedger, ViaStreams, c.Via)
 	p.Positive("grace", c.Grace)
+	p.Check(c.Results == "" || c.Results != c.Topic, "results", "must be another topic than topic, because its records ask for effects, got %q", c.Results)
 	p.Under("limits", c.Limits.Validate())
 	p.Under("accept_batch", c.AcceptBatch.Validate())
 	return p.Err()

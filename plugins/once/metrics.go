@@ -25,6 +25,8 @@ type metrics struct {
 	tokens   *prometheus.CounterVec
 	waited   *prometheus.CounterVec
 	entries  *prometheus.CounterVec
+	results  *prometheus.CounterVec
+	late     *prometheus.GaugeVec
 	database *ledger.Metrics
 }
 
@@ -67,16 +69,29 @@ func newMetrics() *metrics {
 			Name: "millrace_once_entries_total",
 			Help: "Entries of accepted effects for the streams of their groups, by kind and outcome (added, full, failed). Effects whose entries were not added wait for their grace.",
 		}, []string{"kind", "outcome"}),
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_once_results_total",
+			Help: "Results of effects that this instance has published, and batches of them that failed and are tried again, by kind and outcome (published, failed).",
+		}, []string{"kind", "outcome"}),
+		late: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "millrace_once_oldest_result_seconds",
+			Help: "How long the oldest result of all instances has waited to be published at the last measurement, by kind; 0 when none waits.",
+		}, []string{"kind"}),
 		database: ledger.NewMetrics(),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return append(m.database.Collectors(), m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest, m.tokens, m.waited, m.entries)
+	return append(m.database.Collectors(), m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest, m.tokens, m.waited, m.entries, m.results, m.late)
 }
 
 // begin gives the counters of ends their series, because an increase from no series to 1 is none in Prometheus.
-func (m *metrics) begin(kind string) {
+func (m *metrics) begin(kind string, results bool) {
+	if results {
+		for _, outcome := range []string{resultPublished, resultFailed} {
+			m.results.WithLabelValues(kind, outcome)
+		}
+	}
 	for _, state := range []rules.State{rules.Success, rules.Errored, rules.Ambiguous, rules.Failed, rules.Unknown, rules.Cancelled, stale} {
 		m.ended.WithLabelValues(kind, string(state))
 	}
@@ -115,6 +130,9 @@ type measurement struct {
 	held    int // paused groups that hold effects back
 	// pausedAt is the last measurement at which the kind was paused.
 	pausedAt time.Time
+	results  int64 // that are not published yet, if the kind publishes any
+	// resultsOldest is how long the oldest of them has waited.
+	resultsOldest time.Duration
 }
 
 // measure reads the backlog for the metrics and the readiness check.
@@ -126,13 +144,17 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 	if err == nil {
 		held, err = l.PausedGroups(ctx, w.name)
 	}
+	now := &measurement{}
+	if err == nil && w.results != nil {
+		now.results, now.resultsOldest, err = l.ResultsWaiting(ctx, w.name)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			w.warn("the backlog of effects was not measured, which is tried again", err)
 		}
 		return
 	}
-	now := &measurement{at: time.Now(), backlog: b, held: held}
+	now.at, now.backlog, now.held = time.Now(), b, held
 	if b.Paused != nil {
 		now.pausedAt = now.at
 	} else if before := w.measured.Load(); before != nil {
@@ -145,6 +167,9 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 	}
 	m.oldest.WithLabelValues(w.name).Set(b.OldestDue.Seconds())
 	m.inFlight.WithLabelValues(w.name).Set(float64(w.inFlight.Load()))
+	if w.results != nil {
+		m.late.WithLabelValues(w.name).Set(now.resultsOldest.Seconds())
+	}
 	w.tellStop(ctx, l)
 	if err := l.LearnLost(ctx, w.name); err != nil && ctx.Err() == nil { // it accepts while it claims nothing
 		w.warn("the ledger was not asked whether it was restored, which is tried again", err)

@@ -197,7 +197,7 @@ func (s *ledgerService) Start(ctx context.Context) error {
 	all := make([]ledger.Kind, len(kinds))
 	for i, k := range kinds {
 		all[i] = k.effects.ledgerKind(p.instance())
-		p.metrics.begin(k.name)
+		p.metrics.begin(k.name, k.results != nil)
 	}
 	if err := l.Register(ctx, all...); err != nil {
 		return errors.Join(err, l.CloseContext(ctx))
@@ -275,7 +275,9 @@ func (s *workers) Running() {
 	}
 	s.running = s.kinds()
 	for _, w := range s.running {
-		w.start(l)
+		if w.start(l); w.results != nil {
+			w.results.start(l)
+		}
 	}
 }
 
@@ -313,7 +315,10 @@ func (s *workers) measureTables(ctx context.Context, l *ledger.Ledger) {
 }
 
 // Drain implements pipeline.Drainer.
-func (s *workers) Drain(ctx context.Context) error { return wait(ctx, s.drain()) }
+func (s *workers) Drain(ctx context.Context) error {
+	running := s.drain()
+	return errors.Join(wait(ctx, running), finish(ctx, running))
+}
 
 // Stop implements pipeline.Service. When ctx ends first, calls are ended, and their effects count as
 // perhaps done.
@@ -323,7 +328,20 @@ func (s *workers) Stop(ctx context.Context) error {
 	for _, w := range running {
 		w.abandon()
 	}
-	return errors.Join(err, s.Group.Stop(ctx))
+	return errors.Join(err, finish(ctx, running), s.Group.Stop(ctx))
+}
+
+// finish publishes the results of calls that have ended, of all kinds at once.
+func finish(ctx context.Context, running []*worker) error {
+	var finishing sync.WaitGroup
+	errs := make([]error, len(running))
+	for i, w := range running {
+		if w.results != nil {
+			finishing.Go(func() { errs[i] = w.results.finish(ctx) })
+		}
+	}
+	finishing.Wait()
+	return errors.Join(errs...)
 }
 
 func wait(ctx context.Context, running []*worker) error {

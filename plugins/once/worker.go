@@ -68,6 +68,7 @@ type worker struct {
 	spreadLimit time.Duration // spreadTimeout
 	callLimit   time.Duration // streams.Options.CallTimeout; zero, but in tests
 	spread      *spread       // nil: effects are found in the ledger alone
+	results     *relay        // nil: nobody is told what became of effects
 
 	claiming context.Context // ends when nothing is claimed any more
 	drain    context.CancelFunc
@@ -406,6 +407,9 @@ func (w *worker) store(ctx context.Context, end ledger.End, lease time.Time) (se
 		if err == nil {
 			w.lastSettled.Store(time.Now().UnixNano())
 			w.plugin.metrics.settled(w.name, settled)
+			if w.results != nil && settled.State.Settled() {
+				notify(w.results.woken)
+			}
 			return settled, true
 		}
 		timer := time.NewTimer(pipeline.Backoff{First: 50 * time.Millisecond, Max: time.Second}.Delay(n))

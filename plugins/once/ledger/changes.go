@@ -87,7 +87,7 @@ func (c *changes) apply(row *storedRow, next rules.Row, eff rules.Writes, claime
 func resultOfEnd(row *storedRow, problem *problemRow) *resultRow {
 	r := &resultRow{rowKey: row.rowKey, state: row.State, at: row.SettledAt, attempts: row.Attempts, receipt: row.Receipt}
 	if problem != nil {
-		r.class, r.error = problem.class, row.LastError
+		r.class, r.error = cmp.Or(row.LastClass, problem.class), row.LastError
 	}
 	return r
 }
