@@ -67,6 +67,7 @@ func raisers() map[string][]happening {
 		"MillraceEffectsLate":               {is(`millrace_once_oldest_due_seconds`, 8000)},
 		"MillraceEffectsFailed":             {grows(`millrace_once_attempts_total{kind="notice",state="FAILED"}`, 0.01)},
 		"MillraceEffectsUnknown":            {is(`millrace_once_backlog{kind="notice",state="unknown"}`, 1)},
+		"MillraceEffectResultsWait":         {is(`millrace_once_oldest_result_seconds{kind="notice"}`, 400)},
 		"MillraceDeadLetters":               {grows(`millrace_deadletter_published_total{topic="campaign-promotion-point-dead"}`, 0.01)},
 		"MillraceDeadLettersUnpublished":    {grows(`millrace_deadletter_unpublished_total{topic="campaign-promotion-point-dead"}`, 0.01)},
 		"MillraceDeadLettersWaiting":        {is(`millrace_deadletter_stored{state="parked"}`, 2)},

@@ -31,6 +31,7 @@ type work interface {
 	readers() []string                                                   // its consumer groups
 	written() []string                                                   // the topics that instances write to
 	dead() []string                                                      // those of the dead letters of records, and of events
+	told() []string                                                      // those of the results of effects
 	each() int                                                           // how many readers accept a record
 	payload(o offer) string                                              // of a record
 	announcement() []*kgo.Record                                         // the events that are published behind the records
@@ -69,6 +70,7 @@ func (c campaign) readers() []string {
 	return []string{"prepay-admin-campaign-" + strings.ToLower(c.c.Kind)}
 }
 func (c campaign) written() []string     { return []string{c.topic("retry"), c.topic("dead")} }
+func (campaign) told() []string          { return nil }
 func (c campaign) dead() []string        { return []string{c.topic("dead"), startedTopic + "-dead"} }
 func (campaign) each() int               { return 1 }
 func (campaign) table() string           { return "payouts" }

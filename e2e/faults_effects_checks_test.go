@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-io/millrace/e2e/faults"
+	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -21,6 +24,7 @@ func (e *effects) invariants() []invariant {
 		{"each Repeat keeps its promise", false, own(e.promisesKept)},
 		{"nothing is lost", true, own(e.nothingLost)},
 		{"ledger and far side agree", false, own(e.agrees)},
+		{"each end is told", true, own(e.endsTold)},
 		{"poison is isolated", true, (*caseRun).poisonIsolated},
 		{"no effect ends without need", false, own(e.nothingGivenUp)},
 		{"nothing is stranded", true, own(e.nothingStranded)},
@@ -99,6 +103,46 @@ func (e *effects) agrees(ctx context.Context) error {
 	for _, i := range e.billing.customers(e.customers()) {
 		if _, ok := rows[i]; !ok {
 			errs = append(errs, fmt.Errorf("%+v is in the book and has no row", i))
+		}
+	}
+	return first(errs)
+}
+
+// endsTold: the topic of results has the state of each effect, and no other one, and nothing about what was not accepted.
+func (e *effects) endsTold(ctx context.Context) error {
+	rows, err := e.effectRows(ctx)
+	if err != nil {
+		return err
+	}
+	told, ids := map[invoice]once.Result{}, map[invoice]string{}
+	var errs []error
+	if err := e.sinceBegin(ctx, e.told(), func(r *kgo.Record) {
+		var one once.Result
+		if err := json.Unmarshal(r.Value, &one); err != nil {
+			errs = append(errs, fmt.Errorf("%q: %w", r.Value, err))
+			return
+		}
+		i, id := invoice{one.Kind, one.Group, one.ID}, ""
+		for _, h := range r.Headers {
+			if h.Key == "_watermill_message_uuid" {
+				id = string(h.Value)
+			}
+		}
+		if before, again := ids[i]; again && (before != id || told[i].State != one.State) {
+			errs = append(errs, fmt.Errorf("%+v ended %s (%s) and %s (%s)", i, told[i].State, before, one.State, id))
+		}
+		told[i], ids[i] = one, id
+	}); err != nil {
+		return err
+	}
+	for i, row := range rows {
+		if one := told[i]; one.State != row.state || one.Receipt != row.receipt {
+			errs = append(errs, fmt.Errorf("%+v is %s with the receipt %q, and was told to be %q with %q", i, row.state, row.receipt, one.State, one.Receipt))
+		}
+	}
+	for i := range told {
+		if _, ok := rows[i]; !ok && slices.Contains(e.customers(), i.customer) {
+			errs = append(errs, fmt.Errorf("%+v was told and is not in the ledger", i))
 		}
 	}
 	return first(errs)

@@ -26,6 +26,7 @@ const (
 	kindAlways   = "invoice-always"
 
 	invoicesTopic = "invoices"
+	settledTopic  = "invoices-settled"
 )
 
 func invoiceKinds() []string { return []string{kindByKey, kindByLookup, kindNever, kindAlways} }
@@ -77,7 +78,7 @@ func (v invoices) settings() map[string]any {
 		for name, value := range map[string]any{
 			"key": "invoice.number", "group": "invoice.customer", "request.path": "/" + kind + "/invoices", "request.body": "invoice",
 			"answers.receipt": "id", "api.url": "http://" + v.addr, "api.breaker.open_delay": "500ms", "api.max_retry_after": "2s",
-			"effects.topic": invoicesTopic, "effects.call_timeout": faultCall.String(), "effects.lease_margin": (faultLease - faultCall).String(),
+			"effects.topic": invoicesTopic, "effects.results": settledTopic, "effects.call_timeout": faultCall.String(), "effects.lease_margin": (faultLease - faultCall).String(),
 			"effects.retry.first": faultRetry.String(), "effects.retry.max": "2s", "effects.max_retries": attemptsMax - 1,
 			"effects.poll_interval": "200ms", "effects.concurrency": effectCalls,
 		} {
@@ -100,7 +101,8 @@ type effects struct {
 
 func (*effects) source() string              { return invoicesTopic }
 func (e *effects) readers() []string         { return e.business.groups() }
-func (*effects) written() []string           { return []string{invoicesTopic + "-dead"} }
+func (*effects) written() []string           { return []string{invoicesTopic + "-dead", settledTopic} }
+func (*effects) told() []string              { return []string{settledTopic} }
 func (*effects) dead() []string              { return []string{invoicesTopic + "-dead"} }
 func (*effects) each() int                   { return len(invoiceKinds()) }
 func (*effects) announcement() []*kgo.Record { return nil }

@@ -28,7 +28,7 @@ type caseRun struct {
 	next  int64 // target
 	offer map[int64]offer
 	began time.Time
-	dead  map[string]int64 // where the dead-letter topics ended before: topic/partition
+	ends  map[string]int64 // where the topics of dead letters and results ended before: topic/partition
 	watch *watch           // of its stream
 	notes []string         // what took long, for the log
 
@@ -160,10 +160,13 @@ func (t *caseRun) age(ctx context.Context) error {
 	return nil
 }
 
-// deadEnds remembers where the topics of dead letters end.
-func (t *caseRun) deadEnds(ctx context.Context) (map[string]int64, error) {
+// endsOf returns where topics end, by partition.
+func (t *caseRun) endsOf(ctx context.Context, topics ...string) (map[string]int64, error) {
 	ends := map[string]int64{}
-	listed, err := t.admin.ListEndOffsets(ctx, t.work.dead()...)
+	if len(topics) == 0 {
+		return ends, nil // and not all topics
+	}
+	listed, err := t.admin.ListEndOffsets(ctx, topics...)
 	if err != nil {
 		return nil, err
 	}
@@ -183,34 +186,45 @@ func (t *caseRun) deadLetters(ctx context.Context) (byTopic map[string]map[strin
 	for _, topic := range t.work.dead() {
 		byTopic[topic] = map[string]int{}
 	}
-	ends, err := t.deadEnds(ctx)
+	return byTopic, t.sinceBegin(ctx, t.work.dead(), func(r *kgo.Record) {
+		for _, h := range r.Headers {
+			if h.Key == "millrace-dead-class" {
+				byTopic[r.Topic][string(h.Value)]++
+			}
+		}
+	})
+}
+
+// sinceBegin passes the records that have come to topics since the case began.
+func (t *caseRun) sinceBegin(ctx context.Context, topics []string, each func(*kgo.Record)) error {
+	ends, err := t.endsOf(ctx, topics...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	from := map[string]map[int32]kgo.Offset{}
 	missing := int64(0)
 	for at, end := range ends {
-		if end == t.dead[at] {
+		if end == t.ends[at] {
 			continue
 		}
-		missing += end - t.dead[at]
+		missing += end - t.ends[at]
 		topic, partition, _ := strings.Cut(at, "/")
 		n, err := strconv.ParseInt(partition, 10, 32)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if from[topic] == nil {
 			from[topic] = map[int32]kgo.Offset{}
 		}
-		from[topic][int32(n)] = kgo.NewOffset().At(t.dead[at])
+		from[topic][int32(n)] = kgo.NewOffset().At(t.ends[at])
 	}
 	if missing == 0 {
-		return byTopic, nil
+		return nil
 	}
 	client, err := kgo.NewClient(kgo.SeedBrokers(t.kafka.OptValue(kgo.SeedBrokers).([]string)...), kgo.ConsumePartitions(from),
 		kgo.FetchMaxPartitionBytes(8<<20))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -218,18 +232,14 @@ func (t *caseRun) deadLetters(ctx context.Context) (byTopic map[string]map[strin
 	for missing > 0 {
 		fetches := client.PollFetches(ctx)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%d dead letters could not be read: %w", missing, ctx.Err())
+			return fmt.Errorf("%d records of %v could not be read: %w", missing, topics, ctx.Err())
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			missing--
-			for _, h := range r.Headers {
-				if h.Key == "millrace-dead-class" {
-					byTopic[r.Topic][string(h.Value)]++
-				}
-			}
+			each(r)
 		})
 	}
-	return byTopic, nil
+	return nil
 }
 
 // requestOf reads the request of a row.

@@ -189,7 +189,7 @@ func (t *caseRun) prepare(ctx context.Context) (err error) {
 	}
 	t.work.watch(ctx)
 	t.panicsBefore = t.panics()
-	t.dead, err = t.deadEnds(ctx)
+	t.ends, err = t.endsOf(ctx, append(t.work.dead(), t.work.told()...)...)
 	return err
 }
 

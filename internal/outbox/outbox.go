@@ -52,7 +52,12 @@ func Publish[R any](ctx context.Context, rows []R, publish func(context.Context,
 	return published, failed, errors.Join(errs...)
 }
 
-// Delay returns how long to wait before a row is tried again whose tries have failed, the first one included.
-func Delay(tries int) time.Duration {
+// Delay returns how long to wait before a row is tried again whose tries have failed, the first one included. published is
+// how many others of its batch were published the last time: without any, the row may not be the reason, and must not wait
+// long after the end of an outage.
+func Delay(tries, published int) time.Duration {
+	if published == 0 {
+		tries = 1
+	}
 	return min(time.Second<<min(tries, 10), 10*time.Minute)
 }

@@ -50,7 +50,7 @@ const (
 )
 
 // publishRetry is the delay after results that could not be published.
-var publishRetry = pipeline.Backoff{First: time.Second, Max: 30 * time.Second} //nolint:gochecknoglobals // a constant, but Go has none of this type
+var publishRetry = pipeline.Backoff{First: time.Second, Max: 10 * time.Second} //nolint:gochecknoglobals // a constant, but Go has none of this type
 
 // relay publishes the results of one kind. Instances share them, so any of them publishes what a killed one has left.
 type relay struct {

@@ -66,7 +66,7 @@ func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish 
 	work, cancel := context.WithTimeout(ctx, outboxClaimTime/2)
 	defer cancel()
 	published, failed, err := outbox.Publish(work, claimed, publish)
-	return len(published), errors.Join(err, l.published(ctx, kind, published), l.postpone(ctx, failed))
+	return len(published), errors.Join(err, l.published(ctx, kind, published), l.postpone(ctx, failed, len(published)))
 }
 
 func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]OutboxMessage, error) {
@@ -110,13 +110,13 @@ func (l *Ledger) published(ctx context.Context, kind OutboxKind, ms []OutboxMess
 	})
 }
 
-// postpone releases rows, with a delay.
-func (l *Ledger) postpone(ctx context.Context, ms []OutboxMessage) error {
+// postpone releases rows, with a delay. published is the number of others of their batch that were published.
+func (l *Ledger) postpone(ctx context.Context, ms []OutboxMessage, published int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return l.update(ctx, "postpone outbox rows", nil, func(q querier, now time.Time) error {
 		for _, m := range ms {
-			if _, err := q.exec(ctx, `UPDATE outbox SET claimed_until = $2 WHERE id = $1 AND published_at IS NULL`, m.ID, now.Add(outbox.Delay(m.tries))); err != nil {
+			if _, err := q.exec(ctx, `UPDATE outbox SET claimed_until = $2 WHERE id = $1 AND published_at IS NULL`, m.ID, now.Add(outbox.Delay(m.tries, published))); err != nil {
 				return err
 			}
 		}

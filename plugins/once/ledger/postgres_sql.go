@@ -99,7 +99,6 @@ var (
 
 	pgGraces = fmt.Sprintf(" + coalesce(($%[2]d::bigint[])[array_position($%[1]d::smallint[], kind)], 0) * interval '1 microsecond'", len(acceptColumns)+2, len(acceptColumns)+3)
 
-
 	// pgAcceptTold also inserts the results of effects that are settled at once, since their group is cancelled. The last
 	// parameter has their kinds.
 	pgAcceptTold = acceptSQL("", "SELECT "+written(acceptColumns)+" FROM "+unnest(acceptColumns), fmt.Sprintf("$%d", len(acceptColumns)+1), pgGraces,

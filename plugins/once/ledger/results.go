@@ -107,7 +107,9 @@ func (l *Ledger) takeResults(ctx context.Context, k *kind, limit int) (taken []R
 			return nil
 		}, sqlResultEffects+in, arg)
 	})
-	slices.SortFunc(taken, func(a, b Result) int { return cmp.Or(a.SettledAt.Compare(b.SettledAt), cmp.Compare(a.number, b.number)) })
+	slices.SortFunc(taken, func(a, b Result) int {
+		return cmp.Or(a.SettledAt.Compare(b.SettledAt), cmp.Compare(a.number, b.number))
+	})
 	return taken, err
 }
 
@@ -121,7 +123,7 @@ func (l *Ledger) markResults(ctx context.Context, published, failed []Result) er
 			}
 		}
 		for _, r := range failed {
-			if _, err := q.exec(ctx, sqlPostponeResult, r.number, now.Add(outbox.Delay(r.tries))); err != nil {
+			if _, err := q.exec(ctx, sqlPostponeResult, r.number, now.Add(outbox.Delay(r.tries, len(published)))); err != nil {
 				return err
 			}
 		}
