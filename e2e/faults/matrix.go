@@ -111,6 +111,7 @@ func OfEffects() []Fault {
 	all := slices.DeleteFunc(Matrix(), func(f Fault) bool {
 		return !f.Pair && !slices.Contains(others, f.Name) && !(len(f.Points) == 1 && slices.Contains(points, f.Points[0]))
 	})
+	all = append(all, Fault{Name: "kill/" + string(failpoint.Told), Group: GroupKill, Says: "at " + string(failpoint.Told), Points: []failpoint.Point{failpoint.Told}})
 	all = append(all, Fault{Name: "poison/conflict", Group: GroupPoison, Says: "a known key with another request, one in a hundred"})
 	for i := range all {
 		all[i].Of = Effect

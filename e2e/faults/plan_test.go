@@ -100,7 +100,7 @@ func TestTheFaultsOfEffectsAreOfTheMatrix(t *testing.T) {
 			own++
 		}
 	}
-	require.Equal(t, 1, own)
-	require.Len(t, faults.OfEffects(), 10+6+33+1, "a name of the list is not in the matrix")
+	require.Equal(t, 2, own)
+	require.Len(t, faults.OfEffects(), 10+6+33+2, "a name of the list is not in the matrix")
 	require.Contains(t, linesOf(1, faults.OfEffects()), " seed=1 EFFECT targets=")
 }
