@@ -364,7 +364,8 @@ func TestDashboardsAreInOrder(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"Entries reclaimed, by domain", "Entries reclaimed, shards of $domain", "Claim p99, by domain", "Oldest unpaid", "Dead letters, by topic", "Breaker",
+		"Entries reclaimed, by domain", "Entries reclaimed, shards of $domain", "Entries taken over by readers", "Claim p99, by domain", "Oldest unpaid",
+		"Dead letters, by topic", "Breaker",
 	} {
 		require.True(t, titles[want], want)
 	}

@@ -259,7 +259,7 @@ func pageNamesTheEnd(t *testing.T, b *browser, rooms *roomsOf, shared *roomProce
 	}
 	none, ends := int64(0), func(user, text string) {
 		visits[user].says(text)
-		visits[user].text("again", "Enter again")
+		visits[user].matches(`String(document.getElementById("again").hidden)`, fmt.Sprint("^", text == "The waiting room is closed.", "$"))
 		visits[user].matches("document.title", "^Ended · ends$")
 		visits[user].readable()
 	}
@@ -282,7 +282,7 @@ func pageNamesTheEnd(t *testing.T, b *browser, rooms *roomsOf, shared *roomProce
 	keys, err := redis.Keys(t.Context(), "*:{"+event+"}*").Result()
 	require.NoError(t, err)
 	require.NoError(t, redis.Del(t.Context(), keys...).Err(), "the room is cleared")
-	v := visits["waits"]
+	v := visits["is-removed"]
 	v.click("again")
 	v.says("There is no waiting room for this event.")
 	v.focused("connect")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,7 +30,7 @@ func aShopDressesItsPages(t *testing.T, b *browser, rooms *roomsOf, _ *roomProce
 	texts := pages.Texts()
 	texts["next"], texts["your_turn"], texts["title_turn"] = "다음 차례입니다.", "지금 입장하세요. "+hostile, "입장하세요"
 	var look strings.Builder
-	fmt.Fprintf(&look, "page: {name: %q, logo: %q, events: {%s: {title: %q, language: ko, texts: {", hostile, logo, event, "공연 "+hostile)
+	fmt.Fprintf(&look, "page: {name: %q, logo: %q, sign_in: '/sign-in?next={page}', events: {%s: {title: %q, language: ko, texts: {", hostile, logo, event, "공연 "+hostile)
 	for _, key := range slices.Sorted(maps.Keys(texts)) {
 		fmt.Fprintf(&look, "%s: %q, ", key, texts[key])
 	}
@@ -54,6 +55,10 @@ func aShopDressesItsPages(t *testing.T, b *browser, rooms *roomsOf, _ *roomProce
 	other := visitAt(t, b, 1000, s.url, "another", "ann")
 	require.Equal(t, "en", value[string](other.tab, `document.documentElement.lang`))
 	other.text("name", hostile+" · Waiting room another")
+	stranger := b.open(t, s.url+"/rooms/another", 360)
+	stranger.says("Sign in first, then open this page again.")
+	require.Equal(t, s.url+"/sign-in?next="+url.QueryEscape(s.url+"/rooms/another"), value[string](stranger, `document.getElementById("sign-in").href`))
+	require.Equal(t, "Sign in", value[string](stranger, `document.querySelector("main").querySelectorAll("a:not([hidden]), button:not([hidden])").values().filter(e => e.checkVisibility()).map(e => e.innerText).toArray().join()`))
 	answer, err := http.Get(s.url + "/rooms/" + event + "/logo")
 	require.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()

@@ -58,3 +58,20 @@ func TestAnOutageOfThePresenceIsALinePerMinute(t *testing.T) {
 	require.Equal(t, 1, r.log.Count("presence of instances could not be read"), r.log)
 	require.Equal(t, 1, r.log.Count("error=EOF"), r.log)
 }
+
+// A setting that another one raises is named at the start with both values. Nobody has asked for the default.
+func TestAMinIdleWithoutEffectIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		set, readers time.Duration
+		warnings     int
+	}{{10 * time.Second, 5 * time.Minute, 1}, {10 * time.Second, 10 * time.Second, 0}, {DefaultConfig().MinIdle, time.Hour, 0}} {
+		c := DefaultConfig()
+		c.MinIdle = tc.set
+		r := newRig(c, "me", present(), &fakeTarget{minIdle: tc.readers}, &fakeTarget{minIdle: tc.readers})
+		r.run(t)
+		require.Equal(t, tc.warnings, r.log.Count("plugins.reclaim.min_idle has no effect"), r.log)
+		require.Equal(t, tc.warnings, r.log.Count("domains=[domain] min_idle=10s min_idle_of_readers=5m0s"), r.log)
+		require.Equal(t, tc.warnings, r.log.Count("lower plugins.redis.min_idle"), r.log)
+	}
+}

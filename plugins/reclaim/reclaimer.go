@@ -80,10 +80,28 @@ func (r *Reclaimer) Start(ctx context.Context) error {
 	for _, d := range r.domains {
 		loops = append(loops, d.run)
 	}
+	r.warnOfMinIdle()
 	if err := r.loops.Start(ctx, loops...); err != nil {
 		return fmt.Errorf("reclaim: %w", err)
 	}
 	return nil
+}
+
+// warnOfMinIdle names the targets that raise MinIdle. The default is what nobody has asked for.
+func (r *Reclaimer) warnOfMinIdle() {
+	set := r.opts.Config.MinIdle
+	raised := map[time.Duration][]string{}
+	for _, d := range r.domains {
+		if of := d.target.MinIdle(); of > set && set != DefaultConfig().MinIdle {
+			raised[of] = append(raised[of], d.target.Domain())
+		}
+	}
+	for _, of := range slices.Sorted(maps.Keys(raised)) {
+		slices.Sort(raised[of])
+		r.log.Warn("plugins.reclaim.min_idle has no effect on these domains, because their readers renew entries less often: "+
+			"lower plugins.redis.min_idle, or plugins.promotion.stream.min_idle for elastic streams",
+			slog.Any("domains", slices.Compact(raised[of])), slog.Duration("min_idle", set), slog.Duration("min_idle_of_readers", of))
+	}
 }
 
 // Stop ends the loops and waits for what is in flight, bounded by ctx.

@@ -119,6 +119,8 @@ type exclusiveShard struct {
 	lease   *lease       // of the reader
 	drained chan error   // the reader is draining; nil: it is not
 	ended   func()       // ends what belongs to the reader
+
+	abandoned bool // handlers of the last reader go on, and its lease may last
 }
 
 // openExclusive returns the subscription of a domain with DomainConfig.Exclusive.
@@ -190,13 +192,16 @@ func (s *exclusiveSubscription) Readers() []*poll.Reader {
 // round makes one call for the shard, and returns the wait before the next one.
 func (s *exclusiveShard) round(ctx context.Context) time.Duration {
 	start := time.Now()
+	s.abandoned = false
 	if s.drained != nil {
 		select {
 		case err := <-s.drained:
-			s.stopped(err)
-			s.free(context.WithoutCancel(ctx))
+			s.stopped(context.WithoutCancel(ctx), err)
 		default:
 		}
+	}
+	if s.abandoned { // a call would renew the lease; afterwards others come first
+		return leaseTime + 2*leaseRound
 	}
 	if s.drained == nil || s.lease.held() {
 		surplus, err := s.call(ctx)
@@ -319,8 +324,16 @@ func (s *exclusiveShard) startDrain(ctx context.Context) {
 	}()
 }
 
-// stopped removes the reader, which has ended.
-func (s *exclusiveShard) stopped(err error) {
+// stopped removes the reader, which has ended, and releases the lease. A reader that was abandoned keeps
+// its lease until it expires: its handlers go on.
+func (s *exclusiveShard) stopped(ctx context.Context, err error) {
+	s.remove(err)
+	if s.abandoned = err != nil; !s.abandoned {
+		s.free(ctx)
+	}
+}
+
+func (s *exclusiveShard) remove(err error) {
 	if err != nil {
 		s.log.Warn("a shard was left with messages in flight", slog.String(logs.Stream, s.options.Stream), logs.Err(err))
 	}
@@ -344,8 +357,7 @@ func (s *exclusiveShard) free(ctx context.Context) {
 	}
 }
 
-// leave drains the reader, renews the lease while it does, and then releases the lease. A reader
-// that was abandoned keeps its lease until it expires: its handlers go on.
+// leave drains the reader, renews the lease while it does, and ends the part in the domain.
 func (s *exclusiveShard) leave() {
 	s.mu.Lock()
 	ctx := s.drain
@@ -353,17 +365,15 @@ func (s *exclusiveShard) leave() {
 	if ctx == nil {
 		ctx = s.Abandoned
 	}
-	if s.reader != nil {
+	switch {
+	case s.reader != nil:
 		if s.drained == nil {
 			s.startDrain(ctx)
 		}
-		err := s.awaitDrained()
-		s.stopped(err)
-		if err != nil {
-			return
-		}
+		s.stopped(context.Background(), s.awaitDrained())
+	case !s.abandoned:
+		s.free(context.Background())
 	}
-	s.free(context.Background())
 }
 
 func (s *exclusiveShard) awaitDrained() error {

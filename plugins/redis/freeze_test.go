@@ -19,13 +19,19 @@ import (
 // two at a time.
 func ownsShard(t *testing.T, c goredis.UniversalClient, closeTimeout time.Duration) (d DomainConfig, shard *exclusiveShard, out <-chan *message.Message) {
 	t.Helper()
+	return ownsShards(t, c, 1, closeTimeout, 10*time.Second)
+}
+
+// ownsShards is the same with more shards, of which only the first has entries.
+func ownsShards(t *testing.T, c goredis.UniversalClient, shards int, closeTimeout, hold time.Duration) (d DomainConfig, first *exclusiveShard, out <-chan *message.Message) {
+	t.Helper()
 	p, name, _ := trims(t, c, func(cfg *Config) { cfg.Trim, cfg.CloseTimeout = false, closeTimeout })
-	d = DomainConfig{Prefix: name, Shards: 1, Group: "own", Exclusive: true}
+	d = DomainConfig{Prefix: name, Shards: shards, Group: "own", Exclusive: true}
 	p.cfg.Domains = []DomainConfig{d}
 	for n := range 20 {
 		require.NoError(t, c.XAdd(t.Context(), &goredis.XAddArgs{Stream: d.Stream(0), Values: []any{"message", strconv.Itoa(n), "uuid", "u"}}).Err())
 	}
-	sub, err := p.Domain(name).Source().Open(t.Context(), pipeline.Flow{Window: 2, LongestHold: 10 * time.Second})
+	sub, err := p.Domain(name).Source().Open(t.Context(), pipeline.Flow{Window: 2, LongestHold: hold})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, sub.Close()) })
 	out, err = sub.Subscribe(context.Background(), "")
@@ -56,6 +62,53 @@ func TestALeaseOutlivesAnAbandonedHandler(t *testing.T) {
 			}
 			require.NoError(t, shard.Close())
 			require.Equal(t, abandoned, owner() == shard.token, "abandoned: %v, owner: %q", abandoned, owner())
+		}
+	})
+}
+
+// The same of a shard that is released because another instance has less than its share: the lease is not renewed
+// either, so that the other one has the shard when it has expired. A stop meanwhile does not free it.
+func TestALeaseOfASurplusShardOutlivesAnAbandonedHandler(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		for _, abandoned := range []bool{true, false} {
+			hold := time.Minute
+			if abandoned {
+				hold = 50 * time.Millisecond
+			}
+			d, shard, out := ownsShards(t, c, 2, time.Minute, hold)
+			first, meta := redistest.Receive(t, out), MetaKey(d.Stream(0))
+			if !abandoned {
+				first.Ack()
+				go func() {
+					for m := range out {
+						m.Ack()
+					}
+				}()
+			}
+			redistest.Eventually(t, "the shard is released", func() bool {
+				now, err := c.Time(t.Context()).Result()
+				require.NoError(t, err)
+				require.NoError(t, c.HSet(t.Context(), meta, "take:another", strconv.FormatInt(now.Add(leaseTime/2).UnixMilli(), 10)+" 0").Err())
+				shard.mu.Lock()
+				defer shard.mu.Unlock()
+				return shard.reader == nil && shard.owned == 1
+			})
+			lease := func() []any { return c.HMGet(t.Context(), meta, "owner", "until").Val() }
+			if !abandoned {
+				redistest.Eventually(t, "it is free", func() bool { return lease()[0] == nil })
+				require.NoError(t, shard.Close())
+				continue
+			}
+			kept := lease()
+			require.Equal(t, shard.token, kept[0])
+			until, err := strconv.ParseInt(kept[1].(string), 10, 64)
+			require.NoError(t, err)
+			redistest.Eventually(t, "it expires", func() bool {
+				require.Equal(t, kept, lease())
+				return c.Time(t.Context()).Val().UnixMilli() > until
+			})
+			require.NoError(t, shard.Close())
+			require.Equal(t, kept, lease())
 		}
 	})
 }

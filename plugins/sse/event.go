@@ -102,6 +102,7 @@ func withReason(name, reason string) []byte {
 func setHeaders(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
+	// A proxy that compresses or rewrites an answer would hold events back.
+	h.Set("Cache-Control", "no-store, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 }

@@ -19,7 +19,7 @@ func TestTheResponseBeginsBeforeItsFirstEvent(t *testing.T) {
 		r.begin = func(context.Context, *sse.Client) error { <-blocked; return nil }
 		s := r.open("")
 		require.Equal(t, "text/event-stream", s.Header.Get("Content-Type"))
-		require.Equal(t, "no-store", s.Header.Get("Cache-Control"))
+		require.Equal(t, "no-store, no-transform", s.Header.Get("Cache-Control"))
 		require.Equal(t, "no", s.Header.Get("X-Accel-Buffering"))
 		require.Empty(t, s.got())
 		close(blocked)

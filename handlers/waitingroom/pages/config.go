@@ -47,6 +47,9 @@ type Look struct {
 	Colors Colors `yaml:"colors"`
 	// Links are legal and other ones, below the page.
 	Links []Link `yaml:"links"`
+	// SignIn is the address of the page where users sign in; {page} is replaced by that of the waiting room.
+	// Empty: the page asks users to sign in, and has no way there.
+	SignIn string `yaml:"sign_in"`
 }
 
 const (
@@ -88,6 +91,9 @@ func (c Config) of(id string) Event {
 	}
 	if len(e.Links) > 0 {
 		whole.Links = e.Links
+	}
+	if e.SignIn != "" {
+		whole.SignIn = e.SignIn
 	}
 	if e.Language != "" {
 		if !strings.EqualFold(e.Language, cmp.Or(whole.Language, "en")) {
@@ -132,6 +138,13 @@ func (l Look) validate(p *setting.Problems, at string) {
 	}
 	l.Colors.validate(p, at+"colors.")
 	validateLinks(p, at+"links", l.Links)
+	checkText(p, at+"sign_in", l.SignIn, maxAddress)
+	secure := l.SignIn
+	if rest, plain := strings.CutPrefix(secure, "http://"); plain {
+		secure = "https://" + rest
+	}
+	p.Check(secure == "" || safeAddress(secure), at+"sign_in",
+		"must be an address such as https://shop.example/sign-in?next={page}, or /sign-in on the server of the page, got %q", l.SignIn)
 	if _, has := builtIn(l.Language); has {
 		return
 	}
@@ -217,7 +230,7 @@ func (l *Looks) Logo(event string) (Logo, bool) {
 // Accept-Language of the user, which decides about the language where the shop does not.
 func (l *Looks) Dress(r *Room, accepted string) (images []string) {
 	e := l.config.of(r.Event)
-	r.Shop, r.Title, r.Language, r.Links = e.Name, e.Title, e.Language, e.Links
+	r.Shop, r.Title, r.Language, r.Links, r.SignIn = e.Name, e.Title, e.Language, e.Links, e.SignIn
 	r.Light, r.Dark = e.Colors.pairs()
 	if r.Title == "" {
 		r.Title = r.Event

@@ -47,10 +47,10 @@ func TestAShopDressesItsPages(t *testing.T) {
 	logo := filepath.Join(dir, "logo.svg")
 	require.NoError(t, os.WriteFile(logo, []byte(`<svg xmlns="http://www.w3.org/2000/svg"/>`), 0o600))
 	c := Config{
-		Look: Look{Name: "Tickets & Co", Logo: logo, Texts: map[string]string{"next": "You are at the front."}},
+		Look: Look{Name: "Tickets & Co", Logo: logo, SignIn: "/sign-in?next={page}", Texts: map[string]string{"next": "You are at the front."}},
 		Events: map[string]Event{
 			"42": {Title: "The <Concert>", Look: Look{Logo: "https://cdn.shop.example:8443/a.png?b=1"}},
-			"43": {Title: "공연", Look: Look{Name: "티켓", Language: "ko", Texts: translated()}},
+			"43": {Title: "공연", Look: Look{SignIn: "https://43.example", Name: "티켓", Language: "ko", Texts: translated()}},
 			"44": {Look: Look{Language: "ar", Texts: translated()}},
 			"45": {Look: Look{Language: "en"}}, // that of the shop
 		},
@@ -66,6 +66,7 @@ func TestAShopDressesItsPages(t *testing.T) {
 	page, images := dressed("7")
 	require.Empty(t, images)
 	require.Contains(t, page, `<img id="logo" src="7/logo" alt="Tickets &amp; Co">`)
+	require.Contains(t, page, ` data-sign-in="/sign-in?next={page}"`)
 	require.Contains(t, page, `<small>Tickets &amp; Co · Waiting room</small> 7</h1>`)
 	require.Contains(t, page, `"next":"You are at the front."`)
 	require.Contains(t, page, `"in_queue":"You are in the queue."`)
@@ -85,6 +86,7 @@ func TestAShopDressesItsPages(t *testing.T) {
 
 	page, _ = dressed("43")
 	require.Contains(t, page, `<html lang="ko" dir="ltr">`)
+	require.Contains(t, page, ` data-sign-in="https://43.example"`)
 	require.Contains(t, page, `<small>티켓 · ko:Waiting room</small> 공연</h1>`)
 	require.Contains(t, page, `"next":"ko:You are next."`)
 	page, _ = dressed("44")
@@ -114,26 +116,32 @@ func TestMistakesInTheLookOfAPage(t *testing.T) {
 	t.Parallel()
 	with := func(key, text string) Config { return Config{Look: Look{Texts: map[string]string{key: text}}} }
 	for want, c := range map[string]Config{
-		"name: must have at most 100 characters":                                     {Look: Look{Name: strings.Repeat("x", 101)}},
-		"name: must have printable characters only":                                  {Look: Look{Name: "a\u202eb"}},
-		"events.42.title: must have printable":                                       {Events: map[string]Event{"42": {Title: "a\nb"}}},
-		"logo: must be a file or an address":                                         {Look: Look{Logo: "http://shop.example/logo.png"}},
-		`logo: must be a file or an address such`:                                    {Look: Look{Logo: "https://shop.example;script-src/x"}},
-		"events.42.logo: must be a file":                                             {Events: map[string]Event{"42": {Look: Look{Logo: "https://a:b@shop.example/x"}}}},
-		`language: must be the tag of a language, such as ko or pt-BR, got "en-USA"`: {Look: Look{Language: "en-USA"}}, // which ends a script
-		"language: must be the tag of a language":                                    {Look: Look{Language: `en" onload="x`}},
-		"texts.nxt: the page has no such text":                                       with("nxt", "x"),
-		"texts.next: must have at most 400 characters":                               with("next", strings.Repeat("x", 401)),
-		"texts.next: must have printable characters only":                            with("next", "a\x00"),
-		"texts.next: must not be empty":                                              with("next", " "),
-		"texts.ahead: must have these places for values":                             with("ahead", "many"),
-		"texts.next: must have these places for values and no oth":                   with("next", "{time}"),
-		"texts: must have each text in the language de":                              {Look: Look{Language: "de", Texts: map[string]string{"next": "x"}}},
-		"events.42.texts: must have each text in the language de":                    {Look: Look{Texts: Texts()}, Events: map[string]Event{"42": {Look: Look{Language: "de"}}}},
+		"name: must have at most 100 characters":                                       {Look: Look{Name: strings.Repeat("x", 101)}},
+		"name: must have printable characters only":                                    {Look: Look{Name: "a\u202eb"}},
+		"events.42.title: must have printable":                                         {Events: map[string]Event{"42": {Title: "a\nb"}}},
+		"logo: must be a file or an address":                                           {Look: Look{Logo: "http://shop.example/logo.png"}},
+		`logo: must be a file or an address such`:                                      {Look: Look{Logo: "https://shop.example;script-src/x"}},
+		"events.42.logo: must be a file":                                               {Events: map[string]Event{"42": {Look: Look{Logo: "https://a:b@shop.example/x"}}}},
+		`language: must be the tag of a language, such as ko or pt-BR, got "en-USA"`:   {Look: Look{Language: "en-USA"}}, // which ends a script
+		"language: must be the tag of a language":                                      {Look: Look{Language: `en" onload="x`}},
+		"sign_in: must be an address such as https://shop.example/sign-in?next={page}": {Look: Look{SignIn: "javascript:alert(1)"}},
+		"sign_in: must be an address":                                                  {Look: Look{SignIn: "//shop.example/x"}},
+		"events.42.sign_in: must be an address":                                        {Events: map[string]Event{"42": {Look: Look{SignIn: "http://a:b@shop.example"}}}},
+		"texts.nxt: the page has no such text":                                         with("nxt", "x"),
+		"texts.next: must have at most 400 characters":                                 with("next", strings.Repeat("x", 401)),
+		"texts.next: must have printable characters only":                              with("next", "a\x00"),
+		"texts.next: must not be empty":                                                with("next", " "),
+		"texts.ahead: must have these places for values":                               with("ahead", "many"),
+		"texts.next: must have these places for values and no oth":                     with("next", "{time}"),
+		"texts: must have each text in the language de":                                {Look: Look{Language: "de", Texts: map[string]string{"next": "x"}}},
+		"events.42.texts: must have each text in the language de":                      {Look: Look{Texts: Texts()}, Events: map[string]Event{"42": {Look: Look{Language: "de"}}}},
 	} {
 		require.ErrorContains(t, c.Validate(), want)
 	}
 	require.NoError(t, Config{}.Validate())
+	for _, address := range []string{"https://shop.example/sign-in?next={page}", "http://127.0.0.1:8080/sign-in", "/sign-in?next={page}"} {
+		require.NoError(t, Config{Look: Look{SignIn: address}}.Validate(), address)
+	}
 	require.NoError(t, Config{Look: Look{Language: "en-GB"}}.Validate())
 	require.NoError(t, with("next", "\u0645\u06cc\u200c\u0634\u0648\u062f").Validate(), "a Persian word with a joiner")
 }

@@ -53,7 +53,7 @@ func korean() map[string]string {
 		"room_closed": "대기실이 닫혔습니다.", "sold_out": "모든 표가 팔렸습니다.",
 		"away_too_long": "너무 오래 자리를 비워 순서가 사라졌습니다.", "signed_out": "로그인이 만료되었습니다.",
 		"no_place": "이 대기 줄에 순서가 없습니다.", "place_ended": "순서가 종료되었습니다.",
-		"sign_in": "먼저 로그인한 다음 이 페이지를 다시 여세요.", "no_room": "이 행사에는 대기실이 없습니다.",
+		"sign_in": "먼저 로그인한 다음 이 페이지를 다시 여세요.", "to_sign_in": "로그인", "no_room": "이 행사에는 대기실이 없습니다.",
 		"no_new_users": "대기실에 새로운 이용자가 들어올 수 없습니다.", "bought": "이 행사에서 허용된 구매를 모두 마쳤습니다.",
 
 		// Titles of the document, before the name of the event.

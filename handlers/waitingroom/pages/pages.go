@@ -36,7 +36,8 @@ type Room struct {
 	Language string
 	Text     map[string]string // by the keys of Texts
 	Links    []Link
-	Light    pair // colors
+	SignIn   string // address with {page}; empty: none
+	Light    pair   // colors
 	Dark     pair
 }
 

@@ -52,6 +52,15 @@ func TestThePageNamesEachEnd(t *testing.T) {
 	}
 }
 
+// A closed room takes nobody, and without a sign-in there is nothing to connect with.
+func TestThePageOffersNoWayThatCanNotHelp(t *testing.T) {
+	t.Parallel()
+	page := render(t, Room{})
+	require.NotContains(t, page, "data-sign-in", "no page to sign in at")
+	require.Contains(t, page, `const ways = { no_user: signIn, expired: [...signIn, "connect"], room_closed: [], bought: [] };`)
+	require.Regexp(t, `<a id="sign-in" rel="noreferrer" hidden>Sign in</a>`, page)
+}
+
 // A promotion has the server's time, and a user who entered again has no turn.
 func TestATurnFollowsTheServer(t *testing.T) {
 	t.Parallel()

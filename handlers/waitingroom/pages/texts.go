@@ -54,7 +54,7 @@ func Texts() map[string]string {
 		"room_closed": "The waiting room is closed.", "sold_out": "All tickets are sold.",
 		"away_too_long": "You were away for too long, and your place is gone.", "signed_out": "Your sign-in has expired.",
 		"no_place": "You have no place in this queue.", "place_ended": "Your place has ended.",
-		"sign_in": "Sign in first, then open this page again.", "no_room": "There is no waiting room for this event.",
+		"sign_in": "Sign in first, then open this page again.", "to_sign_in": "Sign in", "no_room": "There is no waiting room for this event.",
 		"no_new_users": "The waiting room takes no new users.", "bought": "You have made all purchases that this event allows.",
 
 		// Titles of the document, before the name of the event.

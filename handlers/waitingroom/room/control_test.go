@@ -79,6 +79,24 @@ func TestAClosedRoomRestoresNoUser(t *testing.T) {
 	})
 }
 
+// A closed room can only be opened again. What is refused is not in the audit.
+func TestAClosedRoomIsNotClosedAgain(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2)
+		require.Equal(t, "closed", r.control(Change{Verb: Close}).State)
+		before, err := r.rooms.Audit(r.ctx, r.event, "", 100)
+		require.NoError(t, err)
+		for _, verb := range []string{Close, Drain, Hold, Resume} {
+			_, err := r.rooms.Control(r.ctx, r.event, Change{Verb: verb, By: "ann", Why: "test"})
+			require.ErrorIs(t, err, ErrConflict, verb)
+		}
+		after, err := r.rooms.Audit(r.ctx, r.event, "", 100)
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+		require.Equal(t, "open", r.control(Change{Verb: Open}).State)
+	})
+}
+
 func TestTheLifeOfARoom(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, 2)

@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -158,7 +159,8 @@ func TestTakeOver(t *testing.T) {
 		}
 		o := r.config("me-0", 100)
 		o.Ordered, o.TakeOver = true, true
-		_, out := r.reader(s.Client(t), o, nil)
+		metrics := poll.NewMetrics()
+		_, out := r.reader(s.Client(t), o, metrics)
 		got, msgs := receive(t, out, 60)
 		require.Equal(t, numbers(0, 60), got)
 		for n, m := range msgs {
@@ -171,6 +173,7 @@ func TestTakeOver(t *testing.T) {
 		}
 		r.NothingPending()
 		require.Eventually(t, func() bool { return slices.Equal(r.Consumers(), []string{"me-0"}) }, patience, tick, "empty consumers are removed")
+		require.EqualValues(t, 40-8, redistest.Metric(t, metrics, "adopted_total"), "those of me-0 are its own")
 	})
 }
 

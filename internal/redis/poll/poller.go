@@ -190,10 +190,10 @@ func (p *poller) recoverOwn(own []goredis.XPendingExt, sent time.Time) error {
 		p.searched()
 		return nil
 	}
-	from := p.Name
+	from, foreign := p.Name, map[string]bool{}
 	if p.takeOver {
 		from = ""
-		p.noteFormer(own)
+		p.noteFormer(own, foreign)
 	}
 	for ids := p.inflight.missing(own); len(ids) > 0; {
 		if p.inflight.isFull() {
@@ -201,8 +201,14 @@ func (p *poller) recoverOwn(own []goredis.XPendingExt, sent time.Time) error {
 			return nil
 		}
 		n := p.inflight.fits(len(ids), 1)
-		if err := p.takeClaimed(from, ids[:n], sent); err != nil {
+		got, err := p.takeClaimed(from, ids[:n], sent)
+		if err != nil {
 			return err
+		}
+		for _, e := range got {
+			if foreign[e.ID] {
+				p.m.adopted.Inc()
+			}
 		}
 		ids = ids[n:]
 	}
@@ -212,21 +218,26 @@ func (p *poller) recoverOwn(own []goredis.XPendingExt, sent time.Time) error {
 	return nil
 }
 
-func (p *poller) takeClaimed(from string, ids []string, sent time.Time) error {
+func (p *poller) takeClaimed(from string, ids []string, sent time.Time) ([]goredis.XMessage, error) {
 	ctx, cancel := p.command()
 	defer cancel()
 	got, err := p.claim(ctx, from, 0, p.deliveries, ids)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p.reportDeleted(got.Deleted)
 	p.inflight.addRead(got.Entries, got.Delivered, sent)
-	return nil
+	return got.Entries, nil
 }
 
-func (p *poller) noteFormer(pending []goredis.XPendingExt) {
+// noteFormer notes other consumers, and the ids of their entries.
+func (p *poller) noteFormer(pending []goredis.XPendingExt, foreign map[string]bool) {
 	for _, e := range pending {
-		if e.Consumer != p.Name && !slices.Contains(p.former, e.Consumer) {
+		if e.Consumer == p.Name {
+			continue
+		}
+		foreign[e.ID] = true
+		if !slices.Contains(p.former, e.Consumer) {
 			p.former = append(p.former, e.Consumer)
 		}
 	}
