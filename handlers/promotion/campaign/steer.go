@@ -170,7 +170,7 @@ func previewPromotion(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 		return operate.Answer{}, err
 	}
 	text := fmt.Sprintf("%s is %s: %s accepted, of them %s pending, and %s of those leased by a worker. Nothing was changed.",
-		id, promotionState(c.State, c.Finished()), app.Plural(c.Accepted, "payout"), app.Thousands(c.Pending), app.Thousands(c.InFlight))
+		id, promotionState(c.State, c.Finished(c.TotalCount)), app.Plural(c.Accepted, "payout"), app.Thousands(c.Pending), app.Thousands(c.InFlight))
 	return operate.Answer{Value: map[string]any{
 		"type": id.Type, "promotion": id.ID, "state": c.State, "accepted": c.Accepted, "pending": c.Pending, "in_flight": c.InFlight,
 	}, Lines: []string{text}}, nil
@@ -187,7 +187,7 @@ func refused(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, verb s
 	}
 	stays := "its state is unchanged"
 	if s, failed := l.Status(ctx, id); failed == nil {
-		stays = "it stays " + promotionState(s.State, s.Finished())
+		stays = "it stays " + promotionState(s.State, s.Finished(s.TotalCount))
 	}
 	return fmt.Errorf("%w, so there is nothing to %s; %s (--future applies it to records that are still to come)", err, verb, stays)
 }
