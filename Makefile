@@ -149,8 +149,8 @@ packaging-changed: tools ## The same if this change touches what they are built 
 	$(MAKE) packaging
 
 .PHONY: check
-check: ## Run everything but test-long: lint, drift, test, packaging, test-all and race
-	@$(MAKE) lint drift test packaging
+check: ## Run everything but test-long: lint, drift, vuln, test, packaging, test-all and race
+	@$(MAKE) lint drift vuln test packaging
 	@$(MAKE) test-all REST_ONLY=1
 	@$(MAKE) race
 
