@@ -195,7 +195,7 @@ func (s Status) rows(now time.Time) [][]string {
 	for _, x := range s.Audit {
 		add(stamp(x.At), "%s", auditText(x))
 	}
-	add("announced", "%s", s.AnnouncedText())
+	add("announced", "%s", s.announcedText())
 	add("accepted", "%s", app.Thousands(s.Accepted))
 	add("paid", "%s", app.Thousands(s.Paid))
 	add("failed", "%s", app.Thousands(s.Failed))

@@ -262,9 +262,9 @@ func (s Status) StateText() string {
 	return state
 }
 
-// AnnouncedText is the number of the started event, and what to do about payouts that are not accepted while all others
+// announcedText is the number of the started event, and what to do about payouts that are not accepted while all others
 // are settled.
-func (s Status) AnnouncedText() string {
+func (s Status) announcedText() string {
 	switch {
 	case s.TotalCount == 0:
 		return "-"
