@@ -141,7 +141,7 @@ test-changed: tools ## After make test: run the part of the rest that this chang
 
 .PHONY: packaging packaging-changed
 packaging: tools ## Test the binary, image, stack, chart and packages, as root on Linux: built twice, installed and run
-	@eval "$$($(services) env 2>/dev/null || true)"; cd packaging && export GOWORK=off; $(call run_tests,./...,-count=1 -timeout 40m $(TESTFLAGS))
+	@eval "$$($(services) env || true)"; cd packaging && export GOWORK=off; $(call run_tests,./...,-count=1 -timeout 40m $(TESTFLAGS))
 
 packaging-changed: tools ## The same if this change touches what they are built of, and in one of four rounds
 	@scope=$$($(bin)/scope env 2>/dev/null); eval "$$scope"; \
@@ -149,8 +149,8 @@ packaging-changed: tools ## The same if this change touches what they are built 
 	$(MAKE) packaging
 
 .PHONY: check
-check: ## Run everything but test-long: lint, drift, test, packaging, test-all and race
-	@$(MAKE) lint drift test packaging
+check: ## Run everything but test-long: lint, drift, vuln, test, packaging, test-all and race
+	@$(MAKE) lint drift vuln test packaging
 	@$(MAKE) test-all REST_ONLY=1
 	@$(MAKE) race
 
@@ -178,7 +178,7 @@ uninstrumented = $(foreach pkg,modernc.org/sqlite/lib github.com/yuin/gopher-lua
 
 .PHONY: race race-changed
 race: tools ## Run the quick tests of concurrent code under the race detector
-	@eval "$$($(services) env 2>/dev/null || true)"; $(race_tests)
+	@eval "$$($(services) env || true)"; $(race_tests)
 
 race-changed: tools ## The same for the packages that this change touches, and a quarter of the others
 	@scope=$$($(bin)/scope env 2>/dev/null); eval "$$scope"; \

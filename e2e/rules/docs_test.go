@@ -193,3 +193,42 @@ func TestDecisionsAreShortAndListed(t *testing.T) {
 			"docs/decisions/0002-b.md": "# b\n", "docs/decisions/0002-c.md": "# 0002: c\n",
 		}))
 }
+
+// identityTables returns the tables of a migration whose rows get their numbers from a sequence.
+func identityTables(migration string) []string {
+	var tables []string
+	table := ""
+	for line := range strings.Lines(migration) {
+		if match := regexp.MustCompile(`(?i)(?:CREATE|ALTER) TABLE (?:IF NOT EXISTS )?(\w+)`).FindStringSubmatch(line); match != nil {
+			table = match[1]
+		}
+		if regexp.MustCompile(`(?i)AS IDENTITY|\b(?:big)?serial\b`).MatchString(line) {
+			tables = append(tables, table)
+		}
+	}
+	return tables
+}
+
+// Logical replication copies no sequences, so who moves a database sets them by the list of this page.
+func TestTheMoveByLogicalReplicationNamesEachSequence(t *testing.T) {
+	t.Parallel()
+	_, move, found := strings.Cut(pages(t)["docs/operating.md"], "**Move by logical replication.**")
+	require.True(t, found)
+	move, _, _ = strings.Cut(move, "\n\n")
+	n := 0
+	require.NoError(t, filepath.WalkDir(root(t), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(filepath.ToSlash(filepath.Dir(path)), "migrations/postgres") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, table := range identityTables(string(text)) {
+			n++
+			if !strings.Contains(move, "`"+table+"`") {
+				t.Errorf("docs/operating.md, Move by logical replication: name %s, whose sequence must be set", table)
+			}
+		}
+		return err
+	}))
+	require.GreaterOrEqual(t, n, 7)
+	require.Equal(t, []string{"b", "c"}, identityTables("CREATE TABLE a (\n id bigint\n);\nCREATE TABLE b (\n number bigint GENERATED ALWAYS AS IDENTITY\n);\nALTER TABLE c\n ADD id bigserial;\n"))
+}

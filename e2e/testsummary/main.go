@@ -114,7 +114,23 @@ type test struct {
 	servers []string
 	waited  time.Duration // for other tests
 	took    time.Duration // without waited
-	reason  string        // the last line that it logged with its place
+	reason  string        // what it logged last with its place
+	open    bool          // the next line may belong to reason
+}
+
+// log takes a line that the test has printed. A further line of a message has eight spaces in front.
+func (t *test) log(line string) {
+	line = strings.TrimRight(line, "\n")
+	if more, found := strings.CutPrefix(line, "        "); found && t.open {
+		t.reason += "\n" + more
+		return
+	}
+	t.open = false
+	if _, rest, found := strings.Cut(line, ".go:"); found { // file.go:12: reason
+		if _, text, found := strings.Cut(rest, ": "); found {
+			t.reason, t.open = strings.TrimSpace(text), true
+		}
+	}
 }
 
 // tally counts tests.
@@ -220,11 +236,7 @@ func (s *summary) testEvent(e event) {
 			t.waited += d
 		}
 	case "output":
-		if _, rest, found := strings.Cut(e.Output, ".go:"); found { // file.go:12: reason
-			if _, text, found := strings.Cut(rest, ": "); found {
-				t.reason = strings.TrimSpace(text)
-			}
-		}
+		t.log(e.Output)
 	case "pass", "fail", "skip":
 		t.result, t.took = e.Action, time.Duration(e.Elapsed*float64(time.Second))-t.waited
 	}
@@ -270,11 +282,21 @@ func (s *summary) flaky() string {
 	return strings.Join(again, "")
 }
 
+// missingServer says that tests were skipped, and why. The lines of a log are in the list of the skips.
+func missingServer(tests []string, reason string) string {
+	reason, _, _ = strings.Cut(reason, "\n")
+	were := "1 test was"
+	if len(tests) > 1 {
+		were = fmt.Sprintf("%d tests were", len(tests))
+	}
+	return fmt.Sprintf("in CI no server may be missing, and %s skipped, such as %s: %s", were, tests[0], reason)
+}
+
 // print prints the tables and what is wrong, and reports whether all tests passed.
 func (s *summary) print(out io.Writer, strict bool, want []string) bool {
 	var all tally
 	var slow []key
-	skips := map[string]int{}
+	skips := map[string][]string{} // names of tests, by the reason
 	wrong := slices.Clone(s.broken)
 	s.leaves(func(k key, t *test) {
 		all.add(t.result)
@@ -287,10 +309,8 @@ func (s *summary) print(out io.Writer, strict bool, want []string) bool {
 		slow = append(slow, k)
 		switch t.result {
 		case "skip":
-			skips[cmp.Or(t.reason, "no reason given")]++
-			if strict && missing.MatchString(t.reason) {
-				wrong = append(wrong, k.pkg+" "+k.test+" was skipped, and in CI no server may be missing: "+t.reason)
-			}
+			reason := cmp.Or(t.reason, "no reason given")
+			skips[reason] = append(skips[reason], k.pkg+" "+k.test)
 		case "fail":
 			wrong = append(wrong, k.pkg+" "+k.test)
 		}
@@ -311,7 +331,10 @@ func (s *summary) print(out io.Writer, strict bool, want []string) bool {
 		fmt.Fprintln(out, "\nskipped")
 	}
 	for _, reason := range slices.Sorted(maps.Keys(skips)) {
-		fmt.Fprintf(out, "%7d  %s\n", skips[reason], reason)
+		fmt.Fprintf(out, "%7d  %s\n", len(skips[reason]), strings.ReplaceAll(reason, "\n", "\n         "))
+		if strict && missing.MatchString(reason) {
+			wrong = append(wrong, missingServer(skips[reason], reason))
+		}
 	}
 	slices.SortStableFunc(slow, func(a, b key) int { return cmp.Compare(s.tests[b].took, s.tests[a].took) })
 	fmt.Fprintln(out, "\nslowest")

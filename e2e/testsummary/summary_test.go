@@ -154,3 +154,30 @@ func TestUsage(t *testing.T) {
 		require.Equal(t, 2, run(args, os.Getenv, &out, &out), args)
 	}
 }
+
+// The reason of a skip has lines of the server's log, which say why it ended. It is there once for all tests, also where
+// a skipped test is a failure.
+func TestWhyTestsWereSkipped(t *testing.T) {
+	t.Parallel()
+	const all = 12
+	lines := []string{"start p -", "run p TestTop"}
+	for n := range all {
+		name := fmt.Sprintf("TestTop/%02d", n)
+		lines = append(lines, "run p "+name, "output p "+name+"     a_test.go:1: MILLRACE_TEST_POSTGRES: no server of its own can be started: it ended",
+			"output p "+name+"         FATAL: could not create shared memory segment: x.go:1: no space left", "output p "+name+"     --- SKIP: "+name, "output p "+name+"         not of the reason",
+			"skip p "+name)
+	}
+	lines = append(lines, "skip p TestTop", "run p TestOther", "output p TestOther     b_test.go:1: MILLRACE_TEST_KAFKA is not set", "skip p TestOther", "pass p -")
+	const reason = "     12  MILLRACE_TEST_POSTGRES: no server of its own can be started: it ended\n         FATAL: could not create shared memory segment: x.go:1: no space left\n"
+	code, out, _ := summarize(t, "", events(t, lines...))
+	require.Zero(t, code, out)
+	require.Contains(t, out, reason)
+	require.NotContains(t, out, "not of the reason")
+
+	code, out, _ = summarize(t, "true", events(t, lines...))
+	require.Equal(t, 1, code)
+	require.Contains(t, out, reason)
+	_, failed, _ := strings.Cut(out, "FAILED:\n")
+	require.Equal(t, "  in CI no server may be missing, and 1 test was skipped, such as p TestOther: MILLRACE_TEST_KAFKA is not set\n"+
+		"  in CI no server may be missing, and 12 tests were skipped, such as p TestTop/00: MILLRACE_TEST_POSTGRES: no server of its own can be started: it ended\n", failed)
+}

@@ -281,7 +281,7 @@ func TestCampaignList(t *testing.T) {
 		require.Regexp(t, `POINT:1 +FINISHED .* 1 +1 +0 +0 +0 +0\n$`, sys.says(app.ExitOK, "campaign", "list"), "a finished promotion is listed too")
 		require.Regexp(t, `^POINT:1 +FINISHED\n`, sys.says(app.ExitOK, "campaign", "status", "POINT:1"))
 		require.Regexp(t, `\n  promotion +FINISHED\n`, sys.says(app.ExitOK, "campaign", "explain", "POINT:1:1"))
-		require.Equal(t, "No promotion is unfinished or paused.\n", sys.says(app.ExitOK, "campaign", "status"))
+		require.Equal(t, "No promotion has unsettled payouts, and none is paused.\n", sys.says(app.ExitOK, "campaign", "status"))
 		sys.says(app.ExitOK, "campaign", "pause", "VOUCHER:2", "--why", "test", "--future")
 		var list struct {
 			Promotions []campaign.Listed

@@ -119,7 +119,7 @@ func (p *Plugin) showCampaigns(ctx context.Context, _ console.Query) (console.Bl
 	}
 	for _, c := range list.Promotions {
 		id := payouts.Promotion{Type: c.Type, ID: c.Promotion}
-		perSecond, end, state := console.Cell{Text: "–", Right: true}, console.Cell{Text: "–"}, stateOf(c.State, c.Finished)
+		perSecond, end, state := console.Cell{Text: "–", Right: true}, console.Cell{Text: "–"}, withMissing(stateOf(c.State, c.Finished), c.State, c.PayoutCounts, c.TotalCount)
 		if c.Pending > 0 {
 			rate := rates[id]
 			perSecond, end = rateCell(rate), endCell(campaign.ExpectedEnd(now, c.State, c.Pending, rate), c.State, c.Pending, rate)
@@ -169,7 +169,7 @@ func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Blo
 		return nil, away
 	}
 	s := all.Promotions[0]
-	state := stateOf(s.State, s.Finished)
+	state := withMissing(stateOf(s.State, s.Finished), s.State, s.PayoutCounts, s.TotalCount)
 	if s.Counts.WaitsForPlace > 0 {
 		state = console.Word(state.Text + ", waits for a place").In(operate.Warn)
 	}
@@ -215,6 +215,11 @@ func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Blo
 // countsPayouts says why the numbers of a campaign differ from those of its routes.
 const countsPayouts = "Each payout that waits is counted once, where its next try comes from. The routes count records: one stays in the retry topic " +
 	"until it is read, also when its payout has ended, or was overdue and is enqueued again by the feeder."
+
+// withMissing adds how many of the announced payouts are accepted, while all of these are settled.
+func withMissing(state console.Cell, s rules.GroupState, c ledger.PayoutCounts, announced int64) console.Cell {
+	return console.Word(state.Text + campaign.MissingText(s, c, announced)).In(state.Level)
+}
 
 // withStop adds why no instance sends calls.
 func withStop(state console.Cell, s rules.GroupState, rate *campaign.Rate) console.Cell {

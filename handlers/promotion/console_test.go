@@ -95,6 +95,9 @@ func TestPagesOfCampaigns(t *testing.T) {
 		require.Contains(t, sys.panel("campaigns/campaign", "campaign", one), `accepted 1 = ended 1 + waiting 0`)
 		require.Contains(t, sys.panel("campaigns/campaign", "summaries", one), `[{"cancelled":0,"failed":0,"paid":1,"summary":"9","unknown":0}]`)
 		require.Contains(t, sys.panel("campaigns", "campaigns", nil), `"state":"finished"`)
+		require.NoError(t, sys.ledger.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 2))
+		require.Contains(t, sys.panel("campaigns", "campaigns", nil), `"state":"running, 1 of 2 accepted"`)
+		require.Contains(t, sys.panel("campaigns/campaign", "campaign", one), `running, 1 of 2 accepted`)
 
 		// What the rate is read of is there while a campaign runs.
 		sys.send(publish, points(100, 400)...)

@@ -154,3 +154,48 @@ func TestStatusCountsDeadLettersThatWait(t *testing.T) {
 		require.Contains(t, sys.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-money"), "keeps the totals paid 0, failed 4, unknown 0")
 	})
 }
+
+// While records of a campaign are missing, such as those behind an open transaction, it is not finished, although
+// everything that was accepted is settled.
+func TestACampaignWithMissingRecordsIsNotFinished(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		announce := func(count int64) {
+			t.Helper()
+			require.NoError(t, sys.ledger.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, count))
+		}
+		finished := func() []bool {
+			t.Helper()
+			var list struct{ Promotions []campaign.Listed }
+			var all statuses
+			sys.json(&list, "campaign", "list")
+			sys.json(&all, "campaign", "status", "POINT:1")
+			return []bool{list.Promotions[0].Finished, all.Promotions[0].Finished}
+		}
+		announce(3)
+		require.Regexp(t, `POINT:1 +RUNNING, 0 of 3 accepted +-`, sys.says(app.ExitOK, "campaign", "list"))
+		sys.end(1, rules.Done)
+		sys.end(2, rules.Rejected)
+		require.Regexp(t, `POINT:1 +RUNNING, 2 of 3 accepted .* 2 +1 +1 +0 +0 +0\n$`, sys.says(app.ExitOK, "campaign", "list"))
+		text := sys.says(app.ExitOK, "campaign", "status", "POINT:1")
+		require.Regexp(t, `^POINT:1 +RUNNING, 2 of 3 accepted\n`, text)
+		require.Regexp(t, `\n  announced +3, of which 1 is not accepted; all others are settled; millrace campaign reconcile POINT 1 looks for the records\n`, text)
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "explain", "POINT:1:1"), "RUNNING\n")
+		require.Equal(t, []bool{false, false}, finished())
+
+		require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(3)}, ledger.AcceptOptions{})[0].Err)
+		require.Regexp(t, `^POINT:1 +RUNNING\n`, sys.says(app.ExitOK, "campaign", "status", "POINT:1"))
+		sys.says(app.ExitOK, "campaign", "cancel", "POINT:1", "--why", "x")
+		announce(4)
+		require.Regexp(t, `^POINT:1 +CANCELLED\n`, sys.says(app.ExitOK, "campaign", "status", "POINT:1"))
+	})
+	t.Run("more than announced", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		require.NoError(t, sys.ledger.Started(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, 1))
+		sys.end(1, rules.Done)
+		sys.end(2, rules.Done)
+		text := sys.says(app.ExitOK, "campaign", "status", "POINT:1")
+		require.Regexp(t, `^POINT:1 +FINISHED\n`, text)
+		require.Regexp(t, `\n  announced +1\n`, text)
+	})
+}

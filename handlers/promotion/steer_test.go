@@ -98,6 +98,33 @@ func TestRecordsOfACancelledPromotion(t *testing.T) {
 	})
 }
 
+// A cancellation says what it does not stop, and until when, and so does its preview.
+func TestACancellationSaysWhatIsUnderWay(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		for target := int64(1); target <= 2; target++ {
+			require.NoError(t, sys.ledger.Accept(t.Context(), []payouts.Record{pointRecord(target)}, ledger.AcceptOptions{})[0].Err)
+		}
+		sys.end(3, rules.Unclear)
+		b, err := sys.ledger.Begin(t.Context(), pointRecord(2))
+		require.NoError(t, err)
+		require.Equal(t, rules.Send, b.Next)
+		const says = `Under way: 1 payout, leased by workers that call the Money API or wait for a call slot\. What they have begun ends normally, at the latest in [1-9][0-9ms]*s\.\n`
+		require.Regexp(t, says, sys.says(app.ExitOK, "campaign", "cancel", "POINT", "1", "--dry-run"))
+		require.Regexp(t, `^POINT:1: 1 payout cancelled\. `+says+`Perhaps charged by an earlier call: 1\. The service looks them up and sends nothing again\.\n`,
+			sys.says(app.ExitOK, "campaign", "cancel", "POINT", "1", "--why", "x"))
+		var again struct {
+			InFlight  int64   `json:"in_flight"`
+			Longest   float64 `json:"longest_lease_seconds"`
+			Ambiguous int64
+		}
+		sys.json(&again, "campaign", "cancel", "POINT", "1", "--why", "again")
+		require.Equal(t, []int64{1, 1}, []int64{again.InFlight, again.Ambiguous})
+		require.Positive(t, again.Longest)
+		require.Equal(t, "VOUCHER:5: 0 payouts cancelled. None is under way.\n", sys.says(app.ExitOK, "campaign", "cancel", "VOUCHER", "5", "--future", "--why", "x"))
+	})
+}
+
 // A pause says what it does not stop, and until when, and so does its preview.
 func TestAPauseSaysWhatIsUnderWay(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {

@@ -89,7 +89,7 @@ func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, onlyOnce)
 		require.Contains(t, sys.says(app.ExitOK, "unknown", "list"), "No payout is UNKNOWN, and none is AMBIGUOUS that can only be looked up.")
-		require.Equal(t, "No promotion is unfinished or paused.\n", sys.says(app.ExitOK, "campaign", "status"))
+		require.Equal(t, "No promotion has unsettled payouts, and none is paused.\n", sys.says(app.ExitOK, "campaign", "status"))
 		for target := range int64(3) {
 			sys.unknown(target + 1)
 		}
@@ -144,7 +144,7 @@ func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 		require.Equal(t, "kim", e.Audit[0].Who)
 		require.Equal(t, "ticket 4711 (the Money API says: no charge with this key, which is no proof)", e.Audit[0].Why)
 		require.Contains(t, e.Next, "its dead letter is not in the store yet", "no instance runs that publishes it")
-		require.Equal(t, "No promotion is unfinished or paused.\nFAILED payouts, not charged and not retried: 1 (millrace deadletter list)\n", sys.says(app.ExitOK, "campaign", "status"))
+		require.Equal(t, "No promotion has unsettled payouts, and none is paused.\nFAILED payouts, not charged and not retried: 1 (millrace deadletter list)\n", sys.says(app.ExitOK, "campaign", "status"))
 		c := sys.counts("POINT")
 		require.Equal(t, []int64{2, 1, 0}, []int64{c.Paid, c.Failed, c.Unknown})
 	})

@@ -67,7 +67,7 @@ func (e Env) explained(ctx context.Context, x ledger.Explanation, answer *lookup
 		return Explained{}, err
 	}
 	traceID, _ := pipeline.TraceOf(x.TraceParent)
-	out := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState, PromotionFinished: counts.Finished(),
+	out := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState, PromotionFinished: counts.Finished(counts.TotalCount),
 		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
 		TransactionKey: x.Receipt, MaybeCharged: x.PerhapsDone(), FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
 		TraceID: traceID, Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []payouts.Attempt{},

@@ -56,6 +56,15 @@ func promotionState(s rules.GroupState, finished bool) string {
 	return string(s)
 }
 
+// MissingText says how many of the announced payouts are accepted, for a promotion that runs and has nothing left to do
+// until more of their records come. It is empty for any other.
+func MissingText(s rules.GroupState, c ledger.PayoutCounts, announced int64) string {
+	if s != rules.GroupRunning || c.Pending > 0 || c.Accepted >= announced {
+		return ""
+	}
+	return fmt.Sprintf(", %s of %s accepted", app.Thousands(c.Accepted), app.Thousands(announced))
+}
+
 // person names an operator: the given name and the database's role.
 func person(a ledger.Audit) string {
 	if a.DBUser == "" {

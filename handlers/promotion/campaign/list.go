@@ -14,8 +14,10 @@ type Listed struct {
 	Type      payouts.Type     `json:"type"`
 	Promotion int64            `json:"promotion"`
 	State     rules.GroupState `json:"state"`
-	Finished  bool             `json:"finished"` // all accepted payouts are settled
+	Finished  bool             `json:"finished"` // all announced payouts are accepted, and all accepted ones are settled
 	CreatedAt time.Time        `json:"created_at,omitzero"`
+	// TotalCount is the number that the started event announced; 0: not known.
+	TotalCount int64 `json:"total_count"`
 	ledger.PayoutCounts
 
 	changedFor time.Duration
@@ -50,7 +52,7 @@ func (e Env) List(ctx context.Context, of payouts.Type, limit int) (Listing, err
 func listOf(all []ledger.ListedPromotion, limit int) Listing {
 	list := Listing{Promotions: []Listed{}, More: len(all) > limit}
 	for _, p := range all[:min(len(all), limit)] {
-		list.Promotions = append(list.Promotions, Listed{p.Type, p.ID, p.State, p.Finished(), p.CreatedAt, p.PayoutCounts, p.ChangedFor})
+		list.Promotions = append(list.Promotions, Listed{p.Type, p.ID, p.State, p.Finished(p.TotalCount), p.CreatedAt, p.TotalCount, p.PayoutCounts, p.ChangedFor})
 	}
 	return list
 }

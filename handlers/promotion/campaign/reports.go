@@ -19,7 +19,7 @@ func (e Env) Reports() []operate.Report {
 	return []operate.Report{
 		{
 			About: operate.About{
-				Name: "campaign status", Short: "Show one promotion, or all that are unfinished or paused",
+				Name: "campaign status", Short: "Show one promotion, or all that have unsettled payouts or are paused",
 				Examples: []string{"campaign status", "campaign status --watch", "campaign status POINT 12345"},
 				Fields: []operate.Field{{
 					Name: FieldPromotion, Type: operate.List, Arguments: true, Shape: "TYPE PROMOTION",
@@ -108,7 +108,7 @@ func (list Listing) answer() operate.Answer {
 		if !p.CreatedAt.IsZero() {
 			created = p.CreatedAt.UTC().Format(time.DateTime)
 		}
-		t.Rows = append(t.Rows, slices.Concat([]string{fmt.Sprintf("%s:%d", p.Type, p.Promotion), promotionState(p.State, p.Finished), created},
+		t.Rows = append(t.Rows, slices.Concat([]string{fmt.Sprintf("%s:%d", p.Type, p.Promotion), promotionState(p.State, p.Finished) + MissingText(p.State, p.PayoutCounts, p.TotalCount), created},
 			thousands(p.Accepted, p.Paid, p.Failed, p.Unknown, p.Cancelled, p.Pending)))
 	}
 	a := operate.Answer{Value: list, Tables: []operate.Table{t}}
@@ -156,7 +156,7 @@ func (all Statuses) nothingUnfinished() operate.Answer {
 	for _, t := range all.done {
 		unknown, failed = unknown+t.Unknown, failed+t.Failed
 	}
-	a := operate.Answer{Value: all, Lines: []string{"No promotion is unfinished or paused."}}
+	a := operate.Answer{Value: all, Lines: []string{"No promotion has unsettled payouts, and none is paused."}}
 	if unknown > 0 {
 		a.Lines = append(a.Lines, fmt.Sprintf("UNKNOWN payouts, an operator decides: %s (millrace unknown list)", app.Thousands(unknown)))
 	}
@@ -187,7 +187,7 @@ func (s Status) answer(all Statuses, now time.Time) operate.Answer {
 
 // rows have a name and what there is to say about it, or one sentence.
 func (s Status) rows(now time.Time) [][]string {
-	rows := [][]string{{fmt.Sprintf("%s:%d", s.Type, s.Promotion), promotionState(s.State, s.Finished)}}
+	rows := [][]string{{fmt.Sprintf("%s:%d", s.Type, s.Promotion), promotionState(s.State, s.Finished) + MissingText(s.State, s.PayoutCounts, s.TotalCount)}}
 	add := func(name, format string, args ...any) {
 		rows = append(rows, []string{"  " + name, fmt.Sprintf(format, args...)})
 	}
@@ -195,6 +195,7 @@ func (s Status) rows(now time.Time) [][]string {
 	for _, x := range s.Audit {
 		add(stamp(x.At), "%s", auditText(x))
 	}
+	add("announced", "%s", s.announcedText())
 	add("accepted", "%s", app.Thousands(s.Accepted))
 	add("paid", "%s", app.Thousands(s.Paid))
 	add("failed", "%s", app.Thousands(s.Failed))

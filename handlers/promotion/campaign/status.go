@@ -20,7 +20,7 @@ import (
 type Status struct {
 	Type      payouts.Type `json:"type"`
 	Promotion int64        `json:"promotion"`
-	Finished  bool         `json:"finished"` // all accepted payouts are settled
+	Finished  bool         `json:"finished"` // all announced payouts are accepted, and all accepted ones are settled
 	ledger.Counts
 	// OldestUnpaid is the age of the oldest unsettled payout; 0 without one.
 	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
@@ -118,7 +118,7 @@ func (e Env) statusOf(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{Type: id.Type, Promotion: id.ID, Finished: counts.Finished(), Counts: counts, OldestUnpaid: counts.OldestUnpaid.Seconds(), WaitsForPlace: counts.WaitsForPlace.Seconds()}
+	s := Status{Type: id.Type, Promotion: id.ID, Finished: counts.Finished(counts.TotalCount), Counts: counts, OldestUnpaid: counts.OldestUnpaid.Seconds(), WaitsForPlace: counts.WaitsForPlace.Seconds()}
 	if s.Audit, err = l.Audit(ctx, id); err != nil {
 		return Status{}, err
 	}
@@ -252,7 +252,7 @@ func ExpectedEnd(now time.Time, state rules.GroupState, pending int64, r *Rate) 
 
 // StateText is the state with what else holds the promotion back.
 func (s Status) StateText() string {
-	state := promotionState(s.State, s.Finished)
+	state := promotionState(s.State, s.Finished) + MissingText(s.State, s.PayoutCounts, s.TotalCount)
 	if s.Counts.WaitsForPlace > 0 {
 		state += ", waits for a place"
 	}
@@ -260,6 +260,23 @@ func (s Status) StateText() string {
 		state += ", " + why
 	}
 	return state
+}
+
+// announcedText is the number of the started event, and what to do about payouts that are not accepted while all others
+// are settled.
+func (s Status) announcedText() string {
+	switch {
+	case s.TotalCount == 0:
+		return "-"
+	case MissingText(s.State, s.PayoutCounts, s.TotalCount) == "":
+		return app.Thousands(s.TotalCount)
+	}
+	missing, are := s.TotalCount-s.Accepted, "are"
+	if missing == 1 {
+		are = "is"
+	}
+	return fmt.Sprintf("%s, of which %s %s not accepted; all others are settled; millrace campaign reconcile %s %d looks for the records",
+		app.Thousands(s.TotalCount), app.Thousands(missing), are, s.Type, s.Promotion)
 }
 
 // RateText is the rate, or a dash.

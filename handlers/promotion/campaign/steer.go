@@ -50,7 +50,7 @@ func pause(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, by ledge
 	return operate.Answer{Value: value, Lines: []string{line + " " + underWay(n, longest)}}, nil
 }
 
-// underWay says what a pause does not stop, and until when.
+// underWay says what a pause or a cancellation does not stop, and until when.
 func underWay(n int64, longest time.Duration) string {
 	if n == 0 {
 		return "None is under way."
@@ -74,13 +74,13 @@ func cancel(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, by ledg
 	if err != nil {
 		return operate.Answer{}, err
 	}
-	lines := []string{fmt.Sprintf("%s: %s cancelled.", id, app.Plural(done.Cancelled, "payout"))}
-	if done.InFlight+done.Ambiguous > 0 {
-		lines = append(lines, fmt.Sprintf("In flight: %s. Perhaps charged by an earlier call: %s. The service looks these up and sends nothing again.",
-			app.Thousands(done.InFlight), app.Thousands(done.Ambiguous)))
+	lines := []string{fmt.Sprintf("%s: %s cancelled. %s", id, app.Plural(done.Cancelled, "payout"), underWay(done.InFlight, done.Longest))}
+	if done.Ambiguous > 0 {
+		lines = append(lines, fmt.Sprintf("Perhaps charged by an earlier call: %s. The service looks them up and sends nothing again.", app.Thousands(done.Ambiguous)))
 	}
 	return operate.Answer{Value: map[string]any{
-		"type": id.Type, "promotion": id.ID, "cancelled": done.Cancelled, "in_flight": done.InFlight, "ambiguous": done.Ambiguous,
+		"type": id.Type, "promotion": id.ID, "cancelled": done.Cancelled, "in_flight": done.InFlight,
+		"longest_lease_seconds": done.Longest.Seconds(), "ambiguous": done.Ambiguous,
 	}, Lines: lines}, nil
 }
 
@@ -100,7 +100,7 @@ func (e Env) steering(verb, although, short, example string, danger operate.Dang
 				return operate.Answer{}, refused(ctx, l, id, verb, err)
 			}
 			answer, err := previewPromotion(ctx, l, id, in.Switch(future))
-			if err != nil || verb != "pause" {
+			if err != nil || verb == "resume" {
 				return answer, err
 			}
 			n, longest, err := l.UnderWay(ctx, id)
@@ -170,7 +170,7 @@ func previewPromotion(ctx context.Context, l *ledger.Ledger, id payouts.Promotio
 		return operate.Answer{}, err
 	}
 	text := fmt.Sprintf("%s is %s: %s accepted, of them %s pending, and %s of those leased by a worker. Nothing was changed.",
-		id, promotionState(c.State, c.Finished()), app.Plural(c.Accepted, "payout"), app.Thousands(c.Pending), app.Thousands(c.InFlight))
+		id, promotionState(c.State, c.Finished(c.TotalCount)), app.Plural(c.Accepted, "payout"), app.Thousands(c.Pending), app.Thousands(c.InFlight))
 	return operate.Answer{Value: map[string]any{
 		"type": id.Type, "promotion": id.ID, "state": c.State, "accepted": c.Accepted, "pending": c.Pending, "in_flight": c.InFlight,
 	}, Lines: []string{text}}, nil
@@ -187,7 +187,7 @@ func refused(ctx context.Context, l *ledger.Ledger, id payouts.Promotion, verb s
 	}
 	stays := "its state is unchanged"
 	if s, failed := l.Status(ctx, id); failed == nil {
-		stays = "it stays " + promotionState(s.State, s.Finished())
+		stays = "it stays " + promotionState(s.State, s.Finished(s.TotalCount))
 	}
 	return fmt.Errorf("%w, so there is nothing to %s; %s (--future applies it to records that are still to come)", err, verb, stays)
 }

@@ -180,6 +180,9 @@ func TestCancelTakesEffectAtOnce(t *testing.T) {
 		mustSettle(t, l, payouts.CallResult{Key: key(1, 1), CallResult: rules.CallResult{Epoch: leased[0].Epoch, Outcome: rules.Unclear}})
 		c, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
+		require.Positive(t, c.Longest)
+		require.LessOrEqual(t, c.Longest, leased[2].Lease)
+		c.Longest = 0
 		require.Equal(t, Cancellation{Cancelled: 1197, InFlight: 2, Ambiguous: 1}, c)
 		require.Equal(t, rules.Settled, mustAccept(t, l, record(1, 5000)).Next, "born cancelled")
 		require.Equal(t, "cancelled", mustBegin(t, l, record(1, 5001)).Why)

@@ -18,6 +18,7 @@ type ListedPromotion struct {
 	State      rules.GroupState
 	CreatedAt  time.Time     // zero: announced, and no record accepted yet
 	ChangedFor time.Duration // since an operator changed the state; 0: nobody has
+	TotalCount int64         // announced; 0: unknown
 	PayoutCounts
 }
 
@@ -35,6 +36,7 @@ const sqlList = `SELECT k.type, k.promotion_id,
 	coalesce((SELECT state FROM promotions` + sqlOfListed + `), 'RUNNING'),
 	(SELECT created_at FROM promotions` + sqlOfListed + `),
 	(SELECT CASE WHEN changed_at > created_at THEN changed_at END FROM promotions` + sqlOfListed + `),
+	coalesce((SELECT total_count FROM promotion_streams` + sqlOfListed + `), 0),
 	(SELECT CAST(coalesce(sum(paid), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
 	(SELECT CAST(coalesce(sum(failed), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
 	(SELECT CAST(coalesce(sum(unknown), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
@@ -71,7 +73,7 @@ func (l *Ledger) List(ctx context.Context, t payouts.Type, limit int) ([]ListedP
 			if err := q.query(ctx, func(r scanner) error {
 				var p ListedPromotion
 				var changed time.Time
-				err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*portable.Time)(&p.CreatedAt), (*portable.Time)(&changed), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
+				err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*portable.Time)(&p.CreatedAt), (*portable.Time)(&changed), &p.TotalCount, &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
 				if !changed.IsZero() {
 					p.ChangedFor = now.Sub(changed)
 				}

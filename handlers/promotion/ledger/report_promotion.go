@@ -20,8 +20,11 @@ type PayoutCounts struct {
 	Pending   int64 `json:"pending"` // unsettled, in any state
 }
 
-// Finished reports whether all accepted payouts are settled.
-func (c PayoutCounts) Finished() bool { return c.Accepted > 0 && c.Pending == 0 }
+// Finished reports whether all accepted payouts are settled, and at least as many were accepted as the started event
+// announced. announced 0: not known.
+func (c PayoutCounts) Finished(announced int64) bool {
+	return c.Accepted > 0 && c.Pending == 0 && c.Accepted >= announced
+}
 
 func (c *PayoutCounts) sum() { c.Accepted = c.Paid + c.Failed + c.Unknown + c.Cancelled + c.Pending }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // promotionState reads and locks the state; known is false without a row.
@@ -132,8 +133,10 @@ func (l *Ledger) Resume(ctx context.Context, p payouts.Promotion, by Steering) e
 type Cancellation struct {
 	// Cancelled is the number of payouts that this call cancelled.
 	Cancelled int64 `json:"cancelled"`
-	// InFlight is the number of payouts with a running call when the cancellation took effect.
-	InFlight int64 `json:"in_flight"`
+	// InFlight is the number of payouts that were leased when the cancellation took effect, so that they may still be
+	// paid, and Longest how long the longest lease lasted from then on.
+	InFlight int64         `json:"in_flight"`
+	Longest  time.Duration `json:"-"`
 	// Ambiguous is the number of payouts that may have been charged. They will be looked up.
 	Ambiguous int64 `json:"ambiguous"`
 }
@@ -160,16 +163,17 @@ func (l *Ledger) Cancel(ctx context.Context, p payouts.Promotion, by Steering) (
 		return q.query(ctx, func(r scanner) error {
 			var leased bool
 			var n int64
-			if err := r.Scan(&leased, &n); err != nil {
+			var until time.Time
+			if err := r.Scan(&leased, &n, (*portable.Time)(&until)); err != nil {
 				return err
 			}
 			if leased {
-				c.InFlight = n
+				c.InFlight, c.Longest = n, until.Sub(now)
 			} else {
 				c.Ambiguous = n
 			}
 			return nil
-		}, `SELECT coalesce(lease_until > $3, FALSE), count(*) FROM payouts
+		}, `SELECT coalesce(lease_until > $3, FALSE), count(*), max(lease_until) FROM payouts
 			WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND state IN ('SENDING', 'AMBIGUOUS') GROUP BY 1`,
 			string(p.Type), p.ID, now)
 	})
