@@ -36,6 +36,7 @@ func allDeclared() []declared {
 			byRoute: func(pipeline.Route) bool { return false },
 			excepted: map[string]string{
 				"deadletter": "the routes declare their dead letters, and a replay goes to the source of a route",
+				"once":       "the plugin that has a kind with results declares their topic",
 				"reclaim":    "bookkeeping of streams that routes declare",
 				"redis":      "the streams of routes with their bookkeeping, and the presence of instances",
 				"streams":    "the streams of routes, with their bookkeeping",

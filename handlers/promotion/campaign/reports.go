@@ -19,7 +19,7 @@ func (e Env) Reports() []operate.Report {
 	return []operate.Report{
 		{
 			About: operate.About{
-				Name: "campaign status", Short: "Show one promotion, or all that have unsettled payouts or are paused",
+				Name: "campaign status", Short: "Show one promotion, or all that are not settled or are paused",
 				Examples: []string{"campaign status", "campaign status --watch", "campaign status POINT 12345"},
 				Fields: []operate.Field{{
 					Name: FieldPromotion, Type: operate.List, Arguments: true, Shape: "TYPE PROMOTION",
