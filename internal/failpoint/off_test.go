@@ -21,7 +21,7 @@ func TestWithoutTheTagNothingHappens(t *testing.T) {
 func TestPointsHaveNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	seen := map[failpoint.Point]bool{}
-	for _, p := range slices.Concat(failpoint.Points(), failpoint.EventPoints(), failpoint.RoomPoints(), failpoint.DrawPoints(), failpoint.ReplayPoints()) {
+	for _, p := range slices.Concat(failpoint.Points(), []failpoint.Point{failpoint.Told}, failpoint.EventPoints(), failpoint.RoomPoints(), failpoint.DrawPoints(), failpoint.ReplayPoints()) {
 		require.NotEmpty(t, p)
 		require.False(t, seen[p], "%s twice", p)
 		seen[p] = true

@@ -68,7 +68,7 @@ func parse(text string) ([]*trigger, error) {
 			return nil, fmt.Errorf("%q: must be point:n or point:n:action", one)
 		}
 		t := &trigger{point: Point(parts[0]), action: "kill"}
-		if !slices.Contains(slices.Concat(Points(), EventPoints(), RoomPoints(), DrawPoints(), ReplayPoints()), t.point) {
+		if !slices.Contains(slices.Concat(Points(), EffectPoints(), EventPoints(), RoomPoints(), DrawPoints(), ReplayPoints()), t.point) {
 			return nil, fmt.Errorf("%q: no such point", one)
 		}
 		number, every := strings.CutPrefix(parts[1], "*")
