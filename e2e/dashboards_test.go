@@ -250,6 +250,7 @@ plugins:
         request: {path: /notices}
         answers: {receipt: id}
         api: {url: "`+far.URL+`"}
+        effects: {results: notices-settled}
     http: {kinds: [notice], clients: {test: {token: the-token-of-the-test}}}
   waitingroom: {enabled: true, unknown_events: refuse, admin_tokens: {eve: the-token-of-operators}, shop_tokens: {tickets: the-token-of-a-shop}}
   redis: {domains: [{prefix: "scan:events", shards: 2, group: eventrouter, fields: true, exclusive: true}]}

@@ -76,6 +76,7 @@ var withEveryUse = []string{
 	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__REPEAT=never", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__KEY=id", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__GROUP=group",
 	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__REQUEST__PATH=/notices", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__ANSWERS__RECEIPT=id",
 	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__API__URL=https://notices.example", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__EFFECTS__TOPIC=notices",
+	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__EFFECTS__RESULTS=notices-settled",
 }
 
 // Every plugin says what it writes, follows and calls outside of its routes, for the command topology and the graph.

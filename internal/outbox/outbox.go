@@ -34,7 +34,7 @@ func Publish[R any](ctx context.Context, rows []R, publish func(context.Context,
 	case len(rows) == 1:
 		return nil, rows, err
 	}
-	var errs []error
+	var errs []error // the first ones, for a log
 	for i := range rows {
 		err := ctx.Err()
 		if err == nil {
@@ -44,20 +44,18 @@ func Publish[R any](ctx context.Context, rows []R, publish func(context.Context,
 			published = append(published, rows[i])
 			continue
 		}
-		errs, failed = append(errs, err), append(failed, rows[i])
-		if len(errs) == hopeless && i+1 == hopeless {
+		if failed = append(failed, rows[i]); len(failed) <= hopeless {
+			errs = append(errs, err)
+		}
+		if len(failed) == hopeless && i+1 == hopeless {
 			return nil, rows, errs[0]
 		}
 	}
 	return published, failed, errors.Join(errs...)
 }
 
-// Delay returns how long to wait before a row is tried again whose tries have failed, the first one included. published is
-// how many others of its batch were published the last time: without any, the row may not be the reason, and must not wait
-// long after the end of an outage.
-func Delay(tries, published int) time.Duration {
-	if published == 0 {
-		tries = 1
-	}
-	return min(time.Second<<min(tries, 10), 10*time.Minute)
+// Delay returns how long to wait before a row is tried again whose tries have failed, the first one included. It grows, so
+// that rows which can never be published leave the time to others, and is short enough for what only met an outage.
+func Delay(tries int) time.Duration {
+	return min(time.Second<<min(tries, 6), time.Minute)
 }

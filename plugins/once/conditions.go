@@ -89,8 +89,12 @@ func (w *worker) late() []operate.Check {
 	if m == nil || m.resultsOldest < resultsLateAfter {
 		return nil
 	}
+	results := operate.Are(int(m.results), "result")
+	if m.results >= ledger.BacklogLimit {
+		results = fmt.Sprintf("%d results or more are", ledger.BacklogLimit)
+	}
 	return []operate.Check{{
-		Level: operate.Warn, Text: fmt.Sprintf("%s to be published, the oldest for %s", operate.Are(int(m.results), "result")+" waiting", m.resultsOldest.Round(time.Second)),
+		Level: operate.Warn, Text: fmt.Sprintf("%s waiting to be published, the oldest for %s", results, m.resultsOldest.Round(time.Second)),
 		Remedy: "see whether the topic " + w.config.Results + " exists and takes records (doctor, and the log)",
 	}}
 }

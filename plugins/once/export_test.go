@@ -66,7 +66,7 @@ func (e *Effects[T]) Work() func(ctx context.Context) {
 
 // OpenForCommand opens the ledger as a command does, which calls for nothing.
 func (p *Plugin) OpenForCommand(ctx context.Context, r *pipeline.Registry) (closed func(context.Context) error, err error) {
-	s := &ledgerService{plugin: p, kinds: func() []*worker { return pipeline.Offers[*worker](r) }}
+	s := &ledgerService{plugin: p, command: true, kinds: func() []*worker { return pipeline.Offers[*worker](r) }}
 	return s.Stop, s.Start(ctx)
 }
 

@@ -119,7 +119,7 @@ func (p *Plugin) registerCommand(r *pipeline.Registry) error {
 	case p.config.Ledger.DSN.IsZero():
 		return app.Usage("there is no ledger of effects: %s is not set", ledgerSetting)
 	}
-	r.Service("once.command", &ledgerService{plugin: p, kinds: func() []*worker { return pipeline.Offers[*worker](r) }})
+	r.Service("once.command", &ledgerService{plugin: p, command: true, kinds: func() []*worker { return pipeline.Offers[*worker](r) }})
 	return nil
 }
 

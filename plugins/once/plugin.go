@@ -131,7 +131,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	kinds := func() []*worker { return pipeline.Offers[*worker](r) }
 	r.Offer(ledgerExam{p, kinds})
-	r.Service("once.ledger", &ledgerService{plugin: p, kinds: kinds, warns: true})
+	r.Service("once.ledger", &ledgerService{plugin: p, kinds: kinds})
 	s := &workers{plugin: p, kinds: kinds}
 	r.Service("once.workers", s)
 	r.Offer(s) // operate.Remeasured
@@ -171,9 +171,9 @@ func kindIn(kinds []*worker, name string) *worker {
 
 // ledgerService checks the schema and opens the ledger, if there is a kind. It waits for the database.
 type ledgerService struct {
-	plugin *Plugin
-	kinds  func() []*worker
-	warns  bool // of effects that nothing calls for; a command says so itself
+	plugin  *Plugin
+	kinds   func() []*worker
+	command bool // it calls for nothing, and says itself of which effects nobody does
 }
 
 // Start implements pipeline.Service.
@@ -189,7 +189,7 @@ func (s *ledgerService) Start(ctx context.Context) error {
 		return err
 	}
 	l, err := sqldb.Await(ctx, p.log, "ledger of effects", ledgerSetting, func() (*ledger.Ledger, error) {
-		return ledger.Open(ctx, p.config.Ledger, ledger.Options{Instance: p.instance(), Log: p.log, Metrics: p.metrics.database, Skew: &p.skew})
+		return ledger.Open(ctx, p.config.Ledger, ledger.Options{Instance: p.instance(), Log: p.log, Metrics: p.metrics.database, Command: s.command, Skew: &p.skew})
 	})
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (s *ledgerService) Start(ctx context.Context) error {
 	if err := l.Register(ctx, all...); err != nil {
 		return errors.Join(err, l.CloseContext(ctx))
 	}
-	if s.warns {
+	if !s.command {
 		p.warnOfAbsent(ctx, l, kinds)
 	}
 	p.kinds = kinds
@@ -316,8 +316,7 @@ func (s *workers) measureTables(ctx context.Context, l *ledger.Ledger) {
 
 // Drain implements pipeline.Drainer.
 func (s *workers) Drain(ctx context.Context) error {
-	running := s.drain()
-	return errors.Join(wait(ctx, running), finish(ctx, running))
+	return wait(ctx, s.drain())
 }
 
 // Stop implements pipeline.Service. When ctx ends first, calls are ended, and their effects count as
@@ -325,34 +324,33 @@ func (s *workers) Drain(ctx context.Context) error {
 func (s *workers) Stop(ctx context.Context) error {
 	running := s.drain()
 	err := wait(ctx, running)
+	errs := []error{err}
 	for _, w := range running {
-		w.abandon()
-	}
-	return errors.Join(err, finish(ctx, running), s.Group.Stop(ctx))
-}
-
-// finish publishes the results of calls that have ended, of all kinds at once.
-func finish(ctx context.Context, running []*worker) error {
-	var finishing sync.WaitGroup
-	errs := make([]error, len(running))
-	for i, w := range running {
-		if w.results != nil {
-			finishing.Go(func() { errs[i] = w.results.finish(ctx) })
+		if w.abandon(); w.results != nil {
+			errs = append(errs, w.results.stop(ctx))
 		}
 	}
-	finishing.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.Group.Stop(ctx))...)
 }
 
+// wait waits for the calls of each kind, and then for its results, so that a kind whose calls go on delays no other.
 func wait(ctx context.Context, running []*worker) error {
-	for _, w := range running {
-		select {
-		case <-w.ended:
-		case <-ctx.Done():
-			return fmt.Errorf("once: %d calls of kind %s have not ended: %w", w.inFlight.Load(), w.name, ctx.Err())
-		}
+	errs := make([]error, len(running))
+	var waiting sync.WaitGroup
+	for i, w := range running {
+		waiting.Go(func() {
+			select {
+			case <-w.ended:
+				if w.results != nil {
+					errs[i] = w.results.finish(ctx)
+				}
+			case <-ctx.Done():
+				errs[i] = fmt.Errorf("once: %d calls of kind %s have not ended: %w", w.inFlight.Load(), w.name, ctx.Err())
+			}
+		})
 	}
-	return nil
+	waiting.Wait()
+	return errors.Join(errs...)
 }
 
 // Remeasure implements operate.Remeasured.

@@ -28,7 +28,7 @@ type Result struct {
 	Receipt    string      `json:"receipt,omitempty"` // the far side's name of the effect
 	Attempts   int         `json:"attempts"`          // sends that count
 	Class      string      `json:"class,omitempty"`   // why it failed or is unknown
-	Error      string      `json:"error,omitempty"`   // the last answer of one that failed or is unknown
+	Error      string      `json:"error,omitempty"`   // of one that failed or is unknown: the last answer, or the reason of an operator
 	AcceptedAt time.Time   `json:"accepted_at"`
 	SettledAt  time.Time   `json:"settled_at"`
 	Payload    []byte      `json:"-"` // the record as it was accepted
@@ -39,6 +39,9 @@ const (
 	resultsBatch = 200
 	// resultsLinger is between two batches, so that results that come one after the other are published together.
 	resultsLinger = 20 * time.Millisecond
+	// resultsPoll is the longest pause between two looks for results that this instance has not made: those of commands, and
+	// those that a killed instance has left or that were refused.
+	resultsPoll = time.Second
 	// finishTimeout bounds the wait of a stop for results.
 	finishTimeout = 5 * time.Second
 )
@@ -63,7 +66,7 @@ type relay struct {
 	drain    func()
 	ended    chan struct{} // closed when nothing is published any more; nil: the loop was not started
 	loop     loop.Group
-	away     bool // the last records were all refused; only the loop uses it
+	away     bool // none of the last records was taken, and perhaps none would be; only the loop uses it
 }
 
 func newRelay(w *worker, to pipeline.Sink, encode func(Result) ([]byte, error)) *relay {
@@ -93,16 +96,19 @@ func (r *relay) run(ctx context.Context, l *ledger.Ledger) {
 			last = true
 		default:
 		}
-		n, err := r.publish(ctx, l)
+		relayed, err := r.publish(ctx, l)
+		more := relayed.Taken == resultsBatch
 		switch {
-		case ctx.Err() != nil, last && (err != nil || n < resultsBatch):
+		case ctx.Err() != nil, last && (!more || relayed.Published == 0):
 			return
 		case err != nil && r.away:
 			failures++
 			r.sleep(ctx, publishRetry.Delay(failures), nil)
-		case n < resultsBatch:
+		case !more:
 			failures = 0
-			r.sleep(ctx, r.worker.config.PollInterval, r.woken)
+			r.sleep(ctx, min(resultsPoll, r.worker.config.PollInterval), r.woken)
+		default:
+			failures = 0
 		}
 		loop.Sleep(ctx, resultsLinger)
 	}
@@ -120,8 +126,8 @@ func (r *relay) sleep(ctx context.Context, d time.Duration, early <-chan struct{
 	}
 }
 
-// finish has the loop publish what is left, when no call runs any more, and ends it. What it can't publish in time, another
-// instance or the next start publishes.
+// finish has the loop publish what is left, since no call runs any more, and ends it. What it can't publish in time, another
+// instance or the next start publishes, which is no error.
 func (r *relay) finish(ctx context.Context) error {
 	if r.ended == nil {
 		return nil
@@ -134,19 +140,27 @@ func (r *relay) finish(ctx context.Context) error {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return r.loop.Stop(ctx)
+	return r.stop(ctx)
+}
+
+// stop ends the loop.
+func (r *relay) stop(ctx context.Context) error {
+	if err := r.loop.Stop(ctx); err != nil {
+		return fmt.Errorf("once: the results of kind %s are still being published: %w", r.worker.name, err)
+	}
+	return nil
 }
 
 // publish publishes one batch.
-func (r *relay) publish(ctx context.Context, l *ledger.Ledger) (n int, err error) {
-	n, err = l.RelayResults(ctx, r.worker.name, resultsBatch, r.send)
+func (r *relay) publish(ctx context.Context, l *ledger.Ledger) (relayed ledger.Relayed, err error) {
+	relayed, err = l.RelayResults(ctx, r.worker.name, resultsBatch, r.send)
 	m := r.worker.plugin.metrics.results
-	m.WithLabelValues(r.worker.name, resultPublished).Add(float64(n))
+	m.WithLabelValues(r.worker.name, resultPublished).Add(float64(relayed.Published))
 	if err != nil && ctx.Err() == nil {
 		m.WithLabelValues(r.worker.name, resultFailed).Inc()
-		r.worker.warn("results of effects were not published, which is tried again", err)
+		r.worker.warn("results of effects were not published, or are published again, because of an error", err)
 	}
-	return n, err
+	return relayed, err
 }
 
 // send publishes results as records. Those that can't be made are named in the error.
@@ -166,16 +180,22 @@ func (r *relay) send(ctx context.Context, all []ledger.Result) error {
 	}
 	err := r.to.Publish(ctx, msgs...)
 	failpoint.Hit(failpoint.Told)
+	failed := map[int]error{}
 	var partial *pipeline.PartialError
-	if errors.As(err, &partial) {
-		for n, i := range at {
-			errs[i] = partial.Failed[n]
-		}
-		r.away = len(partial.Failed) == len(msgs)
-		return pipeline.PublishError(errs)
-	}
-	if r.away = err != nil; r.away {
+	switch {
+	case errors.As(err, &partial):
+		failed = partial.Failed
+	case err != nil && len(msgs) == 1:
+		failed[0] = err
+	case err != nil:
+		r.away = true
 		return err
+	}
+	r.away = len(failed) == len(msgs)
+	for n, err := range failed {
+		i := at[n]
+		errs[i] = fmt.Errorf("once: the result of %s: %w", textOf(all[i].Key), err)
+		r.away = r.away && !pipeline.IsPermanent(err) // a record that is refused for good says nothing about the topic
 	}
 	return pipeline.PublishError(errs)
 }

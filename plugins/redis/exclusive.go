@@ -200,7 +200,7 @@ func (s *exclusiveShard) round(ctx context.Context) time.Duration {
 		default:
 		}
 	}
-	if s.abandoned { // a call would renew the lease; afterwards others come first
+	if s.abandoned { // a call would renew the lease; when it has expired, another instance takes the shard before this one asks
 		return leaseTime + 2*leaseRound
 	}
 	if s.drained == nil || s.lease.held() {
@@ -357,7 +357,8 @@ func (s *exclusiveShard) free(ctx context.Context) {
 	}
 }
 
-// leave drains the reader, renews the lease while it does, and ends the part in the domain.
+// leave drains the reader, renews the lease while it does, and then releases it. After a reader that was abandoned the lease
+// expires: its handlers go on.
 func (s *exclusiveShard) leave() {
 	s.mu.Lock()
 	ctx := s.drain

@@ -66,7 +66,11 @@ func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish 
 	work, cancel := context.WithTimeout(ctx, outboxClaimTime/2)
 	defer cancel()
 	published, failed, err := outbox.Publish(work, claimed, publish)
-	return len(published), errors.Join(err, l.published(ctx, kind, published), l.postpone(ctx, failed, len(published)))
+	n := len(published)
+	if marked := l.published(ctx, kind, published); marked != nil {
+		n, err = 0, errors.Join(err, marked)
+	}
+	return n, errors.Join(err, l.postpone(ctx, failed))
 }
 
 func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]OutboxMessage, error) {
@@ -92,6 +96,9 @@ func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]Outbo
 
 // published deletes results. Dead letters stay, because they are counted.
 func (l *Ledger) published(ctx context.Context, kind OutboxKind, ms []OutboxMessage) error {
+	if len(ms) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return l.update(ctx, "mark outbox rows published", nil, func(q querier, now time.Time) error {
@@ -110,13 +117,16 @@ func (l *Ledger) published(ctx context.Context, kind OutboxKind, ms []OutboxMess
 	})
 }
 
-// postpone releases rows, with a delay. published is the number of others of their batch that were published.
-func (l *Ledger) postpone(ctx context.Context, ms []OutboxMessage, published int) error {
+// postpone releases rows, with a delay.
+func (l *Ledger) postpone(ctx context.Context, ms []OutboxMessage) error {
+	if len(ms) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return l.update(ctx, "postpone outbox rows", nil, func(q querier, now time.Time) error {
 		for _, m := range ms {
-			if _, err := q.exec(ctx, `UPDATE outbox SET claimed_until = $2 WHERE id = $1 AND published_at IS NULL`, m.ID, now.Add(outbox.Delay(m.tries, published))); err != nil {
+			if _, err := q.exec(ctx, `UPDATE outbox SET claimed_until = $2 WHERE id = $1 AND published_at IS NULL`, m.ID, now.Add(outbox.Delay(m.tries))); err != nil {
 				return err
 			}
 		}

@@ -45,6 +45,10 @@ type Options struct {
 	// Metrics show this ledger from Open to CloseContext. Nil: they are not collected.
 	Metrics *Metrics
 
+	// Command: the program calls for nothing. Whether its kinds publish results says the table, in which the programs that
+	// call have written it, and not Kind.Results.
+	Command bool
+
 	// Skew is added to the time of the database, in nanoseconds, for tests. Nil: nothing.
 	Skew *atomic.Int64
 

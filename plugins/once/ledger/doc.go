@@ -42,6 +42,8 @@
 //     and it writes only due rows that it has locked or made.
 //     An operator's action takes the lock of the group after the effect, because a claim that waits for
 //     the group may hold the due row that a settle of the same effect waits for.
+//   - What takes results for publishing takes rows that are free, and what has published them waits for no one else's,
+//     since transactions that settle only insert rows there.
 //   - A pause, a resume and the first part of a cancellation take the lock of one group exclusively and
 //     write its row, and nothing else. Those of a kind do so with the lock of its pause.
 //   - A sweep that unparks takes the lock of one group in shared mode and due rows that are free. One that

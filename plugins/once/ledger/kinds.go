@@ -97,7 +97,7 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 			clear(found)
 			for _, k := range kinds {
 				_, err := q.exec(ctx, sqlAddKind, k.Name)
-				if err == nil {
+				if err == nil && !l.opts.Command {
 					_, err = q.exec(ctx, sqlSetResults, k.Name, k.Results)
 				}
 				if err != nil {
@@ -126,6 +126,7 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 		defer l.mu.Unlock()
 		l.home = h
 		for _, k := range kinds {
+			k.Results = found[k.Name].results
 			l.add(&kind{Kind: k, number: found[k.Name].number, registered: true})
 		}
 		l.addFound(found)

@@ -98,6 +98,7 @@ func hotStatements() []planned {
 		{name: "due at", sql: sqlDueAt, args: []string{"1", "'g1'", "'n8'"}, via: both, rows: 1, cold: true},
 		{name: "ahead", sql: sqlAhead, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: BacklogLimit, cold: true},
 		{name: "calling", sql: sqlCalling, args: []string{"1"}, via: map[string]string{"once_due": "once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
+		{name: "any result", sql: sqlAnyResult, args: []string{"1", "now()"}, via: results, rows: 1, cold: true},
 		{name: "take results", sql: fmt.Sprintf(sqlTakeResults, " FOR UPDATE SKIP LOCKED"), args: []string{"1", "now()", "20", "now()"}, via: results, rows: 20, cold: true},
 		{name: "effects of results", sql: sqlResultEffects + "= ANY($1)", args: []string{"ARRAY[100, 200]"}, via: map[string]string{"once_results": "once_results_pkey", "once_effects": "once_effects_pkey"}, rows: 2, cold: true},
 		{name: "delete results", sql: sqlDeleteResults + "= ANY($1)", args: []string{"ARRAY[300, 400]"}, via: results, rows: 2, cold: true},
@@ -143,6 +144,7 @@ func TestPlansOfPostgres(t *testing.T) {
 			`ALTER TABLE once_effects SET (autovacuum_enabled = false)`,
 			`ALTER TABLE once_due SET (autovacuum_enabled = false)`,
 			`ALTER TABLE once_deltas SET (autovacuum_enabled = false)`,
+			`ALTER TABLE once_results SET (autovacuum_enabled = false)`,
 			`INSERT INTO once_groups SELECT 1, 'g' || g, 1, g % 2000 = 0, now(), now() FROM generate_series(1, 20000) g`,
 			`INSERT INTO once_limits (kind, tat) SELECT g, now() FROM generate_series(1, 2000) g`,
 			`INSERT INTO once_paused SELECT g, now(), 'x', 'x' FROM generate_series(3, 2000) g`,
@@ -165,7 +167,7 @@ func TestPlansOfPostgres(t *testing.T) {
 			require.NoError(t, err, sql)
 		}
 		explainAll(t, s, "un-analysed")
-		_, err := s.cold.Exec(t.Context(), `ANALYZE once_groups; ANALYZE once_effects; ANALYZE once_due; ANALYZE once_attempts; ANALYZE once_problems; ANALYZE once_deltas; ANALYZE once_totals; ANALYZE once_limits; ANALYZE once_slots; ANALYZE once_stops; ANALYZE once_paused; ANALYZE once_lost; ANALYZE once_audit`)
+		_, err := s.cold.Exec(t.Context(), `ANALYZE once_groups; ANALYZE once_effects; ANALYZE once_due; ANALYZE once_attempts; ANALYZE once_problems; ANALYZE once_results; ANALYZE once_deltas; ANALYZE once_totals; ANALYZE once_limits; ANALYZE once_slots; ANALYZE once_stops; ANALYZE once_paused; ANALYZE once_lost; ANALYZE once_audit`)
 		require.NoError(t, err)
 		explainAll(t, s, "full")
 

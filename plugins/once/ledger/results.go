@@ -23,7 +23,7 @@ type Result struct {
 	Attempts   int
 	Receipt    string
 	Class      string // why it failed or is unknown
-	Error      string // the last answer of one that failed or is unknown
+	Error      string // of one that failed or is unknown: the last answer, or the reason of an operator
 	Payload    []byte
 	Headers    map[string]string
 
@@ -36,6 +36,8 @@ const (
 	resultsTaken = 30 * time.Second
 	// resultsMark bounds the wait for the database afterwards.
 	resultsMark = 10 * time.Second
+
+	sqlAnyResult = `SELECT 1 FROM once_results WHERE kind = $1 AND until <= $2 ORDER BY kind, until, number LIMIT 1`
 
 	// MATERIALIZED, so that the rows are selected and locked exactly once.
 	sqlTakeResults = `WITH picked AS MATERIALIZED (SELECT number FROM once_results WHERE kind = $1 AND until <= $2 ORDER BY kind, until, number LIMIT $3%s)
@@ -50,36 +52,50 @@ FROM once_results AS r JOIN once_effects AS e ON e.kind = r.kind AND e.grp = r.g
 	sqlPostponeResult = `UPDATE once_results SET until = $2 WHERE number = $1`
 )
 
-// RelayResults passes at most limit results of a kind that publishes them to publish, those first that wait longest, and
-// returns how many are published. publish is called with some of them once or several times. When it fails without
+// Relayed is the result of RelayResults.
+type Relayed struct {
+	Taken     int // results that were to be published; fewer than the limit: there are no more now
+	Published int
+}
+
+// RelayResults passes at most limit results of a kind that publishes them to publish, those first that have been due
+// longest. publish is called with some of them once or several times. When it fails without
 // naming them (pipeline.PartialError) they are tried one by one, so that one bad result delays no other. Those that
 // failed stay for later, and their errors are joined.
 //
-// Each result is published at least once, and several instances may relay at once. Two results of one effect, of which
+// After an error of the database some may be published again. Each result is published at least once, and several instances may relay at once. Two results of one effect, of which
 // there are several only after a replay, may be published in either order.
-func (l *Ledger) RelayResults(ctx context.Context, kind string, limit int, publish func(context.Context, []Result) error) (n int, err error) {
+func (l *Ledger) RelayResults(ctx context.Context, kind string, limit int, publish func(context.Context, []Result) error) (r Relayed, err error) {
 	k, err := l.registered(kind)
 	if err != nil {
-		return 0, err
+		return r, err
 	}
 	var taken []Result
 	if err := l.call(ctx, "take results", func(ctx context.Context) error {
 		taken, err = l.takeResults(ctx, k, limit)
 		return err
 	}); err != nil || len(taken) == 0 {
-		return 0, err
+		return r, err
 	}
 	work, cancel := context.WithTimeout(ctx, resultsTaken/2)
 	defer cancel()
 	published, failed, err := outbox.Publish(work, taken, publish)
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), resultsMark)
 	defer cancel()
-	return len(published), errors.Join(err, l.call(ctx, "mark results", func(ctx context.Context) error { return l.markResults(ctx, published, failed) }))
+	marked := l.call(ctx, "mark results", func(ctx context.Context) error { return l.markResults(ctx, published, failed) })
+	return Relayed{len(taken), len(published)}, errors.Join(err, marked)
 }
 
 // takeResults has this instance publish results of a kind, with what their effects are about.
 func (l *Ledger) takeResults(ctx context.Context, k *kind, limit int) (taken []Result, err error) {
+	found := false // an empty table is looked at often, and a look writes nothing
+	if err := l.store.read(ctx, func(q querier, now time.Time) error {
+		return q.query(ctx, func(scanner) error { found = true; return nil }, sqlAnyResult, k.number, now)
+	}); err != nil || !found {
+		return nil, err
+	}
 	err = l.update(ctx, groupLock{}, func(q querier, now time.Time) error {
+		taken = nil
 		at, numbers := map[int64]*Result{}, []int64{}
 		if err := q.query(ctx, func(row scanner) error {
 			r := &Result{Key: Key{Kind: k.Name}}
@@ -90,7 +106,6 @@ func (l *Ledger) takeResults(ctx context.Context, k *kind, limit int) (taken []R
 			return err
 		}
 		in, arg := l.store.dialect().AnyOf("$1", numbers)
-		taken = make([]Result, 0, len(numbers))
 		return q.query(ctx, func(row scanner) error {
 			var number int64
 			var e Result
@@ -123,7 +138,7 @@ func (l *Ledger) markResults(ctx context.Context, published, failed []Result) er
 			}
 		}
 		for _, r := range failed {
-			if _, err := q.exec(ctx, sqlPostponeResult, r.number, now.Add(outbox.Delay(r.tries, len(published)))); err != nil {
+			if _, err := q.exec(ctx, sqlPostponeResult, r.number, now.Add(outbox.Delay(r.tries))); err != nil {
 				return err
 			}
 		}
@@ -131,7 +146,7 @@ func (l *Ledger) markResults(ctx context.Context, published, failed []Result) er
 	})
 }
 
-// sqlResultsWaiting reads at most so many results as a backlog counts.
+// sqlResultsWaiting reads at most as many results as a backlog counts.
 const sqlResultsWaiting = `SELECT count(*), min(at) FROM (SELECT at FROM once_results WHERE kind = $1 ORDER BY kind, until, number LIMIT $2) AS r`
 
 // ResultsWaiting returns how many results of a kind are not published yet, at most BacklogLimit, and how long the oldest of

@@ -26,7 +26,7 @@ type Kind struct {
 	Limits Limits // of the settings
 	// Grace is how long Claim leaves effects that Accept has accepted to ClaimRows. Zero: Claim finds them at once.
 	Grace time.Duration
-	// Results: what becomes of its effects is stored for RelayResults.
+	// Results: what becomes of its effects is stored for RelayResults. See Options.Command.
 	Results bool
 }
 
