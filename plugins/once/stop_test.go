@@ -1,0 +1,78 @@
+package once
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+)
+
+// slowTopic publishes when it may.
+type slowTopic struct {
+	asked, may chan struct{}
+	published  []*message.Message
+}
+
+func (*slowTopic) Describe() pipeline.Endpoint {
+	return pipeline.Endpoint{Kind: "kafka", Name: "settled"}
+}
+
+func (s *slowTopic) Publish(ctx context.Context, msgs ...*message.Message) error {
+	close(s.asked)
+	select {
+	case <-s.may:
+		s.published = append(s.published, msgs...)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// A stop waits for the results of a kind whose calls have ended, while the calls of another kind go on.
+func TestAKindWhoseCallsGoOnDelaysNoResults(t *testing.T) {
+	t.Parallel()
+	cfg := ledger.DefaultConfig()
+	cfg.DSN = setting.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "once.db"))
+	l, err := ledger.Open(t.Context(), cfg, ledger.Options{Instance: "a"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.CloseContext(context.Background()) })
+	require.NoError(t, l.Migrate(t.Context()))
+	config := DefaultKind("")
+	config.KeyTTL = time.Hour
+	require.NoError(t, l.Register(t.Context(), ledger.Kind{Name: "fast", Policy: config.policy(ByKey, false, "a"), Results: true}))
+	_, err = l.Accept(t.Context(), []ledger.Record{{Key: ledger.Key{Kind: "fast", Group: "g", ID: "1"}, Payload: []byte("{}")}})
+	require.NoError(t, err)
+	var claimed []ledger.Claimed
+	for lane := 0; len(claimed) == 0 && lane < ledger.Lanes; lane++ {
+		claimed, err = l.Claim(t.Context(), "fast", lane, 1)
+	}
+	require.NoError(t, err)
+	_, err = l.Settle(t.Context(), []ledger.End{{Key: claimed[0].Key, CallResult: rules.CallResult{Epoch: claimed[0].Epoch, Outcome: rules.Done}}})
+	require.NoError(t, err)
+
+	topic := &slowTopic{asked: make(chan struct{}), may: make(chan struct{})}
+	slow := newWorker(NewPlugin(nil, nil), "slow", &config, nil)
+	fast := newWorker(slow.plugin, "fast", &config, nil)
+	slow.ended, fast.ended = make(chan struct{}), make(chan struct{})
+	fast.results = newRelay(fast, topic, nil)
+	fast.results.start(l)
+	<-topic.asked
+	close(fast.ended)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() {
+		close(topic.may)
+		<-fast.results.ended
+		cancel()
+	}()
+	require.EqualError(t, wait(ctx, []*worker{slow, fast}), "once: 0 calls of kind slow have not ended: context canceled")
+	require.Len(t, topic.published, 1)
+}
