@@ -59,12 +59,13 @@ type Relayed struct {
 }
 
 // RelayResults passes at most limit results of a kind that publishes them to publish, those first that have been due
-// longest. publish is called with some of them once or several times. When it fails without
-// naming them (pipeline.PartialError) they are tried one by one, so that one bad result delays no other. Those that
-// failed stay for later, and their errors are joined.
+// longest. publish is called with some of them once or several times. When it fails without naming them
+// (pipeline.PartialError) they are tried one by one, so that one bad result delays no other. Those that failed stay for
+// later.
 //
-// After an error of the database some may be published again. Each result is published at least once, and several instances may relay at once. Two results of one effect, of which
-// there are several only after a replay, may be published in either order.
+// Each result is published at least once: after an error of the database some are published again. Several instances may
+// relay at once. Two results of one effect, of which there are several only after an operator's action or a restore, may
+// be published in either order.
 func (l *Ledger) RelayResults(ctx context.Context, kind string, limit int, publish func(context.Context, []Result) error) (r Relayed, err error) {
 	k, err := l.registered(kind)
 	if err != nil {
