@@ -2,6 +2,7 @@ package once
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"testing"
 	"time"
@@ -75,4 +76,50 @@ func TestAKindWhoseCallsGoOnDelaysNoResults(t *testing.T) {
 	}()
 	require.EqualError(t, wait(ctx, []*worker{slow, fast}), "once: 0 calls of kind slow have not ended: context canceled")
 	require.Len(t, topic.published, 1)
+}
+
+// refusing is a topic whose answer is given.
+type refusing func(n int) error
+
+func (refusing) Describe() pipeline.Endpoint {
+	return pipeline.Endpoint{Kind: "kafka", Name: "settled"}
+}
+
+func (f refusing) Publish(_ context.Context, msgs ...*message.Message) error { return f(len(msgs)) }
+
+// Results wait for a topic that takes nothing, and not for a record that is refused for good, or can't be made.
+func TestWhenATopicTakesNothing(t *testing.T) {
+	t.Parallel()
+	away := errors.New("away")
+	for name, c := range map[string]struct {
+		answer func(n int) error
+		away   bool
+		failed int
+	}{
+		"taken":            {func(int) error { return nil }, false, 1},
+		"nothing is":       {func(int) error { return away }, true, 3},
+		"none is, named":   {func(int) error { return pipeline.PublishError([]error{away, away}) }, true, 3},
+		"one is":           {func(int) error { return pipeline.PublishError([]error{away, nil}) }, false, 2},
+		"refused for good": {func(int) error { return pipeline.PublishError([]error{pipeline.Permanent(away), away}) }, false, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRelay(nil, refusing(c.answer), func(r Result) ([]byte, error) {
+				if r.ID == "bad" {
+					return nil, away
+				}
+				return []byte(r.ID), nil
+			})
+			err := r.send(t.Context(), []ledger.Result{{Key: ledger.Key{ID: "1"}}, {Key: ledger.Key{ID: "bad"}}, {Key: ledger.Key{ID: "2"}}})
+			require.Equal(t, c.away, r.away)
+			var partial *pipeline.PartialError
+			if errors.As(err, &partial) {
+				require.Len(t, partial.Failed, c.failed)
+				require.Contains(t, partial.Failed, 1, "it has no record")
+				return
+			}
+			require.ErrorIs(t, err, away)
+			require.Equal(t, 3, c.failed)
+		})
+	}
 }
