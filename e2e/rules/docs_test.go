@@ -17,16 +17,24 @@ import (
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	top := root(t)
+	files := filesIn(t, top, func(_, name string) bool {
+		return strings.HasPrefix(name, ".") || name == "bin" || name == "testdata"
+	}, func(name string) bool { return filepath.Ext(name) == ".md" })
+	require.Greater(t, len(files), 20)
+	return files
+}
+
+// filesIn returns the texts of the files of a folder that take names, by their path in it. It enters no folder that skip names.
+func filesIn(t *testing.T, top string, skip func(path, name string) bool, take func(name string) bool) map[string]string {
+	t.Helper()
 	files := map[string]string{}
 	require.NoError(t, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		name := d.Name()
-		if d.IsDir() && path != top && (strings.HasPrefix(name, ".") || name == "bin" || name == "testdata") {
+		case d.IsDir() && path != top && skip(path, d.Name()):
 			return filepath.SkipDir
-		}
-		if d.IsDir() || filepath.Ext(name) != ".md" {
+		case d.IsDir() || !take(d.Name()):
 			return nil
 		}
 		text, err := os.ReadFile(path)
@@ -37,7 +45,6 @@ func pages(t *testing.T) map[string]string {
 		files[filepath.ToSlash(rel)] = string(text)
 		return err
 	}))
-	require.Greater(t, len(files), 20)
 	return files
 }
 

@@ -2,7 +2,6 @@ package rules_test
 
 import (
 	"go/version"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -38,25 +37,9 @@ func badToolchains(files map[string]string, oldest string) []string {
 func TestAllModulesNameAToolchainWithoutKnownVulnerabilities(t *testing.T) {
 	t.Parallel()
 	top := root(t)
-	files := map[string]string{}
-	require.NoError(t, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && (d.Name() == ".git" || d.Name() == ".services" || d.Name() == "testdata" || path == filepath.Join(top, "bin")) {
-			return filepath.SkipDir
-		}
-		if d.IsDir() || d.Name() != "go.mod" && d.Name() != "go.work" {
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(top, path)
-		files[filepath.ToSlash(rel)] = string(text)
-		return err
-	}))
+	files := filesIn(t, top, func(path, name string) bool {
+		return name == ".git" || name == ".services" || name == "testdata" || path == filepath.Join(top, "bin")
+	}, func(name string) bool { return name == "go.mod" || name == "go.work" })
 	require.GreaterOrEqual(t, len(files), 6, "five modules and the workspace")
 	require.Empty(t, badToolchains(files, oldestToolchain), "each names the toolchain of go.mod, %s or newer (make vuln)", oldestToolchain)
 

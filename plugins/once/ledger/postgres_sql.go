@@ -95,14 +95,11 @@ CROSS JOIN LATERAL (SELECT * FROM once_effects AS p WHERE p.kind = k.kind AND p.
 var (
 	// pgAccept inserts effects, those that are due, and what counts them. The parameter after the arrays is the number
 	// of the deltas, and the last two are kinds with their graces. It returns the keys that are new.
-	pgAccept = acceptSQL("", "SELECT "+written(acceptColumns)+" FROM "+unnest(acceptColumns), fmt.Sprintf("$%d", len(acceptColumns)+1), pgGraces, "")
-
-	pgGraces = fmt.Sprintf(" + coalesce(($%[2]d::bigint[])[array_position($%[1]d::smallint[], kind)], 0) * interval '1 microsecond'", len(acceptColumns)+2, len(acceptColumns)+3)
+	pgAccept = pgAcceptSQL("")
 
 	// pgAcceptTold also inserts the results of effects that are settled at once, since their group is cancelled. The last
 	// parameter has their kinds.
-	pgAcceptTold = acceptSQL("", "SELECT "+written(acceptColumns)+" FROM "+unnest(acceptColumns), fmt.Sprintf("$%d", len(acceptColumns)+1), pgGraces,
-		fmt.Sprintf(`,
+	pgAcceptTold = pgAcceptSQL(fmt.Sprintf(`,
 told AS (INSERT INTO once_results (kind, grp, id, state, at, until, attempts)
 	SELECT kind, grp, id, state, settled_at, settled_at, 0 FROM fresh WHERE settled_at IS NOT NULL AND kind = ANY ($%d::smallint[]))`, len(acceptColumns)+4))
 
@@ -116,6 +113,13 @@ told AS (INSERT INTO once_results (kind, grp, id, state, at, until, attempts)
 
 func pgReadSQL(columns []column[storedRow], clause string) string {
 	return `SELECT ` + reads(columns, "p.") + pgReadFrom + clause + `) AS p`
+}
+
+// pgAcceptSQL is acceptSQL with arrays.
+func pgAcceptSQL(more string) string {
+	n := len(acceptColumns)
+	grace := fmt.Sprintf(" + coalesce(($%[2]d::bigint[])[array_position($%[1]d::smallint[], kind)], 0) * interval '1 microsecond'", n+2, n+3)
+	return acceptSQL("", "SELECT "+written(acceptColumns)+" FROM "+unnest(acceptColumns), fmt.Sprintf("$%d", n+1), grace, more)
 }
 
 // acceptSQL is the statement that accepts the rows of source. schema is empty or ends with a point, grace is added to
