@@ -249,11 +249,11 @@ lint: ## Run golangci-lint (.golangci.yml) on all modules
 	cd packaging && GOWORK=off $(bin)/golangci-lint run --config ../.golangci.yml ./...
 
 .PHONY: vuln
-vuln: ## List the known vulnerabilities that the code reaches (database: the module golang.org/x/vulndb)
+vuln: ## List the known vulnerabilities that a release reaches (database: the module golang.org/x/vulndb)
 	@$(tool) golang.org/x/vuln/cmd/govulncheck golang.org/x/vulndb/cmd/indexdb
 	@rm -rf $(bin)/vulndb
 	@$(bin)/indexdb -vulns "$$(cd .ci/tools && GOWORK=off $(GO) list -m -f '{{.Dir}}' golang.org/x/vulndb)/data/osv" -out $(bin)/vulndb
-	$(bin)/govulncheck -db file://$(bin)/vulndb ./cmd/... ./plugins/... ./handlers/...
+	GOTOOLCHAIN=$(toolchain) $(bin)/govulncheck -db file://$(bin)/vulndb ./cmd/... ./plugins/... ./handlers/...
 
 .PHONY: wire
 wire: ## Generate the injectors (wire/wire_gen.go)

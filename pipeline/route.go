@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -119,6 +120,16 @@ func ServerOf(address string) Endpoint {
 		return Endpoint{Kind: KindServer, Name: "of an address that can't be read"}
 	}
 	return Endpoint{Kind: KindServer, Name: u.Scheme + "://" + u.Host}
+}
+
+// ServersOf returns the endpoint of each server that is called, for Route.Calls and UseCalls.
+func ServersOf(addresses ...string) (servers []Endpoint) {
+	for _, address := range addresses {
+		if one := ServerOf(address); !slices.Contains(servers, one) {
+			servers = append(servers, one)
+		}
+	}
+	return servers
 }
 
 // The uses of endpoints outside of routes.

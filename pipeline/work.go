@@ -10,6 +10,9 @@ type RouteWork struct {
 	// FailedPerSecond are those whose handling failed, whatever became of them. One that is tried again counts each time.
 	FailedPerSecond *float64 `json:"failed_per_second,omitempty"`
 	InFlight        int64    `json:"in_flight"` // messages between receiving and ack or nack
+	// Done and Failed are the messages since the process started.
+	Done   uint64 `json:"-"`
+	Failed uint64 `json:"-"`
 	// LastError is that of the last message that failed and is tried again. Nil: there was none.
 	LastError *LastError `json:"last_error,omitempty"`
 }

@@ -52,14 +52,13 @@ func allDeclared() []declared {
 			},
 		},
 		{
-			use: pipeline.UseCalls, some: []string{"effects", "promotion", "waitingroom", "web", "webhook"},
-			sign: regexp.MustCompile(`httpclient\.New|http\.Client\{|oncehttp\.Post\(|signin\.NewKeys\(`),
+			use: pipeline.UseCalls, some: []string{"effects", "promotion", "telemetry", "waitingroom", "web", "webhook"},
+			sign: regexp.MustCompile(`httpclient\.New|http\.Client\{|oncehttp\.Post\(|signin\.NewKeys\(|otlptracehttp\.New\(`),
 			byRoute: func(r pipeline.Route) bool {
 				return slices.ContainsFunc(r.Calls, func(e pipeline.Endpoint) bool { return e.Kind == pipeline.KindServer })
 			},
 			excepted: map[string]string{
-				"once":      "the plugin that registers its client declares it",
-				"telemetry": "the instance on this machine",
+				"once": "the plugin that registers its client declares it",
 			},
 		},
 	}
@@ -77,6 +76,46 @@ var withEveryUse = []string{
 	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__REQUEST__PATH=/notices", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__ANSWERS__RECEIPT=id",
 	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__API__URL=https://notices.example", "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__EFFECTS__TOPIC=notices",
 	"MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__EFFECTS__RESULTS=notices-settled",
+	"MILLRACE__PLUGINS__TELEMETRY__OTLP_ENDPOINT=https://traces.example",
+}
+
+// withTokens are the settings of every client that fetches tokens, by the plugin that has it.
+var withTokens = map[string]string{
+	"console":     "MILLRACE__PLUGINS__CONSOLE__AUTH__JWKS_CLIENT__OAUTH2__",
+	"effects":     "MILLRACE__PLUGINS__EFFECTS__KINDS__NOTICE__API__OAUTH2__",
+	"promotion":   "MILLRACE__PLUGINS__PROMOTION__MONEY_API__OAUTH2__",
+	"waitingroom": "MILLRACE__PLUGINS__WAITINGROOM__EVENT_SERVICE__OAUTH2__",
+	"web":         "MILLRACE__PLUGINS__WEB__AUTH__JWKS_CLIENT__OAUTH2__",
+	"webhook":     "MILLRACE__PLUGINS__WEBHOOK__OAUTH2__",
+}
+
+// A server that gives tokens is one that the plugin calls, like the API that wants them.
+func TestEveryPluginDeclaresTheServerOfItsTokens(t *testing.T) {
+	t.Parallel()
+	schema, err := os.ReadFile("../configs/millrace.schema.json")
+	require.NoError(t, err)
+	require.Len(t, regexp.MustCompile(`"token_url": \{`).FindAll(schema, -1), len(withTokens), "every setting of a server of tokens is tried here")
+	env := slices.Clone(withEveryUse)
+	env = append(env, "MILLRACE__PLUGINS__PROMOTION__MONEY_API__SIMULATOR__ENABLED=false", "MILLRACE__PLUGINS__PROMOTION__MONEY_API__URL=https://money.example")
+	for plugin, prefix := range withTokens {
+		env = append(env, prefix+"TOKEN_URL=https://tokens-of-"+plugin+".example/token", prefix+"CLIENT_ID=millrace", prefix+"CLIENT_SECRET=a-secret-of-the-test")
+	}
+	registry := registered(t, withAllRoutes, env...)
+	called := map[string]string{}
+	for _, e := range registry.Endpoints() {
+		if e.Use == pipeline.UseCalls {
+			called[e.Name] = e.Plugin
+		}
+	}
+	for _, r := range registry.Routes() {
+		for _, e := range r.Calls {
+			called[e.Name] = r.Plugin()
+		}
+	}
+	for plugin := range withTokens {
+		require.Equal(t, plugin, called["https://tokens-of-"+plugin+".example"])
+	}
+	require.Equal(t, "telemetry", called["https://traces.example"])
 }
 
 // Every plugin says what it writes, follows and calls outside of its routes, for the command topology and the graph.

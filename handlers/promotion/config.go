@@ -57,12 +57,12 @@ type MoneyConfig struct {
 	Simulator SimulatorConfig `yaml:"simulator"`
 }
 
-// endpoint is the server that is called, for the topology.
-func (c *MoneyConfig) endpoint() pipeline.Endpoint {
+// servers are those that are called, for the topology. The first one is the API.
+func (c *MoneyConfig) servers() []pipeline.Endpoint {
 	if c.Simulator.Enabled {
-		return pipeline.Endpoint{Kind: pipeline.KindServer, Name: "simulated Money API"}
+		return []pipeline.Endpoint{{Kind: pipeline.KindServer, Name: "simulated Money API"}}
 	}
-	return pipeline.ServerOf(c.URL)
+	return pipeline.ServersOf(c.Called(c.URL)...)
 }
 
 // SimulatorConfig is the simulated Money API inside the process.

@@ -73,7 +73,7 @@ type conditions struct {
 func (c conditions) Conditions() (all []operate.Condition) {
 	if client := c.client.Load(); client != nil {
 		for _, one := range client.Conditions() {
-			one.Name, one.Place = "Money API", c.config.MoneyAPI.endpoint() // the simulator's address says nothing
+			one.Name, one.Place = "Money API", c.config.MoneyAPI.servers()[0] // the simulator's address says nothing
 			all = append(all, one)
 		}
 	}

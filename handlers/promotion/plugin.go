@@ -187,7 +187,7 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 		retry.To, retry.Backoff, retry.Payload = p.kafka.Sink(t.RetryTopic()), p.config.Ledger.Retry, promotiontype.WithRetryCount
 		return pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(t.DeadTopic()), Retry: retry}
 	}
-	moneyAPI := []pipeline.Endpoint{p.config.MoneyAPI.endpoint()}
+	moneyAPI := p.config.MoneyAPI.servers()
 	r.Route(pipeline.Route{
 		Name:   proc.StreamRoute(),
 		From:   proc.Streams.Source(),

@@ -81,7 +81,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	r.Service("waitingroom.eventservice", events)
 	if address := p.config.EventService.URL; address != "" {
-		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(address))
+		for _, server := range pipeline.ServersOf(p.config.EventService.Called(address)...) {
+			r.Endpoint(pipeline.UseCalls, server)
+		}
 	}
 	p.endpoints(r)
 	series := topevents.New()

@@ -66,7 +66,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.calls.Name, p.calls.Place, p.calls.Then = "webhook receiver", pipeline.ServerOf(c.URL), "each record waits for its retry"
 	r.Offer(&p.calls) // the graph and the routes say when the receiver does not work
 	r.Route(pipeline.Route{
-		Name: "webhook", From: p.topics.Source(c.Topic, "millrace-webhook"), Handle: p.post, Calls: []pipeline.Endpoint{pipeline.ServerOf(c.URL)},
+		Name: "webhook", From: p.topics.Source(c.Topic, "millrace-webhook"), Handle: p.post, Calls: pipeline.ServersOf(c.Called(c.URL)...),
 		Policy: pipeline.Policy{
 			Timeout:    c.Timeout,
 			Retry:      pipeline.RetryVia(p.topics, c.Topic+"-retry", "millrace-webhook-retry", c.MaxRetries, c.Retry),

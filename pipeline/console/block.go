@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-// Block is what a panel shows: Table, Stats, Record, Comparison, Text, Checks, Answer, Find, HTML, or several
-// as Blocks.
+// Block is what a panel shows: Table, Stats, Series, Record, Comparison, Text, Checks, Answer, Find, HTML, or
+// several as Blocks.
 type Block interface {
 	// JSON is the block for programs, as a value that encoding/json takes.
 	JSON() any
@@ -190,6 +190,36 @@ func (s Stats) JSON() any {
 		object[Columns(one.Name)[0].Name] = one.Cell.Data
 	}
 	return object
+}
+
+// Series are numbers over time, in steps of equal length. They are drawn as lines from 0 up, with a table of what is
+// known of each line.
+type Series struct {
+	Unit  string // of all numbers, such as "Messages handled per second"
+	Begin time.Time
+	Step  time.Duration
+	Lines []Line
+	Empty string // the sentence in place of a drawing without lines
+	Note  string // a sentence below the drawing
+}
+
+// Line is one line of Series.
+type Line struct {
+	Name   string
+	Values []*float64 // of each step, 0 or more. Nil: not known, which is a gap in the line and not 0
+}
+
+// JSON returns an object with the lines and when their steps begin.
+func (s Series) JSON() any {
+	type line struct {
+		Name   string     `json:"name"`
+		Values []*float64 `json:"values"`
+	}
+	lines := make([]line, len(s.Lines))
+	for i, one := range s.Lines {
+		lines[i] = line(one)
+	}
+	return map[string]any{"unit": s.Unit, "begin": s.Begin.UTC().Format(time.RFC3339), "step_seconds": s.Step.Seconds(), "lines": lines}
 }
 
 // Fold is what is shown when a person opens it: a text, or the payload or headers of a message. Fields of a

@@ -35,6 +35,15 @@ type OAuth2 struct {
 // Enabled reports whether requests have tokens.
 func (o OAuth2) Enabled() bool { return o.TokenURL != "" }
 
+// Called returns the addresses that the client of the API at api calls: the API, and what gives it tokens. They are
+// for pipeline.ServersOf.
+func (c Config) Called(api string) []string {
+	if !c.OAuth2.Enabled() {
+		return []string{api}
+	}
+	return []string{api, c.OAuth2.TokenURL}
+}
+
 // Validate reports all errors at once; it reads the files. address is that of the API. plaintext accepts
 // tokens that are sent to another machine without encryption.
 func (c Config) Validate(address string, plaintext bool) error {

@@ -28,7 +28,7 @@ func (c *Chain) workOf(route string) *work {
 // Work implements operate.WorkTeller.
 func (c *Chain) Work(route string) pipeline.RouteWork {
 	one := c.workOf(route)
-	w := pipeline.RouteWork{InFlight: c.metrics.held(route)}
+	w := pipeline.RouteWork{InFlight: c.metrics.held(route), Done: c.metrics.acked(route), Failed: one.failed.Load()}
 	w.DonePerSecond, w.FailedPerSecond = one.pace.measure(func() counted {
 		return counted{time.Now(), c.metrics.acked(route), one.failed.Load()}
 	})

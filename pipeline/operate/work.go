@@ -186,7 +186,7 @@ func (w *Work) add(instance string, routes map[string]pipeline.RouteWork) {
 // addWork adds two works up. The later error is the last one.
 func addWork(a, b pipeline.RouteWork) pipeline.RouteWork {
 	a.DonePerSecond, a.FailedPerSecond = sum(a.DonePerSecond, b.DonePerSecond), sum(a.FailedPerSecond, b.FailedPerSecond)
-	a.InFlight += b.InFlight
+	a.InFlight, a.Done, a.Failed = a.InFlight+b.InFlight, a.Done+b.Done, a.Failed+b.Failed
 	if a.LastError == nil || b.LastError != nil && b.LastError.At.After(a.LastError.At) {
 		a.LastError = b.LastError
 	}

@@ -30,7 +30,7 @@ func (s *server) showConditions(ctx context.Context, _ console.Query) (console.B
 	var work operate.Work
 	var reading sync.WaitGroup
 	reading.Go(func() { work = s.readWork(ctx) })
-	value, _, problem := s.readOne(ctx, deadLetters, s.countDead)
+	value, _, problem := s.readOne(ctx, deadLetters, s.sources, s.countDead)
 	reading.Wait()
 	conditions := s.conditions()
 	for _, gone := range work.Gone {

@@ -375,6 +375,13 @@ func (m masks) block(b console.Block) console.Block {
 		return b
 	case console.Stats:
 		return m.stats(b, false)
+	case console.Series:
+		lines := slices.Clone(b.Lines)
+		for i := range lines {
+			lines[i].Name = m.text(lines[i].Name)
+		}
+		b.Lines = lines
+		return b
 	case console.Record:
 		b.Fields = m.stats(b.Fields, true)
 		folds := make([]console.Fold, len(b.Folds))

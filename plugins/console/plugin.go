@@ -54,6 +54,7 @@ func (p *Plugin) Console() []console.Page {
 		{Name: "conditions", Title: "Trouble and pauses", Load: p.server.showConditions},
 		{Name: "graph", Title: "Graph", Load: p.server.showGraph},
 		{Name: "routes", Title: "Routes", Load: p.server.showRoutes, Actions: []string{"routes pause", "routes resume"}},
+		{Name: "history", Title: "The last 15 minutes", Load: p.server.showPast},
 	}}
 	return append(append([]console.Page{home}, p.server.routePages()...), p.server.auditPages()...)
 }

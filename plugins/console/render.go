@@ -62,7 +62,7 @@ func parsed(prefix string) *template.Template {
 			}
 			return at(link)
 		},
-		"kind": kindOf, "cells": cellsOf, "classes": classes,
+		"kind": kindOf, "cells": cellsOf, "chart": chartOf, "classes": classes,
 		"help": func(text string) string { return plain(strings.ReplaceAll(text, "`", "")) },
 	}).ParseFS(files, "templates/*.html"))
 }
@@ -303,6 +303,8 @@ func kindOf(b console.Block) string {
 		return "table"
 	case console.Stats:
 		return "stats"
+	case console.Series:
+		return "series"
 	case console.Record:
 		return "record"
 	case console.Text:

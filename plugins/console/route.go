@@ -15,6 +15,7 @@ const routePage = "route"
 func (s *server) routePages() []console.Page {
 	return []console.Page{{Path: routePage, Title: "Route", Hidden: true, Panels: []console.Panel{
 		{Name: "route", Title: "Route", Load: s.showRoute, Actions: []string{"routes pause", "routes resume", "routes reset"}},
+		{Name: "history", Title: "The last 15 minutes", Load: s.showRoutePast},
 		{Name: "last-error", Title: "Last error of a message that is tried again", Load: s.showLastError},
 	}}}
 }

@@ -40,7 +40,7 @@ func (s *server) read(ctx context.Context) readings {
 	var reading sync.WaitGroup
 	take := func(what string, do func(context.Context) (any, error), use func(any)) {
 		reading.Go(func() {
-			value, at, problem := s.readOne(ctx, what, do)
+			value, at, problem := s.readOne(ctx, what, s.sources, do)
 			mu.Lock()
 			defer mu.Unlock()
 			if problem != "" {
@@ -78,7 +78,7 @@ func (s *server) read(ctx context.Context) readings {
 
 // readWork returns what instances tell. Why it is not known of all of them stands in it.
 func (s *server) readWork(ctx context.Context) operate.Work {
-	value, _, problem := s.readOne(ctx, "instances", func(ctx context.Context) (any, error) {
+	value, _, problem := s.readOne(ctx, "instances", s.sources, func(ctx context.Context) (any, error) {
 		work, _ := operate.ReadWork(ctx, s.registry)
 		work.Unknown, work.RatesUnknown = s.masks.text(work.Unknown), s.masks.text(work.RatesUnknown)
 		for route, one := range work.Routes { // here, because the graph shows them, too
@@ -102,13 +102,13 @@ func (s *server) countDead(ctx context.Context) (any, error) {
 
 // readOne reads one server for all panels that show it. value is the last one that is known and at its time, also
 // when problem says why there is no newer one.
-func (s *server) readOne(ctx context.Context, what string, do func(context.Context) (any, error)) (value any, at time.Time, problem string) {
-	r, late := s.loads.get(ctx, "reading "+what, s.sources, do)
+func (s *server) readOne(ctx context.Context, what string, p pace, do func(context.Context) (any, error)) (value any, at time.Time, problem string) {
+	r, late := s.loads.get(ctx, "reading "+what, p, do)
 	switch {
 	case late && r.at.IsZero():
-		problem = fmt.Sprintf("no answer within %s", s.sources.wait)
+		problem = fmt.Sprintf("no answer within %s", p.wait)
 	case late:
-		problem = fmt.Sprintf("no answer within %s, so its numbers are %s old", s.sources.wait, console.Short(time.Since(r.at)))
+		problem = fmt.Sprintf("no answer within %s, so its numbers are %s old", p.wait, console.Short(time.Since(r.at)))
 	case r.err != nil:
 		problem = r.err.Error()
 	}

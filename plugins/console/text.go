@@ -97,6 +97,8 @@ func (t *textPage) block(b console.Block) {
 		t.table(b)
 	case console.Stats:
 		t.fields(b)
+	case console.Series:
+		t.series(b)
 	case console.Record:
 		t.fields(b.Fields)
 		for _, f := range b.Folds {

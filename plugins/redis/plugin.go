@@ -34,6 +34,7 @@ type Plugin struct {
 	refused   prometheus.Gauge // followed streams
 	orders    *routeOrders     // about routes
 	levels    atomic.Pointer[logLevels]
+	history   history // of the work of all instances
 
 	mu       sync.Mutex
 	env      pipeline.Env
@@ -199,6 +200,7 @@ func (s service) Start(ctx context.Context) error {
 		if err := p.tell(ctx, c, pr); err != nil {
 			log.DebugContext(ctx, "other instances do not know the state of this one", logs.Err(err))
 		}
+		p.tellWork(ctx, c, log)
 	}
 	pr.then = func(ctx context.Context) {
 		pr.followDrain(ctx, drain)
@@ -232,6 +234,7 @@ func (s service) Stop(ctx context.Context) error {
 	sweeper.Stop()
 	p.trim.stop(ctx)
 	p.levels.Load().stop()
+	p.tellWork(ctx, c, pr.log)
 	return errors.Join(pr.release(ctx), c.Close())
 }
 

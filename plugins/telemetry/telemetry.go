@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"log/slog"
+	"os"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,6 +59,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	if p.config.Pprof {
 		r.Endpoint(pipeline.UseOperations, pipeline.Endpoint{Kind: pipeline.KindHTTP, Name: pprofPath})
+	}
+	if to, err := exportOf(p.config, os.Getenv); err == nil && to.otlp { // Tracing has returned the error
+		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(to.endpoint.String()))
 	}
 	r.Service(p.Name(), p.server)
 	r.Offer(p) // it is an operate.Examined, an operate.ConditionReader and a console.Contributor

@@ -8,10 +8,13 @@ import (
 )
 
 // Register opens the client when the services start, and closes it when they stop. It adds the client's
-// metrics, its server to the topology, and what the client knows of the server to the graph and the routes. A plugin with a kind calls it in its own Register.
+// metrics, its servers to the topology, and what the client knows of the API to the graph and the routes. A plugin
+// with a kind calls it in its own Register.
 func (c *Client) Register(r *pipeline.Registry) {
 	r.Service("oncehttp."+c.mapping.Name, service{c, r.Env().Logger})
-	r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(c.config.URL))
+	for _, server := range pipeline.ServersOf(c.config.Called(c.config.URL)...) {
+		r.Endpoint(pipeline.UseCalls, server)
+	}
 	r.Collect(c.Collectors()...)
 	r.Offer(c) // it is an operate.Conditioned
 }

@@ -33,10 +33,12 @@ type Config struct {
 // HasKeys reports whether tokens are verified.
 func (a *Config) HasKeys() bool { return a.JWKSFile != "" || a.JWKSURL != "" }
 
-// Declare names the server of JWKSURL as one that the plugin calls, in its Register.
+// Declare names the servers that fetching the keys calls, in the Register of the plugin.
 func (a *Config) Declare(r *pipeline.Registry) {
 	if a.JWKSURL != "" {
-		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(a.JWKSURL))
+		for _, server := range pipeline.ServersOf(a.JWKSClient.Called(a.JWKSURL)...) {
+			r.Endpoint(pipeline.UseCalls, server)
+		}
 	}
 }
 
