@@ -37,6 +37,7 @@ func TestAPersonAtTheConsole(t *testing.T) {
 		{"replays dead letters", replaysDeadLetters},
 		{"reads why nothing is called", readsWhyNothingIsCalled},
 		{"sees in the graph that a far side is down", seesThatAFarSideIsDown},
+		{"sees how the last minutes went", seesTheLastMinutes},
 		{"needs no scripts", needsNoScripts},
 		{"uses each page", usesEachPage},
 		{"has pictures of it", hasPictures},
@@ -137,6 +138,19 @@ func readsWhyNothingIsCalled(t *testing.T, b *browser, s *shop) {
 	s.far.set(func(f *farSide) { f.broken = false })
 	p.reads("#group .checks", "accepted 5 = ended 5 + open 0")
 	s.reached(`{"order":3}`)
+}
+
+// The chart of a route has what was handled and what failed while nobody looked.
+func seesTheLastMinutes(t *testing.T, b *browser, s *shop) {
+	p := b.open(t, s.url+"/route?route=webhook", desktop)
+	p.reads("#history th.key", "failed")
+	p.reaches("lines", `[...document.querySelectorAll("#history .line")].every((line) => line.getTotalLength() > 0)`)
+	p.reaches("a failure", `parseFloat(document.querySelector("#history tbody tr:nth-child(2) td:nth-child(3)").innerText) > 0`)
+	home := b.open(t, s.url+"/", desktop)
+	home.reads("#history th.key", "invoice.accept")
+	out, code := s.command("", "top", "--url", s.url, "--once")
+	require.Zero(t, code, out)
+	require.Regexp(t, `(?m)^Messages handled per second:$`, out)
 }
 
 // The far side of two routes breaks. Its box is red and says since when, what it answered and what happens next, as do

@@ -78,21 +78,30 @@ func path(values []*float64, top float64) string {
 	return b.String()
 }
 
-// topOf returns the first of 1, 2, 5, 10, 20, … that is not below any number.
-func topOf(s console.Series) float64 {
-	most := 0.0
+// highestOf returns the highest number, and 1 if none is above 0.
+func highestOf(s console.Series) float64 {
+	highest := 0.0
 	for _, line := range s.Lines {
 		for _, v := range line.Values {
 			if v != nil {
-				most = max(most, *v)
+				highest = max(highest, *v)
 			}
 		}
 	}
-	if most <= 0 || math.IsInf(most, 0) {
+	if highest <= 0 || math.IsInf(highest, 0) {
 		return 1
 	}
+	return highest
+}
+
+// topOf returns a round number that is not below any number.
+func topOf(s console.Series) float64 {
+	most := highestOf(s)
+	if most <= 1 {
+		return math.Ceil(most*10) / 10 // a smaller one would read as 0.0
+	}
 	power := math.Pow(10, math.Floor(math.Log10(most)))
-	for _, step := range []float64{1, 2, 5} {
+	for _, step := range []float64{1, 1.5, 2, 3, 4, 5, 6, 8} {
 		if most <= step*power {
 			return step * power
 		}
@@ -140,9 +149,9 @@ func value(v float64) console.Cell { return rateCell(&v) }
 // sparks are the heights of a character.
 const sparks = "▁▂▃▄▅▆▇█"
 
-// spark draws a line in so many characters of a terminal, each of which is the mean of what is known of its steps. Where
-// nothing is known there is a space, and only 0 has the lowest one.
-func spark(values []*float64, top float64, width int) string {
+// spark draws a line in so many characters of a terminal, each of which is the mean of what is known of its steps. The
+// largest one is highest. Where nothing is known there is a space, and only 0 has the smallest one.
+func spark(values []*float64, highest float64, width int) string {
 	levels := []rune(sparks)
 	width = min(width, len(values))
 	var b strings.Builder
@@ -160,7 +169,7 @@ func spark(values []*float64, top float64, width int) string {
 		case sum == 0:
 			b.WriteRune(levels[0])
 		default:
-			b.WriteRune(levels[min(len(levels)-1, int(math.Ceil(sum/float64(known)/top*float64(len(levels)-1))))])
+			b.WriteRune(levels[min(len(levels)-1, int(math.Ceil(sum/float64(known)/highest*float64(len(levels)-1))))])
 		}
 	}
 	return b.String()
@@ -173,9 +182,9 @@ func (t *textPage) series(s console.Series) {
 		return
 	}
 	all := console.Table{Columns: console.Columns("Line", "Latest", "Highest", "Last "+console.Short(s.Step*time.Duration(stepsOf(s)))), Note: s.Note}
-	top := topOf(s)
+	highest := highestOf(s)
 	for i, one := range numbersOf(s) {
-		all.Rows = append(all.Rows, []console.Cell{console.Word(one.Name), one.Last, one.Highest, {Text: spark(s.Lines[i].Values, top, sparkWidth)}})
+		all.Rows = append(all.Rows, []console.Cell{console.Word(one.Name), one.Last, one.Highest, {Text: spark(s.Lines[i].Values, highest, sparkWidth)}})
 	}
 	t.wrap(plain(s.Unit)+":", "")
 	t.table(all)

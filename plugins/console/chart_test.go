@@ -33,7 +33,7 @@ func TestTheLineOfAChart(t *testing.T) {
 
 func TestTheNumberAtTheTopOfAChart(t *testing.T) {
 	t.Parallel()
-	for most, top := range map[float64]float64{0: 1, 0.04: 0.05, 1: 1, 1.1: 2, 4.2: 5, 5.1: 10, 99: 100, 1234: 2000, math.Inf(1): 1} {
+	for most, top := range map[float64]float64{0: 1, 0.04: 0.1, 0.15: 0.2, 1: 1, 1.1: 1.5, 4.2: 5, 6.1: 8, 99: 100, 1234: 1500, math.Inf(1): 1} {
 		require.InEpsilon(t, top, topOf(console.Series{Lines: []console.Line{{Values: line(0, most, -1)}}}), 1e-9, most)
 	}
 	require.EqualValues(t, 1, topOf(console.Series{}))
@@ -79,6 +79,6 @@ func TestAChartStaysWithinItsEdges(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, x >= 0 && x <= chartWidth && y >= chartMargin-0.1 && y <= chartHeight-chartMargin+0.1, p[0])
 		}
-		require.LessOrEqual(t, len([]rune(spark(s.Lines[0].Values, topOf(s), sparkWidth))), sparkWidth)
+		require.LessOrEqual(t, len([]rune(spark(s.Lines[0].Values, highestOf(s), sparkWidth))), sparkWidth)
 	})
 }

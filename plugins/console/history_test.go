@@ -95,11 +95,11 @@ func TestTheHomePageHasAChartOfTheBusiestRoutes(t *testing.T) {
 	require.Equal(t, "route1", charts[1].Lines[0].Name)
 
 	page := r.get("/")
-	require.Contains(t, page, `<figcaption>Messages handled per second, <span class="note">drawn from 0 to 100</span></figcaption>`)
+	require.Contains(t, page, `<figcaption>Messages handled per second, <span class="note">drawn from 0 to 80</span></figcaption>`)
 	require.Contains(t, page, `<th scope="row" class="key l0">route7</th><td class="number">70</td><td class="number">70</td>`)
 	require.Contains(t, page, "A gap is a time that no instance has told anything about, 2m in all.")
 	_, text := r.do(http.MethodGet, "/", "", "Accept: text/plain; columns=80")
-	require.Regexp(t, `(?m)^route7 +70 +70 +▆+ +▆+$`, text)
+	require.Regexp(t, `(?m)^route7 +70 +70 +█+ +█+$`, text)
 	require.Contains(t, text, "Messages that failed, per second:")
 	for line := range strings.Lines(text) {
 		require.LessOrEqual(t, len([]rune(strings.TrimSuffix(line, "\n"))), 80)
