@@ -249,9 +249,11 @@ func (r *Registry) HTTP(pattern string, h http.Handler) {
 
 // Endpoint adds an endpoint that the plugin uses outside of its routes. The command topology shows
 // it. A Kafka topic is checked and created like the topics of routes, unless its name is a pattern,
-// which has a part in angle brackets such as <job_id>.
+// which has a part in angle brackets such as <job_id>. One that the plugin uses twice is one.
 func (r *Registry) Endpoint(use string, e Endpoint) {
-	r.endpoints = append(r.endpoints, PluginEndpoint{Plugin: r.plugin, Use: use, Endpoint: e})
+	if one := (PluginEndpoint{Plugin: r.plugin, Use: use, Endpoint: e}); !slices.Contains(r.endpoints, one) {
+		r.endpoints = append(r.endpoints, one)
+	}
 }
 
 // Health adds a readiness check.

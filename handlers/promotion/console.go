@@ -179,6 +179,9 @@ func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Blo
 	dead := console.Number(s.DeadWaiting)
 	if s.DeadWaiting != nil {
 		dead = problem(*s.DeadWaiting, operate.Warn)
+		if *s.DeadWaiting > 0 { // to where all of them are replayed or discarded
+			dead = dead.At(linkToLetters(p.campaigns().Plugin, id, ""))
+		}
 	}
 	blocks := console.Blocks{
 		console.Stats{
@@ -398,7 +401,7 @@ func (p *Plugin) showLetters(ctx context.Context, q console.Query) (console.Bloc
 	}
 	if more := n - int64(len(list)); more > 0 && len(list) > 0 {
 		t.Note = fmt.Sprintf("… and %d more.", more)
-		t.Next = lettersPage + "?" + url.Values{"plugin": {env.Plugin}, "subject": {id.String()}, "before": {list[len(list)-1].ID}}.Encode()
+		t.Next = linkToLetters(env.Plugin, id, list[len(list)-1].ID)
 	}
 	return t, nil
 }
@@ -416,6 +419,15 @@ func promotionIn(q console.Query) (payouts.Promotion, console.Text) {
 }
 
 func linkTo(page, name, value string) string { return page + "?" + url.Values{name: {value}}.Encode() }
+
+// linkToLetters is the address of the dead letters of a promotion that wait for a person, after one of them, or of all.
+func linkToLetters(plugin string, id payouts.Promotion, after string) string {
+	values := url.Values{"plugin": {plugin}, "subject": {id.String()}}
+	if after != "" {
+		values.Set("before", after)
+	}
+	return lettersPage + "?" + values.Encode()
+}
 
 func linked(id payouts.Promotion) console.Cell {
 	return console.Word(id.String()).At(linkTo(campaignPage, campaign.FieldPromotion, id.String()))

@@ -219,7 +219,7 @@ func (s Series) JSON() any {
 	for i, one := range s.Lines {
 		lines[i] = line(one)
 	}
-	return map[string]any{"unit": s.Unit, "begin": s.Begin.UTC().Format(time.RFC3339), "step_seconds": s.Step.Seconds(), "lines": lines}
+	return map[string]any{"unit": s.Unit, "begin": s.Begin.UTC().Format(time.RFC3339), "step_seconds": s.Step.Seconds(), "lines": lines, "note": s.Note}
 }
 
 // Fold is what is shown when a person opens it: a text, or the payload or headers of a message. Fields of a

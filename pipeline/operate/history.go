@@ -15,10 +15,10 @@ const (
 
 // HistoryReader is offered by the plugin that keeps what all instances did, also those that have ended since.
 type HistoryReader interface {
-	// ReadHistory returns what was done by step and route. The number of a step is the Unix time of its beginning
-	// divided by HistoryStep. A step in which no instance told anything is not in it, and neither is a route that did
-	// nothing.
-	ReadHistory(context.Context) (map[int64]map[string]Handled, error)
+	// ReadHistory returns what was done by step and route, and the step that is not over. The number of a step is the Unix
+	// time of its beginning divided by HistoryStep. A step in which no instance told anything is not in it, and neither is a
+	// route that did nothing.
+	ReadHistory(context.Context) (steps map[int64]map[string]Handled, now int64, err error)
 }
 
 // Handled are messages of a route in a step of time.
@@ -27,43 +27,55 @@ type Handled struct {
 	Failed uint64 // whatever became of them, counted each time
 }
 
-// PastWork is what all instances did in a step of time that is over.
-type PastWork struct {
-	Begin time.Time
-	Work  Work // its rates alone; without Routes they are not known
+// History is what all instances did in the last steps that are over.
+type History struct {
+	Begin  time.Time     // of the first step
+	Steps  int           // how many there are; 0: no plugin keeps them, as without redis
+	Routes []RouteOfPast // as StatusOf has them, so retries are part of the route that retries
 }
 
-// historyLate is how long a step is over before it is told, because the clock of the server may be late.
-const historyLate = 2 * time.Second
+// RouteOfPast has the messages per second of each step. Nil: not known, because no instance has told anything.
+type RouteOfPast struct {
+	Route        string
+	Done, Failed []*float64
+}
 
-// ReadHistory returns what all instances did in the last HistorySteps steps, the oldest first. It is nil if no plugin
-// keeps it, as without redis.
-func ReadHistory(ctx context.Context, reg *pipeline.Registry) ([]PastWork, error) {
+// ReadHistory returns what all instances did in the last HistorySteps steps.
+func ReadHistory(ctx context.Context, reg *pipeline.Registry) (History, error) {
 	readers := pipeline.Offers[HistoryReader](reg)
 	if len(readers) == 0 {
-		return nil, nil
+		return History{}, nil
 	}
 	var known map[int64]map[string]Handled
+	var now int64
 	if err := recovered(func() (err error) {
-		known, err = readers[0].ReadHistory(ctx)
+		known, now, err = readers[0].ReadHistory(ctx)
 		return err
 	}); err != nil {
-		return nil, err
+		return History{}, err
 	}
-	const seconds = int64(HistoryStep / time.Second)
-	now := time.Now().Add(-historyLate).Unix() / seconds
-	var past []PastWork
-	for step := now - HistorySteps; step < now; step++ {
-		one := PastWork{Begin: time.Unix(step*seconds, 0).UTC()}
-		if handled, told := known[step]; told {
-			one.Work.Routes = map[string]pipeline.RouteWork{}
-			for _, r := range reg.Routes() {
-				one.Work.Routes[r.Name] = pipeline.RouteWork{DonePerSecond: perStep(handled[r.Name].Done), FailedPerSecond: perStep(handled[r.Name].Failed)}
-			}
+	h := History{Begin: time.Unix((now-HistorySteps)*int64(HistoryStep/time.Second), 0).UTC(), Steps: HistorySteps}
+	for _, r := range reg.Routes() {
+		if !hasStatus(reg, r) {
+			continue
 		}
-		past = append(past, one)
+		retries := retriesOf(reg, r)
+		one := RouteOfPast{Route: r.Name, Done: make([]*float64, HistorySteps), Failed: make([]*float64, HistorySteps)}
+		for i := range one.Done {
+			handled, told := known[now-HistorySteps+int64(i)]
+			if !told {
+				continue
+			}
+			all := handled[r.Name]
+			if retries != r.Name {
+				again := handled[retries]
+				all.Done, all.Failed = all.Done+again.Done, all.Failed+again.Failed
+			}
+			one.Done[i], one.Failed[i] = perStep(all.Done), perStep(all.Failed)
+		}
+		h.Routes = append(h.Routes, one)
 	}
-	return past, nil
+	return h, nil
 }
 
 // perStep returns the messages per second.

@@ -176,11 +176,30 @@ func Backlogs(ctx context.Context, reg *pipeline.Registry, kind string) (backlog
 // the route that retries into it. If several do, it has a state of its own, and what waits there is counted once.
 func StatusOf(reg *pipeline.Registry, backlogs map[string]Backlog, dead map[string]int64, work Work) (all []RouteStatus) {
 	for _, r := range reg.Routes() {
-		if !isRetry(reg, r) || len(retried(reg, place(r.From.Describe()))) > 1 {
+		if hasStatus(reg, r) {
 			all = append(all, statusOf(reg, r, backlogs, dead, work))
 		}
 	}
 	return all
+}
+
+// hasStatus reports whether a route is no part of another one.
+func hasStatus(reg *pipeline.Registry, r pipeline.Route) bool {
+	return !isRetry(reg, r) || len(retried(reg, place(r.From.Describe()))) > 1
+}
+
+// retriesOf returns the route that reads the retry topic of r and is part of it, which may be r. Empty: there is none.
+func retriesOf(reg *pipeline.Registry, r pipeline.Route) (reader string) {
+	at := retryPlace(r)
+	if r.Policy.Retry.To == nil || !isRetry(reg, r) && len(retried(reg, at)) > 1 {
+		return ""
+	}
+	for _, other := range reg.Routes() {
+		if place(other.From.Describe()) == at {
+			reader = other.Name
+		}
+	}
+	return reader
 }
 
 func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Backlog, dead map[string]int64, work Work) RouteStatus {
@@ -189,13 +208,7 @@ func statusOf(reg *pipeline.Registry, r pipeline.Route, backlogs map[string]Back
 	if status.RetryTopic && own.NotDue == nil {
 		status.Waiting = nil // they are retries, and nobody tells which of them are due
 	}
-	var reader string // of the retry topic
-	shared := !status.RetryTopic && len(retried(reg, retryPlace(r))) > 1
-	for _, other := range reg.Routes() {
-		if at := place(other.From.Describe()); isRetry(reg, other) && at == retryPlace(r) && !shared {
-			reader = other.Name
-		}
-	}
+	reader := retriesOf(reg, r)
 	switch {
 	case r.Policy.Retry.To == nil:
 		status.Retries = new(int64)

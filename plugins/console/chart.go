@@ -29,10 +29,10 @@ type chart struct {
 
 // numbers are what is known of a line.
 type numbers struct {
-	Look                  int // of the line
-	Name                  string
-	Last, Highest, Middle console.Cell
-	When                  string // in which step the highest one was
+	Look                int // of the line
+	Name                string
+	Last, Highest, Mean console.Cell
+	When                string // in which step the highest one was
 }
 
 // chartOf draws series.
@@ -67,7 +67,7 @@ func path(values []*float64, top float64) string {
 			open = false
 			continue
 		}
-		x, y := (float64(i)+0.5)*chartWidth/float64(len(values)), height(*v/top)
+		x, y := (float64(i)+0.5)*chartWidth/float64(len(values)), height(max(0, *v/top))
 		if open {
 			fmt.Fprintf(&b, "L%.1f %.1f", x, y)
 		} else {
@@ -119,7 +119,7 @@ func stepsOf(s console.Series) (most int) {
 func numbersOf(s console.Series) []numbers {
 	all := make([]numbers, len(s.Lines))
 	for i, line := range s.Lines {
-		one := numbers{Look: i % lineLooks, Name: line.Name, Last: console.Number(nil), Highest: console.Number(nil), Middle: console.Number(nil)}
+		one := numbers{Look: i % lineLooks, Name: line.Name, Last: console.Number(nil), Highest: console.Number(nil), Mean: console.Number(nil)}
 		known, sum, highest := 0, 0.0, -1.0
 		for n, v := range line.Values {
 			if v == nil {
@@ -133,7 +133,7 @@ func numbersOf(s console.Series) []numbers {
 			}
 		}
 		if known > 0 {
-			one.Highest, one.Middle = value(highest), value(sum/float64(known))
+			one.Highest, one.Mean = value(highest), value(sum/float64(known))
 		}
 		if last := len(line.Values) - 1; last >= 0 && line.Values[last] != nil {
 			one.Last = value(*line.Values[last])
@@ -169,7 +169,7 @@ func spark(values []*float64, highest float64, width int) string {
 		case sum == 0:
 			b.WriteRune(levels[0])
 		default:
-			b.WriteRune(levels[min(len(levels)-1, int(math.Ceil(sum/float64(known)/highest*float64(len(levels)-1))))])
+			b.WriteRune(levels[min(len(levels)-1, int(math.Ceil(max(0, sum/float64(known)/highest*float64(len(levels)-1)))))])
 		}
 	}
 	return b.String()

@@ -42,7 +42,7 @@ func TestTheNumberAtTheTopOfAChart(t *testing.T) {
 func TestTheNumbersOfAChart(t *testing.T) {
 	t.Parallel()
 	all := numbersOf(console.Series{Step: 15e9, Lines: []console.Line{{Name: "a", Values: line(0, 30, -1, 3)}, {Name: "b", Values: line(1, -1)}, {Name: "c", Values: line(-1)}}})
-	texts := func(n numbers) []string { return []string{n.Name, n.Last.Text, n.Highest.Text, n.When, n.Middle.Text} }
+	texts := func(n numbers) []string { return []string{n.Name, n.Last.Text, n.Highest.Text, n.When, n.Mean.Text} }
 	require.Equal(t, []string{"a", "3.0", "30", "00:00:15", "11"}, texts(all[0]))
 	require.Equal(t, []string{"b", "unknown", "1.0", "00:00:00", "1.0"}, texts(all[1]))
 	require.Equal(t, []string{"c", "unknown", "unknown", "", "unknown"}, texts(all[2]))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline/console"
@@ -15,48 +16,23 @@ import (
 // linesOfHome is the number of routes that have a line of their own on the home page.
 const linesOfHome = 5
 
-// past is what routes did, retries included.
-type past struct {
-	begin  time.Time
-	steps  int // 0: no plugin keeps it
-	routes []pastOf
-}
-
-// pastOf has the messages per second of each step. Nil: not known.
-type pastOf struct {
-	route        string
-	done, failed []*float64
-}
-
-// readPast reads it less often than other numbers, because it changes with each step only.
-func (s *server) readPast(ctx context.Context) (past, error) {
+// readPast reads what routes did, less often than other numbers, because it changes with each step only. problem says
+// why there is nothing newer.
+func (s *server) readPast(ctx context.Context) (all operate.History, problem string, err error) {
 	seldom := s.sources
 	seldom.fresh = operate.HistoryStep / 3
 	value, _, problem := s.readOne(ctx, "history", seldom, func(ctx context.Context) (any, error) {
-		var all past
-		steps, err := operate.ReadHistory(ctx, s.registry)
+		h, err := operate.ReadHistory(ctx, s.registry)
 		if err != nil {
 			return nil, err
 		}
-		if len(steps) > 0 {
-			all.begin, all.steps = steps[0].Begin, len(steps)
-		}
-		for n, step := range steps {
-			for i, r := range operate.StatusOf(s.registry, nil, nil, step.Work) {
-				if n == 0 {
-					all.routes = append(all.routes, pastOf{route: r.Route})
-				}
-				one := &all.routes[i]
-				one.done, one.failed = append(one.done, r.DonePerSecond), append(one.failed, r.FailedPerSecond)
-			}
-		}
-		return all, nil
+		return h, nil
 	})
-	all, known := value.(past)
+	all, known := value.(operate.History)
 	if !known {
-		return past{}, errors.New(problem)
+		return all, "", errors.New(problem)
 	}
-	return all, nil
+	return all, s.masks.text(problem), nil
 }
 
 // These are shown in place of a chart.
@@ -67,55 +43,61 @@ const (
 
 // showPast is the panel of the home page with the busiest routes.
 func (s *server) showPast(ctx context.Context, _ console.Query) (console.Block, error) {
-	all, err := s.readPast(ctx)
+	all, problem, err := s.readPast(ctx)
 	switch {
 	case err != nil:
 		return nil, err
-	case all.steps == 0:
+	case all.Steps == 0:
 		return notKept, nil
-	case len(all.routes) == 0:
+	case len(all.Routes) == 0:
 		return noRoutes, nil
 	}
-	done, failed := make([]console.Line, len(all.routes)), make([]console.Line, len(all.routes))
-	for i, r := range all.routes {
-		done[i], failed[i] = console.Line{Name: r.route, Values: r.done}, console.Line{Name: r.route, Values: r.failed}
+	done, failed := make([]console.Line, len(all.Routes)), make([]console.Line, len(all.Routes))
+	for i, r := range all.Routes {
+		done[i], failed[i] = console.Line{Name: r.Route, Values: r.Done}, console.Line{Name: r.Route, Values: r.Failed}
 	}
 	return console.Blocks{
-		all.series("Messages handled per second", busiest(done), "none were."),
-		all.series("Messages that failed, per second", busiest(failed), "none did."),
+		seriesOf(all, problem, "Messages handled per second", busiest(done), "none were."),
+		seriesOf(all, problem, "Messages that failed, per second", busiest(failed), "none did."),
 	}, nil
 }
 
 // showRoutePast is the panel of the page of a route.
 func (s *server) showRoutePast(ctx context.Context, q console.Query) (console.Block, error) {
-	all, err := s.readPast(ctx)
-	i := slices.IndexFunc(all.routes, func(r pastOf) bool { return r.route == q.Text("route") })
+	all, problem, err := s.readPast(ctx)
+	i := slices.IndexFunc(all.Routes, func(r operate.RouteOfPast) bool { return r.Route == q.Text("route") })
 	switch {
 	case err != nil:
 		return nil, err
-	case all.steps == 0:
+	case all.Steps == 0:
 		return notKept, nil
 	case i < 0:
 		return nil, console.ErrNothing
 	}
-	return all.series("Messages per second", []console.Line{{Name: "handled", Values: all.routes[i].done}, {Name: "failed", Values: all.routes[i].failed}}, ""), nil
+	lines := []console.Line{{Name: "handled", Values: all.Routes[i].Done}, {Name: "failed", Values: all.Routes[i].Failed}}
+	return seriesOf(all, problem, "Messages per second", lines, ""), nil
 }
 
-// series draws lines. If there are none, empty says why.
-func (p past) series(unit string, lines []console.Line, empty string) console.Series {
-	s := console.Series{Unit: unit, Begin: p.begin, Step: operate.HistoryStep, Lines: lines, Empty: empty}
+// seriesOf draws lines of a history with routes. If there are none, empty says why.
+func seriesOf(h operate.History, problem, unit string, lines []console.Line, empty string) console.Series {
+	s := console.Series{Unit: unit, Begin: h.Begin, Step: operate.HistoryStep, Lines: lines, Empty: empty}
 	unknown := 0
-	for _, v := range p.routes[0].done { // what is known is known of all routes
+	for _, v := range h.Routes[0].Done { // what is known is known of all routes
 		if v == nil {
 			unknown++
 		}
 	}
+	var notes []string
 	switch {
-	case unknown == p.steps:
+	case unknown == h.Steps:
 		s.Lines, s.Empty = nil, "no instance has told anything yet, which takes up to half a minute."
 	case unknown > 0:
-		s.Note = fmt.Sprintf("A gap is a time that no instance has told anything about, %s in all.", console.Short(time.Duration(unknown)*s.Step))
+		notes = append(notes, fmt.Sprintf("A gap is a time that no instance has told anything about, %s in all.", console.Short(time.Duration(unknown)*s.Step)))
 	}
+	if problem != "" {
+		notes = append(notes, "Nothing newer is known: "+problem+".")
+	}
+	s.Note = strings.Join(notes, " ")
 	return s
 }
 

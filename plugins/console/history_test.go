@@ -37,14 +37,14 @@ func (c chronicle) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-func (c chronicle) ReadHistory(context.Context) (map[int64]map[string]operate.Handled, error) {
+func (c chronicle) ReadHistory(context.Context) (map[int64]map[string]operate.Handled, int64, error) {
 	all, now := map[int64]map[string]operate.Handled{}, time.Now().Unix()/15
 	for ago := range int64(64) {
 		if handled, known := c.steps(ago); known {
 			all[now-ago] = handled
 		}
 	}
-	return all, c.err
+	return all, now, c.err
 }
 
 // drawn is a chart of the API.
@@ -151,4 +151,7 @@ func TestAChartShowsForeignNamesAsText(t *testing.T) {
 	require.Contains(t, text, "&lt;b&gt;d token=")
 	require.NotContains(t, text, "token=abc", "it is masked")
 	require.NotContains(t, r.get("/api/v1/tried"), "token=abc")
+	_, plain := r.do(http.MethodGet, "/tried", "", "Accept: text/plain")
+	require.Contains(t, plain, "<b>d token=")
+	require.NotContains(t, plain, "token=abc")
 }

@@ -25,73 +25,91 @@ var workSource string
 // look like a pause.
 const historyKey = "millrace:work"
 
-// historyFields is the number of steps that are kept: those that are shown, the one that is not over, and some for
-// clocks that differ.
+// historyFields is the number of steps that are kept: those that are shown, the one that is not over, and some more,
+// because the oldest one is read until the newest is over.
 const historyFields = operate.HistorySteps + 4
+
+// lastTold bounds the last call of tell of a process, which has more to do.
+const lastTold = time.Second
 
 // history tells what this instance did. The zero value is ready. It is safe for concurrent use.
 type history struct {
 	mu   sync.Mutex
+	at   time.Time                  // of the last call of tell
 	told map[string]operate.Handled // by route, since the process started
 }
 
-// tell adds what was done since the last call. What could not be told is left out of the history: it may have arrived,
-// and would stand in the wrong step later.
-func (h *history) tell(ctx context.Context, c goredis.Scripter, work map[string]pipeline.RouteWork) error {
+// tell adds what was done since the last call, which read returns, as of all of the process. Some of it is left out of
+// the history: what could not be told, because it may have arrived, and what was done while nothing could be told for
+// longer than a step, because nobody knows in which one.
+func (h *history) tell(ctx context.Context, c goredis.UniversalClient, now time.Time, read func() map[string]pipeline.RouteWork) error {
 	args := []any{int64(operate.HistoryStep / time.Second), historyFields}
 	h.mu.Lock()
+	work := read() // with the mutex held, so that a later count is never the smaller one
+	late := !h.at.IsZero() && now.Sub(h.at) > operate.HistoryStep
 	if h.told == nil {
 		h.told = map[string]operate.Handled{}
 	}
 	for route, one := range work {
-		now, before := operate.Handled{Done: one.Done, Failed: one.Failed}, h.told[route]
-		if now != before {
-			args = append(args, route, now.Done-before.Done, now.Failed-before.Failed)
-			h.told[route] = now
+		all, before := operate.Handled{Done: one.Done, Failed: one.Failed}, h.told[route]
+		if h.told[route] = all; all != before && !late {
+			args = append(args, route, all.Done-before.Done, all.Failed-before.Failed)
 		}
 	}
+	h.at = now
 	h.mu.Unlock()
-	if err := goredis.NewScript(workSource).Run(ctx, c, []string{historyKey}, args...).Err(); err != nil {
+	if len(work) == 0 {
+		return nil // it handles nothing, and does not say that nothing was handled
+	}
+	call := NewScript(workSource).Call([]string{historyKey}, args...).Once()
+	err := c.Process(ctx, call.command(ctx, false))
+	if goredis.HasErrorPrefix(err, "NOSCRIPT") {
+		err = c.Process(ctx, call.command(ctx, true))
+	}
+	if err != nil {
 		return fmt.Errorf("redis: what this instance did: %w", err)
 	}
 	return nil
 }
 
 // tellWork tells what this instance did since it was called last.
-func (p *Plugin) tellWork(ctx context.Context, c goredis.Scripter, log *slog.Logger) {
-	work := p.work()
-	if work == nil {
-		return // it has no routes
-	}
-	if err := p.history.tell(ctx, c, work); err != nil {
+func (p *Plugin) tellWork(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) {
+	if err := p.history.tell(ctx, c, time.Now(), p.work); err != nil {
 		log.DebugContext(ctx, "what this instance did in the last seconds is missing in the charts", logs.Err(err))
 	}
 }
 
-// ReadHistory implements operate.HistoryReader.
-func (p *Plugin) ReadHistory(ctx context.Context) (map[int64]map[string]operate.Handled, error) {
+// ReadHistory implements operate.HistoryReader. A field that can't be read is none.
+func (p *Plugin) ReadHistory(ctx context.Context) (steps map[int64]map[string]operate.Handled, now int64, err error) {
 	c, done, err := p.connected(ctx)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer done()
+	clock, err := c.Time(ctx).Result()
+	if err != nil {
+		return nil, 0, answered(fmt.Errorf("redis: its clock: %w", err))
+	}
 	fields, err := c.HGetAll(ctx, historyKey).Result()
 	if err != nil {
-		return nil, answered(fmt.Errorf("redis: what instances did: %w", err))
+		return nil, 0, answered(fmt.Errorf("redis: what instances did: %w", err))
 	}
-	all := map[int64]map[string]operate.Handled{}
-	for field, text := range fields {
+	steps = map[int64]map[string]operate.Handled{}
+	for _, text := range fields {
 		var one struct {
 			Step   int64                `json:"step"`
 			Routes map[string][2]uint64 `json:"routes"`
 		}
-		if err := json.Unmarshal([]byte(text), &one); err != nil {
-			return nil, fmt.Errorf("redis: what instances did, field %s of %s: %w", field, historyKey, err)
+		if json.Unmarshal([]byte(text), &one) != nil {
+			continue
 		}
-		all[one.Step] = map[string]operate.Handled{}
+		if steps[one.Step] == nil {
+			steps[one.Step] = map[string]operate.Handled{}
+		}
 		for route, n := range one.Routes {
-			all[one.Step][route] = operate.Handled{Done: n[0], Failed: n[1]}
+			sum := steps[one.Step][route]
+			steps[one.Step][route] = operate.Handled{Done: sum.Done + n[0], Failed: sum.Failed + n[1]}
 		}
 	}
-	return all, nil
+	return steps, clock.Unix() / int64(operate.HistoryStep/time.Second), nil
 }

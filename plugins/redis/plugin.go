@@ -200,12 +200,12 @@ func (s service) Start(ctx context.Context) error {
 		if err := p.tell(ctx, c, pr); err != nil {
 			log.DebugContext(ctx, "other instances do not know the state of this one", logs.Err(err))
 		}
-		p.tellWork(ctx, c, log)
 	}
 	pr.then = func(ctx context.Context) {
 		pr.followDrain(ctx, drain)
 		p.orders.follow(ctx, c, log)
 		levels(ctx)
+		p.tellWork(ctx, c, log)
 	}
 	if err := pr.acquire(ctx); err != nil {
 		return errors.Join(err, c.Close())
@@ -234,8 +234,11 @@ func (s service) Stop(ctx context.Context) error {
 	sweeper.Stop()
 	p.trim.stop(ctx)
 	p.levels.Load().stop()
+	err := pr.release(ctx) // first, because others wait for the name
+	ctx, cancel := context.WithTimeout(ctx, lastTold)
+	defer cancel()
 	p.tellWork(ctx, c, pr.log)
-	return errors.Join(pr.release(ctx), c.Close())
+	return errors.Join(err, c.Close())
 }
 
 // Failed delivers an error when another process has acquired the instance's name.
