@@ -14,12 +14,14 @@ import (
 
 var update = flag.Bool("update", false, "write testdata again")
 
-// short replaces the alerts and the dashboard, which the repository has once, by their names. They are the
+// short replaces the alerts and the dashboards, which the repository has once, by their names. They are the
 // whole end of their documents.
 func short(t *testing.T, doc string) string {
 	t.Helper()
-	for name, path := range added() {
-		text, err := os.ReadFile(filepath.Join("millrace", path))
+	elsewhere, err := added("millrace")
+	require.NoError(t, err)
+	for name, path := range elsewhere {
+		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, indent := range []string{"  ", "    "} {
 			lines := strings.Split(string(text), "\n")

@@ -2,7 +2,7 @@
 //
 //	go run ./chart -o ../dist/chart -binary ../dist/linux-amd64/millrace ./chart/millrace
 //
-// It adds the alerts and the dashboard, which the repository has once, in configs/, and writes the version, which
+// It adds the alerts and the dashboards, which the repository has once, in configs/, and writes the version, which
 // is the tag that the image of the binary has.
 // The result is the archive millrace-VERSION.tgz, and a folder with the same files. The same commit gives
 // the same archive, because nothing in it depends on the time or on the machine.
@@ -65,13 +65,21 @@ func run(args []string, out, errOut io.Writer) int {
 	return 0
 }
 
-// added returns the files of the chart that the repository keeps elsewhere, by their name in the chart. Their
-// paths are relative to the folder of the chart.
-func added() map[string]string {
-	return map[string]string{
-		"files/alerts.yaml":   "../../../configs/prometheus/alerts.yaml",
-		"files/millrace.json": "../../../configs/grafana/millrace.json",
+// added returns the files of the chart in dir that the repository keeps elsewhere, by their name in the chart. It
+// lists the folder of the dashboards, so a further one needs no change here.
+func added(dir string) (map[string]string, error) {
+	configs := filepath.Join(dir, "..", "..", "..", "configs")
+	files := map[string]string{"files/alerts.yaml": filepath.Join(configs, "prometheus", "alerts.yaml")}
+	entries, err := os.ReadDir(filepath.Join(configs, "grafana"))
+	if err != nil {
+		return nil, err
 	}
+	for _, e := range entries {
+		if filepath.Ext(e.Name()) == ".json" {
+			files["files/dashboards/"+e.Name()] = filepath.Join(configs, "grafana", e.Name())
+		}
+	}
+	return files, nil
 }
 
 // read returns the files of the chart in dir with that version, sorted by name, and the chart they are.
@@ -90,8 +98,12 @@ func read(dir, version string) ([]*loader.BufferedFile, *chart.Chart, error) {
 		}
 		files = append(files, &loader.BufferedFile{Name: f.Name, Data: data})
 	}
-	for name, path := range added() {
-		data, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(path)))
+	elsewhere, err := added(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for name, path := range elsewhere {
+		data, err := os.ReadFile(path)
 		if err != nil {
 			return nil, nil, err
 		}

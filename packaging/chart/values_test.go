@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,7 +124,7 @@ func TestEachSwitchOfTheChart(t *testing.T) {
 	require.Nil(t, setting(t, o.configMaps[0].Data["millrace.yaml"], "migrate"), "workers migrate by themselves")
 }
 
-func TestAlertsAndDashboardAreThoseOfTheRepository(t *testing.T) {
+func TestAlertsAndDashboardsAreThoseOfTheRepository(t *testing.T) {
 	t.Parallel()
 	o, err := decode(documents(t, exampleValues(t, "examples/production.yaml")))
 	require.NoError(t, err)
@@ -156,23 +157,39 @@ func TestAlertsAndDashboardAreThoseOfTheRepository(t *testing.T) {
 		}
 	}
 	require.Greater(t, alertsSeen, 30)
-	dashboard, err := os.ReadFile("../../configs/grafana/millrace.json")
+
+	dashboards := map[string]string{}
+	files, err := filepath.Glob("../../configs/grafana/*")
 	require.NoError(t, err)
-	shown := ""
-	for _, m := range o.configMaps {
-		shown += m.Data["millrace.json"]
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		dashboards[filepath.Base(file)] = string(text)
 	}
-	require.Equal(t, string(dashboard), shown)
+	shown, names := map[string]string{}, map[string]bool{}
+	for _, m := range o.configMaps {
+		require.False(t, names[m.Name], "two ConfigMaps have the name %s", m.Name)
+		names[m.Name] = true
+		if m.Labels["grafana_dashboard"] == "1" {
+			require.Len(t, m.Data, 1, "%s: the limit of 1 MiB is that of a ConfigMap", m.Name)
+			maps.Copy(shown, m.Data)
+		}
+	}
+	require.Equal(t, slices.Sorted(maps.Keys(dashboards)), slices.Sorted(maps.Keys(shown)))
+	for name, text := range dashboards {
+		require.Equal(t, text, shown[name], name)
+		require.Less(t, len(text), 1<<20, "%s is too large for a ConfigMap", name)
+	}
 }
 
-// The folder in the repository serves those who want neither alerts nor the dashboard.
+// The folder in the repository serves those who want neither alerts nor dashboards.
 func TestTheFolderSaysWhatItLacks(t *testing.T) {
 	t.Parallel()
 	c, err := loader.Load("millrace")
 	require.NoError(t, err)
 	_, err = renderChart(c, laid(t, "{}"))
 	require.NoError(t, err)
-	for _, text := range []string{"prometheusRule", "dashboard"} {
+	for _, text := range []string{"prometheusRule", "dashboards"} {
 		_, err = renderChart(c, laid(t, "monitoring: {"+text+": {enabled: true}}"))
 		require.ErrorContains(t, err, "monitoring."+text+".enabled: the chart has no files/")
 		require.ErrorContains(t, err, "`make chart` writes a chart with it")
