@@ -470,7 +470,7 @@ func rateCell(r *campaign.Rate) console.Cell {
 	if r == nil {
 		return console.Number(nil)
 	}
-	return console.Cell{Text: r.PerSecondText(), Data: r.PerSecond, Right: true}
+	return console.Rate(&r.PerSecond)
 }
 
 func endCell(at time.Time, state rules.GroupState, pending int64, rate *campaign.Rate) console.Cell {

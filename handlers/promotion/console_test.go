@@ -128,6 +128,9 @@ func TestThePageOfAPayoutThatNobodyKnows(t *testing.T) {
 		require.Eventually(t, func() bool { // the relay has brought its dead letter to the store
 			return strings.Contains(sys.panel("campaigns/campaign", "letters", in), `"payout":"POINT:1:7"`)
 		}, 2*time.Minute, 20*time.Millisecond)
+		b, err = sys.load("campaigns/campaign", "campaign", in)
+		require.NoError(t, err)
+		require.Equal(t, "dead-letters/group?plugin="+sys.payouts.Name()+"&subject=POINT%3A1", linkOf(b, "Dead letters that wait"), "to where all of them are replayed")
 
 		_, err = sys.do("unknown resolve", in)
 		require.ErrorContains(t, err, "give either --paid with the transaction key, or --unpaid")
@@ -146,6 +149,20 @@ func TestThePageOfAPayoutThatNobodyKnows(t *testing.T) {
 		require.Equal(t, `[]`, sys.panel("campaigns/campaign", "letters", in), "its dead letter is discarded")
 		require.Equal(t, rules.GroupRunning, sys.counts("POINT").State)
 	})
+}
+
+// linkOf returns the link of a number of a panel.
+func linkOf(b console.Block, name string) string {
+	blocks, _ := b.(console.Blocks)
+	for _, one := range blocks {
+		stats, _ := one.(console.Stats)
+		for _, s := range stats {
+			if s.Name == name {
+				return s.Cell.Link
+			}
+		}
+	}
+	return ""
 }
 
 // Who sees what is masked is in the audit of the payout.

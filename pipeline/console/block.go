@@ -71,6 +71,14 @@ func Count[N int | int32 | int64](n N) Cell {
 	return Number(&whole)
 }
 
+// Rate returns a cell with a number per second, and for nil one that says that it is not known.
+func Rate(perSecond *float64) Cell {
+	if perSecond == nil {
+		return Number(nil)
+	}
+	return Cell{Text: operate.PerSecond(*perSecond, thousands), Data: *perSecond, Right: true}
+}
+
 // Moment returns a cell with a time and how long ago it was. For the zero time it is empty, because there
 // was no such moment.
 func Moment(t time.Time) Cell {

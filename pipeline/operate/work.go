@@ -193,6 +193,14 @@ func addWork(a, b pipeline.RouteWork) pipeline.RouteWork {
 	return a
 }
 
+// SumOf adds the work on all routes of one instance up.
+func SumOf(routes map[string]pipeline.RouteWork) (sum pipeline.RouteWork) {
+	for _, one := range routes {
+		sum = addWork(sum, one)
+	}
+	return sum
+}
+
 // of adds the work on routes up.
 func (w Work) of(routes ...string) (sum pipeline.RouteWork) {
 	for _, r := range routes {

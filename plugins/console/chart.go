@@ -144,7 +144,7 @@ func numbersOf(s console.Series) []numbers {
 }
 
 // value shows a number as a rate is shown.
-func value(v float64) console.Cell { return rateCell(&v) }
+func value(v float64) console.Cell { return console.Rate(&v) }
 
 // sparks are the heights of a character.
 const sparks = "▁▂▃▄▅▆▇█"

@@ -46,7 +46,11 @@ func (s *server) showConditions(ctx context.Context, _ console.Query) (console.B
 				name = name.At(c.Page)
 			}
 		}
-		t.Rows = append(t.Rows, []console.Cell{name, console.Word(c.Text).In(c.Level), console.Word(c.Remedy)})
+		todo := c.Remedy
+		if c.Runbook != "" {
+			todo += " (runbook: " + c.Runbook + ")"
+		}
+		t.Rows = append(t.Rows, []console.Cell{name, console.Word(c.Text).In(c.Level), console.Word(todo)})
 	}
 	if problem != "" {
 		t.Rows = append(t.Rows, []console.Cell{console.Word(deadLetters), console.Word("not known: " + s.masks.text(problem)).In(operate.Warn), console.Word("the page Doctor examines the server")})

@@ -146,7 +146,7 @@ func TestAFarSideThatIsDown(t *testing.T) {
 
 	c.know(
 		operate.Condition{Route: "parcels", Page: "tried", Check: operate.Check{Name: "parcels to Peru", Level: operate.Warn, Text: "2 are paused"}},
-		operate.Condition{Place: c.calls.Place, Page: "nowhere", Check: operate.Check{Name: "credential", Level: operate.Fail, Text: "it is refused"}},
+		operate.Condition{Place: c.calls.Place, Page: "nowhere", Check: operate.Check{Name: "credential", Level: operate.Fail, Text: "it is refused", Remedy: "correct it", Runbook: "RUNBOOK.md, Credential"}},
 	)
 	r.eventually("the worst", func() bool { return strings.Contains(r.box(api), `class="box place fail"`) })
 	require.Regexp(t, `, fail: it is refused; no call has succeeded since `, r.box(api))
@@ -157,6 +157,7 @@ func TestAFarSideThatIsDown(t *testing.T) {
 	require.Contains(t, text, `<span class="cause level warn">parcels to Peru: 2 are paused</span>`)
 	require.Contains(t, text, `<td><a href="/tried">parcels to Peru</a></td>`)
 	require.Contains(t, text, `<td>credential</td>`, "no page has its address")
+	require.Contains(t, text, `<td>correct it (runbook: RUNBOOK.md, Credential)</td>`)
 	require.Regexp(t, `^credential: it is refused; carrier: no call .*; parcels to Peru: 2 are paused`, rows(t, r.panels("home")["routes"].Value, "route")["parcels"]["state"])
 
 	_, text = r.do("GET", "/", "", "Accept: text/plain; columns=200")

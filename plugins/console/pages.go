@@ -41,6 +41,7 @@ func collect(reg *pipeline.Registry) ([]page, error) {
 		if pages[i].Title == "" {
 			pages[i].Title, pages[i].Order = p.Title, p.Order
 		}
+		pages[i].Places = append(slices.Clip(pages[i].Places), p.Places...)
 		pages[i].Panels = append(slices.Clip(pages[i].Panels), p.Panels...)
 	}
 	contributors := pipeline.Offers[console.Contributor](reg)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -48,7 +49,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// Console implements console.Contributor: the home page, that of one route, and the audit.
+// Console implements console.Contributor: the home page, those of one plugin and of one route, and the audit.
 func (p *Plugin) Console() []console.Page {
 	home := console.Page{Title: "Pipeline", Panels: []console.Panel{
 		{Name: "conditions", Title: "Trouble and pauses", Load: p.server.showConditions},
@@ -56,7 +57,7 @@ func (p *Plugin) Console() []console.Page {
 		{Name: "routes", Title: "Routes", Load: p.server.showRoutes, Actions: []string{"routes pause", "routes resume"}},
 		{Name: "history", Title: "The last 15 minutes", Load: p.server.showPast},
 	}}
-	return append(append([]console.Page{home}, p.server.routePages()...), p.server.auditPages()...)
+	return slices.Concat([]console.Page{home, p.server.partOfPipeline()}, p.server.routePages(), p.server.auditPages())
 }
 
 // Addr returns where the server listens, host:port; empty while it doesn't.

@@ -117,9 +117,25 @@ func (s *server) readOne(ctx context.Context, what string, p pace, do func(conte
 
 // showGraph is the first panel of the home page: the same states and numbers as in the table of routes.
 func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block, error) {
+	g, topology := s.graph(ctx)
+	return drawn(g, topology)
+}
+
+// drawn is a graph in a part of the page that can be scrolled. data is for programs.
+func drawn(g graph.Graph, data any) (console.Block, error) {
+	drawing, err := g.SVG()
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	return console.HTML{Source: `<div class="scroll" tabindex="0" role="group" aria-label="Drawing of the pipeline">` + drawing + `</div>`, Data: data}, nil
+}
+
+// graph returns the graph of all routes, with what is known of each box and the page that it leads to.
+func (s *server) graph(ctx context.Context) (graph.Graph, app.Topology) {
 	found := s.read(ctx)
 	topology := app.NewTopology(s.registry)
 	g := graph.Of(topology)
+	s.link(&g)
 	boxes := map[string]*graph.Box{}
 	for i := range g.Boxes {
 		boxes[g.Boxes[i].ID] = &g.Boxes[i]
@@ -146,14 +162,10 @@ func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block,
 		}
 		box.Numbers = []graph.Number{
 			{Name: "waiting", Value: console.Number(r.Waiting).Text}, {Name: "retries", Value: console.Number(r.Retries).Text},
-			{Name: "dead", Value: console.Number(r.DeadLetters).Text}, {Name: "done/s", Value: rateCell(r.DonePerSecond).Text},
+			{Name: "dead", Value: console.Number(r.DeadLetters).Text}, {Name: "done/s", Value: console.Rate(r.DonePerSecond).Text},
 		}
 	}
-	drawing, err := g.SVG()
-	if err != nil {
-		return nil, fmt.Errorf("console: %w", err)
-	}
-	return console.HTML{Source: `<div class="scroll" tabindex="0" role="group" aria-label="Drawing of the pipeline">` + drawing + `</div>`, Data: topology}, nil
+	return g, topology
 }
 
 // showRoutes is the panel with the table of the home page.
@@ -194,20 +206,10 @@ func (s *server) routesTable(found readings, routes []operate.RouteStatus) conso
 		}
 		t.Rows = append(t.Rows, []console.Cell{
 			console.Word(r.Route).At(routePage + "?" + url.Values{"route": {r.Route}}.Encode()), stateOf(r, found, ofRoute[r.Route], time.Now()), console.Word(placeOf(r.From)),
-			rateCell(r.DonePerSecond), rateCell(r.FailedPerSecond), console.Number(r.Waiting), console.Number(r.InFlight), oldest, console.Number(r.Retries), due, dead,
+			console.Rate(r.DonePerSecond), console.Rate(r.FailedPerSecond), console.Number(r.Waiting), console.Number(r.InFlight), oldest, console.Number(r.Retries), due, dead,
 		})
 	}
 	return t
-}
-
-// rateCell shows messages per second.
-func rateCell(rate *float64) console.Cell {
-	if rate == nil {
-		return console.Number(nil)
-	}
-	cell := console.Count(0)
-	cell.Text, cell.Data = operate.PerSecond(*rate, func(n int64) string { return console.Count(n).Text }), *rate
-	return cell
 }
 
 // toldBy says whose the numbers are that instances tell about themselves.

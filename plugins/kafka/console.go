@@ -13,7 +13,7 @@ import (
 
 // Console implements console.Contributor: the topics of all plugins, and the groups that read them.
 func (p *Plugin) Console() []console.Page {
-	return []console.Page{{Path: "topics", Title: "Topics and groups", Order: 10, Panels: []console.Panel{
+	return []console.Page{{Path: "topics", Title: "Topics and groups", Order: 10, Places: []string{Kind}, Panels: []console.Panel{
 		{Name: "groups", Title: "Consumer groups", Load: p.showGroups},
 		{Name: "topics", Title: "Topics", Load: console.OfReport(p.Operations().Reports[0], nil), Actions: []string{"topics create"}},
 	}}}

@@ -33,7 +33,7 @@ func (p *Plugin) Console() []console.Page {
 		return nil
 	}
 	return []console.Page{
-		{Path: effectsPage, Title: "Effects", Order: 5, Panels: []console.Panel{
+		{Path: effectsPage, Title: "Effects", Order: 5, Places: []string{kindLedger}, Panels: []console.Panel{
 			{Name: "kinds", Title: "Kinds", Load: p.show(p.showKinds), Actions: []string{"once pause", "once resume", "once limit"}},
 			{Name: "find", Title: "Find an effect", Load: showFind},
 			{Name: "groups", Title: "Groups", Load: p.show(showGroups)},

@@ -21,11 +21,16 @@ type instanceStatus struct {
 	Instance string      `json:"instance"`
 	Runs     bool        `json:"runs"`
 	Version  string      `json:"version,omitempty"`
+	Started  *time.Time  `json:"started_at"`
 	Last     time.Time   `json:"last_presence"`
 	Stopped  *time.Time  `json:"stopped_at,omitempty"` // null: it runs, or has ended without having been stopped
 	Drains   *orderedBy  `json:"drains,omitempty"`     // who has ordered that it ends, which it does now
 	Log      *levelState `json:"log"`
 	Paused   []string    `json:"paused_routes"`
+	// These are the sums over its routes, as it told them within the last seconds.
+	DonePerSecond   *float64 `json:"done_per_second"`
+	FailedPerSecond *float64 `json:"failed_per_second"`
+	InFlight        *int64   `json:"in_flight"`
 }
 
 func (i instance) status() instanceStatus {
@@ -34,7 +39,11 @@ func (i instance) status() instanceStatus {
 		s.Stopped = &i.stopped
 	}
 	if i.state != nil {
-		s.Log, s.Drains, s.Paused = i.state.Log, i.state.Drains, []string{}
+		s.Log, s.Drains, s.Started, s.Paused = i.state.Log, i.state.Drains, &i.state.Started, []string{}
+		if i.state.Work != nil && i.silent < silentAfter {
+			sum := operate.SumOf(i.state.Work)
+			s.DonePerSecond, s.FailedPerSecond, s.InFlight = sum.DonePerSecond, sum.FailedPerSecond, &sum.InFlight
+		}
 		for _, route := range slices.Sorted(maps.Keys(i.state.Routes)) {
 			if i.state.Routes[route].Paused {
 				s.Paused = append(s.Paused, route)
@@ -162,9 +171,10 @@ func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Bl
 		return nil, err
 	}
 	t := console.Table{
-		Columns: console.Columns("Instance", "State", "Version", "Last presence", "Log level", "Paused routes"),
+		Columns: console.Columns("Instance", "State", "Version", "Started", "Done/s", "Failed/s", "In flight", "Last presence", "Log level", "Paused routes"),
 		Empty:   "No instance has had a presence.", Note: instancesNote(more),
 	}
+	t.Columns[4].Name, t.Columns[5].Name = "done_per_second", "failed_per_second"
 	for _, i := range all {
 		s := i.status()
 		words := s.words()
@@ -186,7 +196,14 @@ func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Bl
 		if len(s.Paused) > 0 {
 			paused = paused.In(operate.Warn)
 		}
-		t.Rows = append(t.Rows, []console.Cell{console.Word(s.Instance), state, console.Word(s.Version), console.Moment(s.Last), level, paused})
+		started, done, failed, inFlight := console.Cell{Text: "–"}, console.Cell{Text: "–", Right: true}, console.Cell{Text: "–", Right: true}, console.Cell{Text: "–", Right: true}
+		if s.Runs {
+			done, failed, inFlight = console.Rate(s.DonePerSecond), console.Rate(s.FailedPerSecond), console.Number(s.InFlight)
+		}
+		if s.Started != nil {
+			started = console.Moment(*s.Started)
+		}
+		t.Rows = append(t.Rows, []console.Cell{console.Word(s.Instance), state, console.Word(s.Version), started, done, failed, inFlight, console.Moment(s.Last), level, paused})
 	}
 	return t, nil
 }

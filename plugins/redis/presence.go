@@ -109,6 +109,7 @@ type presence struct {
 	instance string
 	version  string
 	token    string
+	started  time.Time
 	ttl      time.Duration
 	renew    time.Duration
 	log      *slog.Logger
@@ -132,7 +133,7 @@ func (p *presence) process() string {
 // acquire acquires the name. The presence of a killed predecessor expires within one time to live.
 // If it is renewed in that time, its process lives, and the error is errDuplicate.
 func (p *presence) acquire(ctx context.Context) error {
-	p.token = watermill.NewULID() + " " + p.version
+	p.token, p.started = watermill.NewULID()+" "+p.version, time.Now().UTC().Truncate(time.Second)
 	waitUntil := time.Now().Add(p.ttl + p.ttl/10)
 	waiting := false
 	for {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +116,22 @@ func TestTheReportOfRoutesHasTheRatesOfAllInstances(t *testing.T) {
 			require.InDelta(t, failed[names[0]]+failed[names[1]], *value.Routes[0].FailedPerSecond, 1e-9)
 			return failed[names[0]] > 0 && failed[names[1]] > 0
 		})
+
+		c, done, err := command.connected(t.Context())
+		require.NoError(t, err)
+		defer done()
+		seen, _, err := readInstances(t.Context(), c, shownInstances)
+		require.NoError(t, err)
+		for _, i := range seen {
+			if s := i.status(); slices.Contains(names, s.Instance) {
+				require.WithinDuration(t, time.Now(), *s.Started, 10*time.Minute)
+				if i.silent == 0 {
+					require.Positive(t, *s.DonePerSecond)
+					require.Positive(t, *s.FailedPerSecond)
+					require.Zero(t, *s.InFlight)
+				}
+			}
+		}
 
 		stop()
 		_, stop = d.start(names[1], "idle")

@@ -31,6 +31,7 @@ func stateKey(instance string) string { return "millrace:state:" + instance }
 type instanceState struct {
 	// Process is the token of the presence with which it is written, because a process before it may have had the name.
 	Process string      `json:"process"`
+	Started time.Time   `json:"started"`       // by the clock of the instance
 	Log     *levelState `json:"log,omitempty"` // nil: not known
 	// Work is what the instance does, by route. Nil: it does not tell it.
 	Work   map[string]pipeline.RouteWork `json:"work,omitempty"`
@@ -95,7 +96,7 @@ func (p *Plugin) tell(ctx context.Context, c goredis.Scripter, as *presence) err
 	p.mu.Lock()
 	drain := p.env.Drain
 	p.mu.Unlock()
-	s := instanceState{Process: as.process(), Undrainable: drain == nil, Log: p.levels.Load().state(), Drains: as.drains.Load(), Routes: map[string]takenOrder{}}
+	s := instanceState{Process: as.process(), Started: as.started, Undrainable: drain == nil, Log: p.levels.Load().state(), Drains: as.drains.Load(), Routes: map[string]takenOrder{}}
 	for _, r := range p.routes() {
 		o := p.orders.of(r.Name)
 		s.Routes[r.Name] = takenOrder{At: o.at, Paused: o.paused}

@@ -1,0 +1,53 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/plugins/console/graph"
+)
+
+// partPage is the page of the routes of one plugin, to which its box leads in a graph that is too large to be drawn whole.
+const partPage = "part"
+
+func (s *server) partOfPipeline() console.Page {
+	return console.Page{Path: partPage, Title: "Part of the pipeline", Hidden: true, Panels: []console.Panel{{Name: "graph", Title: "Graph", Load: s.showPart}}}
+}
+
+// link adds the pages that boxes lead to. A route has its own, and a place that of its kind.
+func (s *server) link(g *graph.Graph) {
+	to := func(page string, name, value string) string {
+		return s.plugin.config.Prefix + "/" + page + "?" + url.Values{name: {value}}.Encode()
+	}
+	g.Links = map[string]string{}
+	for i := range g.Boxes {
+		b := &g.Boxes[i]
+		g.Links[b.Group] = to(partPage, "plugin", b.Group)
+		if b.ID == graph.RouteID(b.Title) {
+			b.Link = to(routePage, "route", b.Title)
+			continue
+		}
+		for _, p := range s.pages {
+			if b.Kind == graph.Place && slices.Contains(p.Places, b.Type) {
+				b.Link = s.plugin.config.Prefix + "/" + p.Path
+			}
+		}
+	}
+}
+
+func (s *server) showPart(ctx context.Context, q console.Query) (console.Block, error) {
+	g, topology := s.graph(ctx)
+	plugin := q.Text("plugin")
+	part := g.Part(plugin)
+	if len(part.Boxes) == 0 {
+		return console.Text(fmt.Sprintf("No plugin %q has a route here. The page Pipeline has all routes.", plugin)), nil
+	}
+	topology.Routes = slices.DeleteFunc(topology.Routes, func(r app.TopologyRoute) bool { return r.Plugin != plugin })
+	topology.Endpoints = slices.DeleteFunc(topology.Endpoints, func(e pipeline.PluginEndpoint) bool { return e.Plugin != plugin })
+	return drawn(part, topology)
+}
