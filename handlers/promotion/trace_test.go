@@ -92,8 +92,8 @@ func TestOneTrace(t *testing.T) {
 		id := root.SpanContext().TraceID().String()
 		var e campaign.Explained
 		sys.json(&e, "campaign", "explain", "POINT", "1", "7")
-		require.Equal(t, id, e.TraceID)
-		require.Regexp(t, `\n  trace +`+id+`\n`, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "7"))
+		require.Equal(t, []string{id, root.SpanContext().SpanID().String()}, []string{e.TraceID, e.SpanID})
+		require.Regexp(t, `\n  trace +`+id+`, span `+e.SpanID+`\n`, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "7"))
 
 		ours := map[trace.SpanID]sdktrace.ReadOnlySpan{}
 		for _, s := range spans.Ended() {

@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
@@ -93,7 +96,7 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	req.Header.Set("Webhook-Signature", sign(p.secret.Value(m.Context()), id, at, m.Payload))
 	ended := p.calls.Began(m.Context())
 	defer ended()
-	resp, err := p.client.Do(req)
+	resp, err := p.do(req)
 	if err != nil {
 		if !errors.Is(m.Context().Err(), context.Canceled) { // otherwise this process has given up
 			p.calls.Failed(withoutURL(err))
@@ -121,6 +124,31 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 		p.calls.Answered()
 		return nil, pipeline.Permanent(fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status))
 	}
+}
+
+// do sends a request in a span of its own, which the receiver continues. The span has no text of an error, because it may
+// name people.
+func (p *Plugin) do(req *http.Request) (*http.Response, error) {
+	provider := trace.SpanFromContext(req.Context()).TracerProvider()
+	ctx, span := provider.Tracer("github.com/millrace-io/millrace/handlers/webhook").
+		Start(req.Context(), "webhook POST", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(httpclient.SpanAttributes(req.Method, req.URL)...))
+	defer span.End()
+	resp, err := p.client.Do(req.WithContext(ctx))
+	kind := ""
+	switch {
+	case err != nil:
+		kind = pipeline.Class(err)
+	case resp.StatusCode >= http.StatusBadRequest:
+		kind = strconv.Itoa(resp.StatusCode)
+	}
+	if err == nil {
+		span.SetAttributes(attribute.Int("http.response.status_code", resp.StatusCode))
+	}
+	if kind != "" {
+		span.SetAttributes(attribute.String("error.type", kind))
+		span.SetStatus(codes.Error, kind)
+	}
+	return resp, err //nolint:wrapcheck // the caller names the receiver
 }
 
 // withoutURL returns the reason of a call that failed. The path and the query of an address may be secret.

@@ -19,6 +19,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/pipeline"
@@ -119,6 +124,54 @@ func TestTheTraceOfARecordGoesOn(t *testing.T) {
 			require.FailNow(t, "the receiver got no request")
 		}
 	}
+}
+
+// The request has a span of its own, which says how it ended without a word of an error.
+func TestTheSpanOfARequest(t *testing.T) {
+	t.Parallel()
+	var status atomic.Int64
+	status.Store(http.StatusOK)
+	headers := make(chan string, 1)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		headers <- r.Header.Get("Traceparent")
+		w.WriteHeader(int(status.Load()))
+	}))
+	defer receiver.Close()
+	spans := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	var topics pipelinetest.Topics
+	p := webhook.New(&topics, &topics)
+	config := p.Settings().(*webhook.Config)
+	config.URL, config.Secret = receiver.URL+"/orders/ann", setting.NewSecret(secret)
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, p)
+	require.NoError(t, err)
+	post := func() sdktrace.ReadOnlySpan {
+		ctx, parent := provider.Tracer("test").Start(t.Context(), "handle")
+		_, _ = reg.Routes()[0].Handle(message.NewMessageWithContext(ctx, "order-1", []byte("{}")))
+		span := spans.Ended()[len(spans.Ended())-1]
+		require.Equal(t, []any{"webhook POST", trace.SpanKindClient, parent.SpanContext().SpanID()}, []any{span.Name(), span.SpanKind(), span.Parent().SpanID()})
+		require.NotContains(t, fmt.Sprint(span.Attributes(), span.Status()), "ann")
+		return span
+	}
+	has := func(span sdktrace.ReadOnlySpan, want ...attribute.KeyValue) {
+		require.Subset(t, span.Attributes(), want)
+	}
+
+	good := post()
+	require.Contains(t, <-headers, good.SpanContext().SpanID().String(), "the receiver continues it")
+	require.Equal(t, codes.Unset, good.Status().Code)
+	has(good, attribute.String("http.request.method", "POST"), attribute.String("server.address", "127.0.0.1"), attribute.Int("http.response.status_code", 200))
+
+	status.Store(http.StatusForbidden)
+	bad := post()
+	<-headers
+	require.Equal(t, codes.Error, bad.Status().Code)
+	has(bad, attribute.String("error.type", "403"), attribute.Int("http.response.status_code", 403))
+
+	receiver.Close()
+	away := post()
+	require.Equal(t, codes.Error, away.Status().Code)
+	has(away, attribute.String("error.type", pipeline.Class(errors.New("refused"))))
 }
 
 // A receiver decides when it gets the next attempt.

@@ -23,6 +23,7 @@ type explained struct {
 	Part        string          `json:"part,omitempty"`
 	Origin      string          `json:"origin"`
 	TraceID     string          `json:"trace_id,omitempty"` // in which the effect was accepted
+	SpanID      string          `json:"span_id,omitempty"`  // that it was accepted after
 	Record      string          `json:"record"`
 	Request     string          `json:"request"`
 	AcceptedAt  time.Time       `json:"accepted_at"`
@@ -51,22 +52,17 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 		return operate.Answer{}, err
 	}
 	e := explained{
-		Key: textOf(k), Value: textOf(k), State: x.Row.State, Group: string(x.Group), Part: x.Part, Origin: x.Origin, TraceID: traceOf(x.Headers), Record: string(x.Payload),
+		Key: textOf(k), Value: textOf(k), State: x.Row.State, Group: string(x.Group), Part: x.Part, Origin: x.Origin, Record: string(x.Payload),
 		Request: string(x.Request), AcceptedAt: x.Row.AcceptedAt, SettledAt: x.Row.SettledAt, NotBefore: x.NotBefore, Receipt: x.Row.Receipt,
 		PerhapsDone: x.Row.PerhapsDone() || x.Lost != nil, Lost: x.Lost, KeyUsedAt: x.Row.KeyFirstUsedAt, Calls: append([]rules.Attempt{}, x.Calls...), Audit: append([]ledger.Audit{}, x.Audit...), GroupAudit: append([]ledger.Audit{}, x.GroupAudit...),
 		Next: then,
 	}
+	e.TraceID, e.SpanID = pipeline.TraceOf(x.Headers[pipeline.MetaTraceParent])
 	e.Sends, e.Lookups = p.countsOf(x)
 	if w := p.kindOf(k.Kind); w != nil {
 		e.Idempotency, e.Value = w.effects.describe(k, x.Payload)
 	}
 	return operate.Answer{Value: e, Lines: e.lines(), Tables: e.tables(), Notes: []string{"Next: " + e.Next}}, nil
-}
-
-// traceOf returns the id of the trace that goes on with an effect.
-func traceOf(headers map[string]string) string {
-	id, _ := pipeline.TraceOf(headers[pipeline.MetaTraceParent])
-	return id
 }
 
 func (e explained) lines() []string {
@@ -84,7 +80,9 @@ func (e explained) lines() []string {
 	add("value", e.Value)
 	add("group", e.Group)
 	add("source", e.Origin)
-	add("trace", e.TraceID)
+	if e.TraceID != "" {
+		add("trace", e.TraceID+", span "+e.SpanID)
+	}
 	at("accepted", e.AcceptedAt)
 	at("not before", e.NotBefore)
 	at("key first used", e.KeyUsedAt)

@@ -51,10 +51,10 @@ func TestExplainNamesTheTrace(t *testing.T) {
 		_, err = p.effects.Enqueue(t.Context(), second)
 		require.NoError(t, err)
 		a := o.must("once explain", input(one.Number))
-		require.Contains(t, a.Lines, "  trace           ab000000000000000000000000000001")
+		require.Contains(t, a.Lines, "  trace           ab000000000000000000000000000001, span 0000000000000002")
 		answer, err := json.Marshal(a.Value)
 		require.NoError(t, err)
-		require.Contains(t, string(answer), `"trace_id":"ab000000000000000000000000000001"`)
+		require.Contains(t, string(answer), `"trace_id":"ab000000000000000000000000000001","span_id":"0000000000000002"`)
 		require.NotContains(t, strings.Join(o.must("once explain", input(second.Number)).Lines, "\n"), "trace")
 	})
 }

@@ -29,6 +29,7 @@ type Explained struct {
 	PromotionFinished bool      `json:"promotion_finished"`
 	Origin            string    `json:"origin"`             // source of the accepted record or entry
 	TraceID           string    `json:"trace_id,omitempty"` // in which it was accepted, and which its calls continue
+	SpanID            string    `json:"span_id,omitempty"`  // that it was accepted after
 	Record            string    `json:"record"`             // unchanged
 	Request           string    `json:"request"`
 	AcceptedAt        time.Time `json:"accepted_at"`
@@ -66,11 +67,11 @@ func (e Env) explained(ctx context.Context, x ledger.Explanation, answer *lookup
 	if err != nil {
 		return Explained{}, err
 	}
-	traceID, _ := pipeline.TraceOf(x.TraceParent)
+	traceID, spanID := pipeline.TraceOf(x.TraceParent)
 	out := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState, PromotionFinished: counts.Finished(counts.TotalCount),
 		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
 		TransactionKey: x.Receipt, MaybeCharged: x.PerhapsDone(), FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
-		TraceID: traceID, Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []payouts.Attempt{},
+		TraceID: traceID, SpanID: spanID, Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []payouts.Attempt{},
 		DeadLetters: e.explainDeadLetters(x.DeadLetters, known), Audit: []ledger.Audit{}, MoneyAPI: answer}
 	out.Calls, out.Audit = append(out.Calls, x.Calls...), append(out.Audit, x.Audit...)
 	out.Next = nextStep(x, e.Settings(), out.DeadLetters, answer, e.notHeardOf(ctx, x))
@@ -157,7 +158,7 @@ func (e Explained) writeHistory(out io.Writer) error {
 	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
 	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n", promotionState(e.PromotionState, e.PromotionFinished), app.Printable(e.Origin))
 	if e.TraceID != "" {
-		fmt.Fprintf(w, "  trace\t%s\n", e.TraceID)
+		fmt.Fprintf(w, "  trace\t%s, span %s\n", e.TraceID, e.SpanID)
 	}
 	fmt.Fprintf(w, "  accepted\t%s\n  record\t%s\n", stamp(e.AcceptedAt), app.Printable(e.Record))
 	if e.Request != e.Record {

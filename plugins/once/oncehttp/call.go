@@ -255,13 +255,7 @@ func (n *connection) startSpan(ctx context.Context, operation string, req *http.
 	if !parent.IsRecording() {
 		return ctx, nil
 	}
-	attrs := []attribute.KeyValue{
-		attribute.String("http.request.method", req.Method), attribute.String("server.address", req.URL.Hostname()),
-		attribute.String("millrace.once.operation", operation),
-	}
-	if port, err := strconv.Atoi(req.URL.Port()); err == nil {
-		attrs = append(attrs, attribute.Int("server.port", port))
-	}
+	attrs := append(httpclient.SpanAttributes(req.Method, req.URL), attribute.String("millrace.once.operation", operation))
 	return parent.TracerProvider().Tracer("github.com/millrace-io/millrace/plugins/once/oncehttp").
 		Start(ctx, n.mapping.Name+" "+operation, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
 }

@@ -3,24 +3,23 @@ package eventservice
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/url"
-	"strconv"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 )
 
 // startSpan starts the client span of a call, which the Event Service continues. Streams of users have no
 // span, and neither has the loop that fetches capacities, so most calls begin a trace. The path
 // stays out of the span, because anybody who enters chooses the event in it.
 func (c *client) startSpan(ctx context.Context) (context.Context, trace.Span) {
-	attrs := []attribute.KeyValue{attribute.String("http.request.method", "GET")}
+	var attrs []attribute.KeyValue
 	if u, err := url.Parse(c.base); err == nil {
-		attrs = append(attrs, attribute.String("server.address", u.Hostname()))
-		if port, err := strconv.Atoi(u.Port()); err == nil {
-			attrs = append(attrs, attribute.Int("server.port", port))
-		}
+		attrs = httpclient.SpanAttributes(http.MethodGet, u)
 	}
 	return c.tracer.Start(ctx, "event_service seats", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
 }
