@@ -148,6 +148,8 @@ func seesTheLastMinutes(t *testing.T, b *browser, s *shop) {
 	p.reaches("a failure", `parseFloat(document.querySelector("#history tbody tr:nth-child(2) td:nth-child(3)")?.innerText) > 0`)
 	home := b.open(t, s.url+"/", desktop)
 	home.reads("#history th.key", "invoice.accept")
+	home.enters(`#graph a[data-id="route webhook"]`, "Route")
+	home.reads("#route td", "webhook")
 	out, code := s.command("", "top", "--url", s.url, "--once")
 	require.Zero(t, code, out)
 	require.Regexp(t, `(?m)^Messages handled per second:$`, out)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/embedded"
@@ -185,6 +187,25 @@ func (c content) String() string { return value[string](c.tab, `document.body.in
 // replaced at the moment of a click.
 func (p *tab) follows(xpath, heading string) {
 	p.t.Helper()
+	p.arrives(xpath, heading, func(ctx context.Context) error { return chromedp.Do(ctx, chromedp.Click(xpath)) })
+}
+
+// enters follows a link with the keyboard.
+func (p *tab) enters(selector, heading string) {
+	p.t.Helper()
+	p.arrives(selector, heading, func(ctx context.Context) error {
+		if !value[bool](p, fmt.Sprintf(`document.querySelector(%[1]q)?.focus(), document.activeElement.matches(%[1]q)`, selector)) {
+			return errNoFocus
+		}
+		return chromedp.Do(ctx, chromedp.KeyEvent(kb.Enter))
+	})
+}
+
+var errNoFocus = errors.New("it has no focus")
+
+// arrives does something until the page with the heading is there.
+func (p *tab) arrives(from, heading string, do func(context.Context) error) {
+	p.t.Helper()
 	arrived := fmt.Sprintf(`document.querySelector("h1")?.innerText === %q && location.href !== %q`, heading, value[string](p, `location.href`))
 	var err error
 	require.Eventually(p.t, func() bool {
@@ -193,9 +214,9 @@ func (p *tab) follows(xpath, heading string) {
 		}
 		ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
 		defer cancel()
-		err = chromedp.Do(ctx, chromedp.Click(xpath))
+		err = do(ctx)
 		return err == nil && value[bool](p, arrived)
-	}, 2*time.Minute, glance, "%s does not lead to %q: %v", xpath, heading, err)
+	}, 2*time.Minute, glance, "%s does not lead to %q: %v", from, heading, err)
 }
 
 // link is the XPath of a link in the content of a page.

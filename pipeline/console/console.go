@@ -30,7 +30,8 @@ type Page struct {
 	// Hidden pages are not in the navigation, because a link leads to them, such as one from a table
 	// to the page of a row.
 	Hidden bool
-	// Places are the kinds of places (pipeline.Endpoint.Kind) that the page is about. Their boxes in the graph lead to it.
+	// Places are the kinds of places (pipeline.Endpoint.Kind) that the page is about. Their boxes in the graph lead to it, so
+	// no other page may have them.
 	Places []string
 	Panels []Panel
 }

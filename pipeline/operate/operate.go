@@ -290,11 +290,16 @@ type Check struct {
 // String returns the check in one line.
 func (c Check) String() string {
 	text := c.Name + ": " + c.Text
-	if c.Remedy != "" {
-		text += "; " + c.Remedy
-	}
-	if c.Runbook != "" {
-		text += " (runbook: " + c.Runbook + ")"
+	if todo := c.ToDo(); todo != "" {
+		text += "; " + todo
 	}
 	return text
+}
+
+// ToDo returns the remedy, and where more is said about it. Empty: neither is known.
+func (c Check) ToDo() string {
+	if c.Runbook == "" {
+		return c.Remedy
+	}
+	return strings.TrimSpace(c.Remedy + " (runbook: " + c.Runbook + ")")
 }

@@ -46,11 +46,7 @@ func (s *server) showConditions(ctx context.Context, _ console.Query) (console.B
 				name = name.At(c.Page)
 			}
 		}
-		todo := c.Remedy
-		if c.Runbook != "" {
-			todo += " (runbook: " + c.Runbook + ")"
-		}
-		t.Rows = append(t.Rows, []console.Cell{name, console.Word(c.Text).In(c.Level), console.Word(todo)})
+		t.Rows = append(t.Rows, []console.Cell{name, console.Word(c.Text).In(c.Level), console.Word(c.ToDo())})
 	}
 	if problem != "" {
 		t.Rows = append(t.Rows, []console.Cell{console.Word(deadLetters), console.Word("not known: " + s.masks.text(problem)).In(operate.Warn), console.Word("the page Doctor examines the server")})

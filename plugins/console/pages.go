@@ -52,8 +52,15 @@ func collect(reg *pipeline.Registry) ([]page, error) {
 			add(p)
 		}
 	}
+	claimed := map[string]string{} // the pages of kinds of places
 	for i, p := range pages {
 		errs = append(errs, p.Validate())
+		for _, kind := range p.Places {
+			if other, taken := claimed[kind]; taken && other != p.Path {
+				errs = append(errs, fmt.Errorf("page %q: the page %q is about places of the kind %s already", p.Path, other, kind))
+			}
+			claimed[kind] = p.Path
+		}
 		if p.Title == "" {
 			errs = append(errs, fmt.Errorf("page %q has no title", p.Path))
 		}

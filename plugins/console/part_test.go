@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"fmt"
+	"net/http"
 	"regexp"
 	"testing"
 
@@ -49,13 +50,53 @@ func TestBoxesOfTheGraphAreLinks(t *testing.T) {
 	require.Contains(t, r.get("/millrace/route?route=a.0"), "a.0")
 }
 
+// returning has a route whose retries another route reads, which is a part of it.
+type returning struct{}
+
+func (returning) Name() string { return "returning" }
+
+func (returning) Register(r *pipeline.Registry) error {
+	var topics pipelinetest.Topics
+	r.Route(pipeline.Route{Name: "parcels", From: topics.Source("parcels", "g"), Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+		Policy: pipeline.Policy{DeadLetter: pipeline.Drop, Retry: pipeline.RetryVia(&topics, "parcels-retry", "g-retry", 3, pipeline.Backoff{})}})
+	return nil
+}
+
+// The numbers of a route that reads retries are on the page of the route that retries.
+func TestTheBoxOfARetryLeadsToItsRoute(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, returning{})
+	links := linksOf(r.get("/"))
+	require.Equal(t, []string{"/route?route=parcels", "/route?route=parcels"}, links)
+	require.NotContains(t, r.get(links[0]), "No route has the name")
+}
+
+func TestTwoPagesMustNotBeAboutOneKindOfPlace(t *testing.T) {
+	t.Parallel()
+	panel := []pages.Panel{loading("a", pages.Text("a"), nil)}
+	twice := contributor{{Path: "a", Title: "A", Places: []string{"feed"}, Panels: panel}, {Path: "b", Title: "B", Places: []string{"feed"}, Panels: panel}}
+	c := console.New()
+	c.Settings().(*console.Config).Listen = "127.0.0.1:0"
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, twice, c)
+	require.NoError(t, err)
+	runtime := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
+	require.ErrorContains(t, runtime.StartServices(t.Context()), `page "b": the page "a" is about places of the kind feed already`)
+}
+
 // In a graph that is too large, the box of a plugin leads to its part, which is drawn.
 func TestTheBoxOfAPluginLeadsToItsPart(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, lines{"a", 30}, lines{"b", 3})
 	require.ElementsMatch(t, []string{"/part?plugin=a", "/part?plugin=b"}, linksOf(r.get("/")))
+	require.Len(t, linksOf(r.get("/part?plugin=a")), 30, "it is drawn whole")
 	part := r.get("/part?plugin=b")
+	require.Contains(t, part, "The routes of the plugin b, and the places that they use.")
+	_, text := r.do(http.MethodGet, "/part?plugin=b", "", "Accept: text/plain")
+	require.Contains(t, text, "\nb.2 ")
+	require.NotContains(t, text, "\na.0 ")
 	require.ElementsMatch(t, []string{"/route?route=b.0", "/route?route=b.1", "/route?route=b.2"}, linksOf(part))
-	require.NotContains(t, string(r.panels("part?plugin=b")["graph"].Value), `"a.0"`)
+	value := string(r.panels("part?plugin=b")["graph"].Value)
+	require.Contains(t, value, `"b.0"`)
+	require.NotContains(t, value, `"a.0"`)
 	require.Contains(t, r.get("/part?plugin=%3Cb%3E"), "No plugin &#34;&lt;b&gt;&#34; has a route here.")
 }

@@ -117,7 +117,7 @@ func (s *server) readOne(ctx context.Context, what string, p pace, do func(conte
 
 // showGraph is the first panel of the home page: the same states and numbers as in the table of routes.
 func (s *server) showGraph(ctx context.Context, _ console.Query) (console.Block, error) {
-	g, topology := s.graph(ctx)
+	g, topology := s.graph(s.read(ctx))
 	return drawn(g, topology)
 }
 
@@ -131,11 +131,10 @@ func drawn(g graph.Graph, data any) (console.Block, error) {
 }
 
 // graph returns the graph of all routes, with what is known of each box and the page that it leads to.
-func (s *server) graph(ctx context.Context) (graph.Graph, app.Topology) {
-	found := s.read(ctx)
+func (s *server) graph(found readings) (graph.Graph, app.Topology) {
 	topology := app.NewTopology(s.registry)
 	g := graph.Of(topology)
-	s.link(&g)
+	s.link(&g, topology)
 	boxes := map[string]*graph.Box{}
 	for i := range g.Boxes {
 		boxes[g.Boxes[i].ID] = &g.Boxes[i]

@@ -19,7 +19,7 @@ import (
 // Console implements console.Contributor: the streams that this instance knows with their entries, and the instances.
 func (p *Plugin) Console() []console.Page {
 	return []console.Page{
-		{Path: "streams", Title: "Streams", Order: 20, Places: []string{poll.Kind}, Panels: []console.Panel{{Name: "streams", Title: "Streams and their groups", Every: streamsEvery, Load: p.showStreams}}},
+		{Path: "streams", Title: "Streams", Order: 20, Panels: []console.Panel{{Name: "streams", Title: "Streams and their groups", Every: streamsEvery, Load: p.showStreams}}},
 		p.pageOfStream(),
 		{Path: "instances", Title: "Instances", Order: 40, Panels: []console.Panel{
 			{Name: "instances", Title: "Instances", Load: p.showInstances, Actions: []string{levelAction, drainAction}},

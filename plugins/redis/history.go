@@ -2,10 +2,11 @@ package redis
 
 import (
 	"context"
-	_ "embed" // the script
+	_ "embed" // the scripts
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
@@ -18,8 +19,12 @@ import (
 
 var _ operate.HistoryReader = (*Plugin)(nil)
 
-//go:embed lua/work.lua
-var workSource string
+var (
+	//go:embed lua/work.lua
+	workSource string
+	//go:embed lua/past.lua
+	pastSource string
+)
 
 // historyKey has what all instances did, by step of time. It stays when they end, so that a rolling restart does not
 // look like a pause.
@@ -37,6 +42,13 @@ type history struct {
 	mu   sync.Mutex
 	at   time.Time                  // of the last call of tell
 	told map[string]operate.Handled // by route, since the process started
+}
+
+// begin says when the process began to handle messages.
+func (h *history) begin(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at = now
 }
 
 // tell adds what was done since the last call, which read returns, as of all of the process. Some of it is left out of
@@ -58,16 +70,12 @@ func (h *history) tell(ctx context.Context, c goredis.UniversalClient, now time.
 	}
 	h.at = now
 	h.mu.Unlock()
-	if len(work) == 0 {
-		return nil // it handles nothing, and does not say that nothing was handled
+	if len(work) == 0 || late {
+		return nil // it does not say that nothing was handled
 	}
 	call := NewScript(workSource).Call([]string{historyKey}, args...).Once()
-	err := c.Process(ctx, call.command(ctx, false))
-	if goredis.HasErrorPrefix(err, "NOSCRIPT") {
-		err = c.Process(ctx, call.command(ctx, true))
-	}
-	if err != nil {
-		return fmt.Errorf("redis: what this instance did: %w", err)
+	if sendAll(ctx, c, []*Call{call}); call.Err() != nil {
+		return fmt.Errorf("redis: what this instance did: %w", call.Err())
 	}
 	return nil
 }
@@ -86,16 +94,17 @@ func (p *Plugin) ReadHistory(ctx context.Context) (steps map[int64]map[string]op
 		return nil, 0, err
 	}
 	defer done()
-	clock, err := c.Time(ctx).Result()
-	if err != nil {
-		return nil, 0, answered(fmt.Errorf("redis: its clock: %w", err))
+	call := NewScript(pastSource).Call([]string{historyKey}, int64(operate.HistoryStep/time.Second))
+	sendAll(ctx, c, []*Call{call})
+	texts, err := call.Texts()
+	if err == nil {
+		now, err = strconv.ParseInt(texts[0], 10, 64)
 	}
-	fields, err := c.HGetAll(ctx, historyKey).Result()
 	if err != nil {
 		return nil, 0, answered(fmt.Errorf("redis: what instances did: %w", err))
 	}
 	steps = map[int64]map[string]operate.Handled{}
-	for _, text := range fields {
+	for _, text := range texts[1:] {
 		var one struct {
 			Step   int64                `json:"step"`
 			Routes map[string][2]uint64 `json:"routes"`
@@ -111,5 +120,5 @@ func (p *Plugin) ReadHistory(ctx context.Context) (steps map[int64]map[string]op
 			steps[one.Step][route] = operate.Handled{Done: sum.Done + n[0], Failed: sum.Failed + n[1]}
 		}
 	}
-	return steps, clock.Unix() / int64(operate.HistoryStep/time.Second), nil
+	return steps, now, nil
 }

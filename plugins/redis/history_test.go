@@ -175,10 +175,29 @@ func TestWhatWasNotToldIsLeftOut(t *testing.T) {
 		require.ErrorIs(t, a.tell(ended, 0, 100, 0), context.Canceled)
 		a.tells(5*time.Second, 103, 0)
 		require.Equal(t, operate.Handled{Done: 3}, handled(t, command, "orders"))
+		before, _, err := command.ReadHistory(t.Context())
+		require.NoError(t, err)
 		a.tells(10*time.Minute, 5000, 70)
-		require.Equal(t, operate.Handled{Done: 3}, handled(t, command, "orders"))
+		after, _, err := command.ReadHistory(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, before, after, "not even that nothing was done")
 		a.tells(5*time.Second, 5004, 71)
 		require.Equal(t, operate.Handled{Done: 7, Failed: 1}, handled(t, command, "orders"))
+	})
+}
+
+// What was done before an instance could tell anything belongs to no step either.
+func TestAnOutageAtTheStartIsLeftOut(t *testing.T) {
+	t.Parallel()
+	eachHistory(t, func(t *testing.T, command *Plugin, _ goredis.UniversalClient, instance func() *teller) {
+		a := instance()
+		a.begin(a.at)
+		a.tells(10*time.Minute, 5000, 70)
+		steps, _, err := command.ReadHistory(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, steps)
+		a.tells(5*time.Second, 5001, 70)
+		require.Equal(t, operate.Handled{Done: 1}, handled(t, command, "orders"))
 	})
 }
 

@@ -39,10 +39,16 @@ func (i instance) status() instanceStatus {
 		s.Stopped = &i.stopped
 	}
 	if i.state != nil {
-		s.Log, s.Drains, s.Started, s.Paused = i.state.Log, i.state.Drains, &i.state.Started, []string{}
+		s.Log, s.Drains, s.Paused = i.state.Log, i.state.Drains, []string{}
+		if !i.state.Started.IsZero() {
+			s.Started = &i.state.Started
+		}
 		if i.state.Work != nil && i.silent < silentAfter {
 			sum := operate.SumOf(i.state.Work)
 			s.DonePerSecond, s.FailedPerSecond, s.InFlight = sum.DonePerSecond, sum.FailedPerSecond, &sum.InFlight
+			if len(i.state.Work) == 0 { // it has no routes
+				s.DonePerSecond, s.FailedPerSecond = new(0.0), new(0.0)
+			}
 		}
 		for _, route := range slices.Sorted(maps.Keys(i.state.Routes)) {
 			if i.state.Routes[route].Paused {
@@ -198,6 +204,7 @@ func (p *Plugin) showInstances(ctx context.Context, q console.Query) (console.Bl
 		}
 		started, done, failed, inFlight := console.Cell{Text: "–"}, console.Cell{Text: "–", Right: true}, console.Cell{Text: "–", Right: true}, console.Cell{Text: "–", Right: true}
 		if s.Runs {
+			started.Text = console.Unknown
 			done, failed, inFlight = console.Rate(s.DonePerSecond), console.Rate(s.FailedPerSecond), console.Number(s.InFlight)
 		}
 		if s.Started != nil {

@@ -136,6 +136,10 @@ func TestTheLogLevelOfAllInstances(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, fmt.Sprint(page), said.sentence())
 		require.Contains(t, fmt.Sprint(page), "runs, and serves this page")
+		for _, row := range page.(console.Table).Rows {
+			require.Regexp(t, `^(\d+m)?(\d+s)? ago$`, row[3].Text, "started")
+			require.Equal(t, []string{console.Unknown, console.Unknown, console.Unknown}, []string{row[4].Text, row[5].Text, row[6].Text}, "it has no chain")
+		}
 		report, err := command.instancesReport().Read(t.Context(), command.reg, nil)
 		require.NoError(t, err)
 		require.Len(t, report.Tables[0].Rows, 3)

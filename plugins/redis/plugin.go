@@ -207,6 +207,7 @@ func (s service) Start(ctx context.Context) error {
 		levels(ctx)
 		p.tellWork(ctx, c, log)
 	}
+	p.history.begin(time.Now())
 	if err := pr.acquire(ctx); err != nil {
 		return errors.Join(err, c.Close())
 	}

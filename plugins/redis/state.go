@@ -34,7 +34,7 @@ type instanceState struct {
 	Started time.Time   `json:"started"`       // by the clock of the instance
 	Log     *levelState `json:"log,omitempty"` // nil: not known
 	// Work is what the instance does, by route. Nil: it does not tell it.
-	Work   map[string]pipeline.RouteWork `json:"work,omitempty"`
+	Work   map[string]pipeline.RouteWork `json:"work,omitzero"`
 	Routes map[string]takenOrder         `json:"routes"` // of this instance, with what it knows is ordered about them
 	// Undrainable says that the process takes no order to drain, as that of a demo.
 	Undrainable bool `json:"undrainable,omitempty"`

@@ -238,8 +238,8 @@ func (r Rate) LatencyText() string {
 	return fmt.Sprintf("half of the calls took at most %s, 99 %% at most %s", seconds(r.P50), seconds(r.P99))
 }
 
-// PerSecondText is the rate with a digit after the point where it is small.
-func (r Rate) PerSecondText() string {
+// perSecondText is the rate with a digit after the point where it is small.
+func (r Rate) perSecondText() string {
 	return operate.PerSecond(r.PerSecond, app.Thousands)
 }
 

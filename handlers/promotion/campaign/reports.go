@@ -211,7 +211,7 @@ func (s Status) rows(now time.Time) [][]string {
 	if s.Rate == nil {
 		add("rate", "not known: no instance that pays runs")
 	} else {
-		add("rate", "%s payouts a second %s", s.Rate.PerSecondText(), s.Rate.WindowText())
+		add("rate", "%s payouts a second %s", s.Rate.perSecondText(), s.Rate.WindowText())
 		if s.LimitedBy != "" {
 			add("limited by", "%s", s.LimitedBy)
 		}

@@ -284,7 +284,7 @@ func (s Status) RateText() string {
 	if s.Rate == nil {
 		return "-"
 	}
-	return s.Rate.PerSecondText()
+	return s.Rate.perSecondText()
 }
 
 // EndText is the expected end, or why there is none.

@@ -8,9 +8,9 @@ import (
 // most is the number of boxes above which a graph is collapsed.
 const most = 40
 
-// Part returns the boxes of a group, with the places of others that they use.
+// Part returns the boxes of a group, with the places of others that they use. It is drawn whole, however large it is.
 func (g Graph) Part(group string) Graph {
-	part := Graph{Links: g.Links}
+	part := Graph{Links: g.Links, whole: true}
 	inside := map[string]bool{}
 	for _, b := range g.Boxes {
 		inside[b.ID] = b.Group == group && b.Kind == Step

@@ -48,6 +48,8 @@ type Graph struct {
 	Edges []Edge
 	// Links are addresses by group, for the boxes that stand for a group in a graph that is collapsed.
 	Links map[string]string
+
+	whole bool // it is drawn whole, however large it is
 }
 
 // Box is a place or a step. All of its texts may have any content and length: what is too long is cut in the

@@ -15,7 +15,7 @@ func (g Graph) SVG() (template.HTML, error) {
 		return "", err
 	}
 	about := ""
-	if len(g.Boxes) > most {
+	if len(g.Boxes) > most && !g.whole {
 		about = fmt.Sprintf(". Each plugin is one box, because there are %d boxes", len(g.Boxes))
 		g = g.collapsed()
 	}

@@ -3,6 +3,7 @@
 -- ARGV[1] length of a step in s  ARGV[2] number of fields, and then of each route: its name, done, failed
 -- The step is that of the server's clock, so the clocks of instances do not matter. A field that can't be read is
 -- replaced. HDEL comes first: a full server (OOM) refuses HSET as the first write of a script, and only then.
+-- Reply: 1.
 -- Complexity: O(routes).
 local number = math.floor(tonumber(redis.call('TIME')[1]) / tonumber(ARGV[1]))
 local field = string.format('%d', number % tonumber(ARGV[2]))
