@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 // Place is a position in the chain at which a Middleware may stand.
@@ -110,7 +112,7 @@ func (r *Registry) placeMiddlewares() {
 			}
 			names[m.Name] = true
 		}
-		slices.SortStableFunc(all, func(a, b Middleware) int { return slices.Index(places(), a.Place) - slices.Index(places(), b.Place) })
+		sorted.By(all, func(a, b Middleware) int { return slices.Index(places(), a.Place) - slices.Index(places(), b.Place) })
 		route.Middlewares = all
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/admin"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -91,7 +91,7 @@ func (o operators) showRooms(ctx context.Context, q console.Query) (console.Bloc
 	}
 	var failed console.Checks
 	list := o.rooms.Statuses(ctx, events)
-	slices.SortStableFunc(list, func(a, b room.Looked) int { return cmp.Compare(b.Waiting, a.Waiting) })
+	sorted.By(list, func(a, b room.Looked) int { return cmp.Compare(b.Waiting, a.Waiting) })
 	for _, s := range list {
 		if errors.Is(s.Err, room.ErrUnknown) {
 			continue // it was cleared in between

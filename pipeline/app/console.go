@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/millrace-io/millrace/configs"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -83,7 +83,7 @@ func examined(reg *pipeline.Registry) []operate.Examination {
 func showDoctor(ctx context.Context, q console.Query) (console.Block, error) {
 	d := operate.Diagnose(ctx, examined(q.Registry), operate.CheckLimit, nil)
 	rank := map[operate.Level]int{operate.Fail: 0, operate.Warn: 1, operate.OK: 2}
-	slices.SortStableFunc(d.Checks, func(a, b operate.Check) int { return cmp.Compare(rank[a.Level], rank[b.Level]) })
+	sorted.By(d.Checks, func(a, b operate.Check) int { return cmp.Compare(rank[a.Level], rank[b.Level]) })
 	return console.Blocks{console.Text(d.Summary()), console.Checks(d.Checks)}, nil
 }
 

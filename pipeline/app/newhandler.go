@@ -26,6 +26,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 //go:embed templates/*.tmpl
@@ -342,7 +344,7 @@ func (d handler) wire(text []byte) ([]byte, error) {
 	if len(adds) != 3 {
 		return nil, errors.New(wiringFile + " needs one import block, the set Handlers, and the struct Service")
 	}
-	slices.SortFunc(adds, func(a, b insertion) int { return cmp.Compare(b.at, a.at) })
+	sorted.By(adds, func(a, b insertion) int { return cmp.Compare(b.at, a.at) })
 	for _, a := range adds {
 		text = slices.Insert(text, fset.Position(a.at).Offset, []byte(a.text)...)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -74,7 +75,7 @@ func Conditions(reg *pipeline.Registry) []Condition {
 			all = append(all, Condition{Check: failedCheck(nameOf(offer), err)})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Condition) int { return cmp.Compare(b.Level.rank(), a.Level.rank()) })
+	sorted.By(all, func(a, b Condition) int { return cmp.Compare(b.Level.rank(), a.Level.rank()) })
 	return all
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
@@ -103,7 +104,7 @@ func seriesOf(h operate.History, problem, unit string, lines []console.Line, emp
 
 // busiest returns the lines with the largest sums, without those that are 0, and the sum of all others.
 func busiest(lines []console.Line) []console.Line {
-	slices.SortStableFunc(lines, func(a, b console.Line) int { return cmp.Compare(total(b), total(a)) })
+	sorted.By(lines, func(a, b console.Line) int { return cmp.Compare(total(b), total(a)) })
 	lines = slices.DeleteFunc(lines, func(l console.Line) bool { return total(l) == 0 })
 	if len(lines) <= linesOfHome+1 {
 		return lines

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -74,7 +75,7 @@ func collect(reg *pipeline.Registry) ([]page, error) {
 			pages[i].names = append(pages[i].names, panel.Name)
 		}
 	}
-	slices.SortStableFunc(pages, func(a, b page) int {
+	sorted.By(pages, func(a, b page) int {
 		return cmp.Or(len(a.Path[:min(1, len(a.Path))])-len(b.Path[:min(1, len(b.Path))]), a.Order-b.Order, strings.Compare(a.Title, b.Title))
 	})
 	return pages, errors.Join(errs...)

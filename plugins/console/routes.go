@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/console"
@@ -264,7 +265,7 @@ func stateOf(r operate.RouteStatus, found readings, conditions []operate.Conditi
 	}
 	switch {
 	case len(reasons) > 0:
-		slices.SortStableFunc(reasons, func(a, b console.Cell) int {
+		sorted.By(reasons, func(a, b console.Cell) int {
 			switch {
 			case a.Level.Worse(b.Level):
 				return -1

@@ -12,6 +12,7 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
@@ -97,7 +98,7 @@ type brokerState struct {
 }
 
 func brokersCheck(brokers []brokerState) (checks []operate.Check) {
-	slices.SortFunc(brokers, func(a, b brokerState) int { return cmp.Compare(a.addr, b.addr) })
+	sorted.By(brokers, func(a, b brokerState) int { return cmp.Compare(a.addr, b.addr) })
 	for _, b := range brokers {
 		switch {
 		case b.err != nil:

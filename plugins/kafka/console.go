@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -28,7 +29,7 @@ func (p *Plugin) showGroups(ctx context.Context, q console.Query) (console.Block
 		Note:    "The lag includes the records that are in flight, because their offsets are not committed yet.",
 	}
 	routes := slices.Clone(q.Registry.Routes())
-	slices.SortStableFunc(routes, func(a, b pipeline.Route) int {
+	sorted.By(routes, func(a, b pipeline.Route) int {
 		return strings.Compare(a.From.Describe().Group, b.From.Describe().Group)
 	})
 	for _, r := range routes {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
@@ -241,7 +242,7 @@ func (c *connection) members(admin sarama.ClusterAdmin, group string) ([]groupMe
 			members = append(members, one)
 		}
 	}
-	slices.SortFunc(members, func(a, b groupMember) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.ID, b.ID)) })
+	sorted.By(members, func(a, b groupMember) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.ID, b.ID)) })
 	return members, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
@@ -145,7 +146,7 @@ func changesOf(effect, group []ledger.Audit) []ledger.Audit {
 		a.Action += " of the group"
 		all = append(all, a)
 	}
-	slices.SortStableFunc(all, func(a, b ledger.Audit) int { return a.At.Compare(b.At) })
+	sorted.By(all, func(a, b ledger.Audit) int { return a.At.Compare(b.At) })
 	return all
 }
 

@@ -13,6 +13,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
@@ -132,7 +133,7 @@ func onNodes(c goredis.UniversalClient, what string, read func(context.Context, 
 		if err != nil {
 			errs = append(errs, answered(err))
 		}
-		slices.SortFunc(checks, func(a, b operate.Check) int { return cmp.Compare(a.Text, b.Text) })
+		sorted.By(checks, func(a, b operate.Check) int { return cmp.Compare(a.Text, b.Text) })
 		return checks, errors.Join(errs...)
 	}}
 }

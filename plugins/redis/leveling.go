@@ -10,6 +10,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
@@ -180,7 +181,7 @@ func (p *Plugin) withInstances(ctx context.Context, in operate.Input,
 func runningInstances(ctx context.Context, c goredis.UniversalClient) ([]instance, error) {
 	all, _, err := readInstances(ctx, c, markMost)
 	all = slices.DeleteFunc(all, func(i instance) bool { return !i.alive })
-	slices.SortFunc(all, func(a, b instance) int { return strings.Compare(a.name, b.name) })
+	sorted.By(all, func(a, b instance) int { return strings.Compare(a.name, b.name) })
 	return all, err
 }
 

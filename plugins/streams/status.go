@@ -5,13 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -142,7 +142,7 @@ func (m *Manager) statuses(id string, at time.Time, meta map[string]string) []In
 		}
 		out = append(out, st)
 	}
-	slices.SortFunc(out, func(a, b InstanceStatus) int { return strings.Compare(a.Instance, b.Instance) })
+	sorted.By(out, func(a, b InstanceStatus) int { return strings.Compare(a.Instance, b.Instance) })
 	return out
 }
 

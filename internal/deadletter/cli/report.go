@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -171,7 +171,7 @@ func (r *Report) countTopics(count map[string]int) {
 	for subject, n := range count {
 		r.About = append(r.About, Topic{subject, n})
 	}
-	slices.SortFunc(r.About, func(a, b Topic) int { return cmp.Or(b.Count-a.Count, strings.Compare(a.Subject, b.Subject)) })
+	sorted.By(r.About, func(a, b Topic) int { return cmp.Or(b.Count-a.Count, strings.Compare(a.Subject, b.Subject)) })
 	r.About = r.About[:min(len(r.About), maxLines)]
 }
 

@@ -3,10 +3,10 @@ package cli
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -38,7 +38,7 @@ func (f fates) list() []Would {
 		w.Count = n
 		all = append(all, w)
 	}
-	slices.SortFunc(all, func(a, b Would) int {
+	sorted.By(all, func(a, b Would) int {
 		return cmp.Or(b.Count-a.Count, strings.Compare(a.Handler, b.Handler), strings.Compare(a.From, b.From), strings.Compare(a.Result, b.Result),
 			strings.Compare(a.To, b.To), strings.Compare(a.Reason, b.Reason))
 	})

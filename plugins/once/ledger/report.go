@@ -5,10 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -187,7 +187,7 @@ func readAttempts(ctx context.Context, q querier, k rowKey, row *storedRow) (cal
 		calls = append(calls, a)
 		return err
 	}, sqlAttempts, k.kind, k.group, k.id)
-	slices.SortStableFunc(calls, func(a, b rules.Attempt) int { return cmp.Compare(a.Epoch, b.Epoch) })
+	sorted.By(calls, func(a, b rules.Attempt) int { return cmp.Compare(a.Epoch, b.Epoch) })
 	if open, ok := row.OpenCall(); ok {
 		calls = append(calls, open)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -114,8 +115,8 @@ func anybody(networks []string) bool {
 			all = append(all, n.Masked())
 		}
 	}
-	slices.SortFunc(all, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() }) // a network comes before its parts
-	shares := map[int]float64{}                                                      // by the length of addresses
+	sorted.By(all, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() }) // a network comes before its parts
+	shares := map[int]float64{}                                                // by the length of addresses
 	for i, n := range all {
 		if !slices.ContainsFunc(all[:i], n.Overlaps) {
 			shares[n.Addr().BitLen()] += math.Ldexp(1, -n.Bits())
