@@ -62,7 +62,7 @@ func rooms() []room {
 	// What no author of a plugin needs. The contract takes no driver from there.
 	for i := range list {
 		if within(list[i].folder, "pipeline/") {
-			list[i].ours = append(list[i].ours, "internal/envelope", "internal/failpoint")
+			list[i].ours = append(list[i].ours, "internal/envelope", "internal/failpoint", "internal/sorted")
 			continue
 		}
 		list[i].ours = append(list[i].ours, "internal/")
