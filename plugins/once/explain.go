@@ -24,7 +24,7 @@ type explained struct {
 	Part        string          `json:"part,omitempty"`
 	Origin      string          `json:"origin"`
 	TraceID     string          `json:"trace_id,omitempty"` // in which the effect was accepted
-	SpanID      string          `json:"span_id,omitempty"`  // that it was accepted after
+	SpanID      string          `json:"span_id,omitempty"`  // in which it was accepted, or whose caller did so
 	Record      string          `json:"record"`
 	Request     string          `json:"request"`
 	AcceptedAt  time.Time       `json:"accepted_at"`

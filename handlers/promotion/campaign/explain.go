@@ -29,7 +29,7 @@ type Explained struct {
 	PromotionFinished bool      `json:"promotion_finished"`
 	Origin            string    `json:"origin"`             // source of the accepted record or entry
 	TraceID           string    `json:"trace_id,omitempty"` // in which it was accepted, and which its calls continue
-	SpanID            string    `json:"span_id,omitempty"`  // that it was accepted after
+	SpanID            string    `json:"span_id,omitempty"`  // in which it was accepted
 	Record            string    `json:"record"`             // unchanged
 	Request           string    `json:"request"`
 	AcceptedAt        time.Time `json:"accepted_at"`
