@@ -74,7 +74,7 @@ func TestAKindWhoseCallsGoOnDelaysNoResults(t *testing.T) {
 		<-fast.results.ended
 		cancel()
 	}()
-	require.EqualError(t, wait(ctx, []*worker{slow, fast}), "once: 0 calls of kind slow have not ended: context canceled")
+	require.ErrorContains(t, wait(ctx, []*worker{slow, fast}), "once: 0 calls of kind slow have not ended: context canceled") // and not: deadline exceeded
 	require.Len(t, topic.published, 1)
 }
 
