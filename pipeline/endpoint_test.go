@@ -19,9 +19,7 @@ func (user) Register(r *pipeline.Registry) error {
 		r.Endpoint(pipeline.UseFollows, at)
 		r.Endpoint(pipeline.UseWrites, at)
 		r.Endpoint(pipeline.UseFollows, pipeline.Endpoint{Kind: "kafka", Name: "orders", Group: "g"})
-		for _, server := range pipeline.ServersOf("https://api.example/v1", "https://api.example/token") {
-			r.Endpoint(pipeline.UseCalls, server)
-		}
+		r.Endpoint(pipeline.UseCalls, pipeline.ServersOf("https://api.example/v1", "https://api.example/token")...)
 	}
 	return nil
 }

@@ -247,12 +247,14 @@ func (r *Registry) HTTP(pattern string, h http.Handler) {
 	r.Endpoint(UseOperations, Endpoint{Kind: KindHTTP, Name: pattern})
 }
 
-// Endpoint adds an endpoint that the plugin uses outside of its routes. The command topology shows
-// it. A Kafka topic is checked and created like the topics of routes, unless its name is a pattern,
+// Endpoint adds endpoints that the plugin uses outside of its routes. The command topology shows
+// them. A Kafka topic is checked and created like the topics of routes, unless its name is a pattern,
 // which has a part in angle brackets such as <job_id>. One that the plugin uses twice is one.
-func (r *Registry) Endpoint(use string, e Endpoint) {
-	if one := (PluginEndpoint{Plugin: r.plugin, Use: use, Endpoint: e}); !slices.Contains(r.endpoints, one) {
-		r.endpoints = append(r.endpoints, one)
+func (r *Registry) Endpoint(use string, all ...Endpoint) {
+	for _, e := range all {
+		if one := (PluginEndpoint{Plugin: r.plugin, Use: use, Endpoint: e}); !slices.Contains(r.endpoints, one) {
+			r.endpoints = append(r.endpoints, one)
+		}
 	}
 }
 

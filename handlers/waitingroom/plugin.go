@@ -81,9 +81,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	r.Service("waitingroom.eventservice", events)
 	if address := p.config.EventService.URL; address != "" {
-		for _, server := range pipeline.ServersOf(p.config.EventService.Called(address)...) {
-			r.Endpoint(pipeline.UseCalls, server)
-		}
+		r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(p.config.EventService.Called(address)...)...)
 	}
 	p.endpoints(r)
 	series := topevents.New()

@@ -12,9 +12,7 @@ import (
 // with a kind calls it in its own Register.
 func (c *Client) Register(r *pipeline.Registry) {
 	r.Service("oncehttp."+c.mapping.Name, service{c, r.Env().Logger})
-	for _, server := range pipeline.ServersOf(c.config.Called(c.config.URL)...) {
-		r.Endpoint(pipeline.UseCalls, server)
-	}
+	r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(c.config.Called(c.config.URL)...)...)
 	r.Collect(c.Collectors()...)
 	r.Offer(c) // it is an operate.Conditioned
 }

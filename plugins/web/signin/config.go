@@ -37,9 +37,7 @@ func (a *Config) HasKeys() bool { return a.JWKSFile != "" || a.JWKSURL != "" }
 // Declare names the servers that fetching the keys calls, in the Register of the plugin.
 func (a *Config) Declare(r *pipeline.Registry) {
 	if a.JWKSURL != "" {
-		for _, server := range pipeline.ServersOf(a.JWKSClient.Called(a.JWKSURL)...) {
-			r.Endpoint(pipeline.UseCalls, server)
-		}
+		r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(a.JWKSClient.Called(a.JWKSURL)...)...)
 	}
 }
 
