@@ -29,12 +29,11 @@ type Handled struct {
 
 // History is what all instances did in the last steps that are over.
 type History struct {
-	Begin  time.Time     // of the first step
-	Steps  int           // how many there are; 0: no plugin keeps them, as without redis
+	Begin  time.Time     // of the first step; zero: no plugin keeps them, as without redis
 	Routes []RouteOfPast // as StatusOf has them, so retries are part of the route that retries
 }
 
-// RouteOfPast has the messages per second of each step. Nil: not known, because no instance has told anything.
+// RouteOfPast has the messages per second of each of HistorySteps steps. Nil: not known, because no instance has told anything.
 type RouteOfPast struct {
 	Route        string
 	Done, Failed []*float64
@@ -54,7 +53,7 @@ func ReadHistory(ctx context.Context, reg *pipeline.Registry) (History, error) {
 	}); err != nil {
 		return History{}, err
 	}
-	h := History{Begin: time.Unix((now-HistorySteps)*int64(HistoryStep/time.Second), 0).UTC(), Steps: HistorySteps}
+	h := History{Begin: time.Unix((now-HistorySteps)*int64(HistoryStep/time.Second), 0).UTC()}
 	for _, r := range reg.Routes() {
 		if !hasStatus(reg, r) {
 			continue

@@ -188,6 +188,16 @@ func hasStatus(reg *pipeline.Registry, r pipeline.Route) bool {
 	return !isRetry(reg, r) || len(retried(reg, place(r.From.Describe()))) > 1
 }
 
+// Reported returns the route whose status has the numbers of a route: the one that retries into what it reads, or itself.
+func Reported(reg *pipeline.Registry, route string) string {
+	for _, r := range reg.Routes() {
+		if retriesOf(reg, r) == route {
+			return r.Name
+		}
+	}
+	return route
+}
+
 // retriesOf returns the route that reads the retry topic of r and is part of it, which may be r. Empty: there is none.
 func retriesOf(reg *pipeline.Registry, r pipeline.Route) (reader string) {
 	at := retryPlace(r)

@@ -48,7 +48,7 @@ func (s *server) showPast(ctx context.Context, _ console.Query) (console.Block, 
 	switch {
 	case err != nil:
 		return nil, err
-	case all.Steps == 0:
+	case all.Begin.IsZero():
 		return notKept, nil
 	case len(all.Routes) == 0:
 		return noRoutes, nil
@@ -70,7 +70,7 @@ func (s *server) showRoutePast(ctx context.Context, q console.Query) (console.Bl
 	switch {
 	case err != nil:
 		return nil, err
-	case all.Steps == 0:
+	case all.Begin.IsZero():
 		return notKept, nil
 	case i < 0:
 		return nil, console.ErrNothing
@@ -90,7 +90,7 @@ func seriesOf(h operate.History, problem, unit string, lines []console.Line, emp
 	}
 	var notes []string
 	switch {
-	case unknown == h.Steps:
+	case unknown == operate.HistorySteps:
 		s.Lines, s.Empty = nil, "no instance has told anything yet, which takes up to half a minute."
 	case unknown > 0:
 		notes = append(notes, fmt.Sprintf("A gap is a time that no instance has told anything about, %s in all.", console.Short(time.Duration(unknown)*s.Step)))

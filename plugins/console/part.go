@@ -20,35 +20,20 @@ func (s *server) partOfPipeline() console.Page {
 	return console.Page{Path: partPage, Title: "Part of the pipeline", Hidden: true, Panels: []console.Panel{{Name: "graph", Title: "Routes of a plugin", Load: s.showPart}}}
 }
 
-// ownerOf returns the route on whose page the numbers of a route are: the only one that retries into what it reads, or
-// itself.
-func ownerOf(t app.Topology, r app.TopologyRoute) string {
-	var owners []string
-	for _, other := range t.Routes {
-		if other.Name != r.Name && other.Retry != nil && other.Retry.Kind == r.From.Kind && other.Retry.Name == r.From.Name {
-			owners = append(owners, other.Name)
-		}
-	}
-	if len(owners) == 1 {
-		return owners[0]
-	}
-	return r.Name
-}
-
 // link adds the pages that boxes lead to. A route has its own, and a place that of its kind.
-func (s *server) link(g *graph.Graph, t app.Topology) {
-	to := func(page string, name, value string) string {
+func (s *server) link(g *graph.Graph) {
+	to := func(page, name, value string) string {
 		return s.plugin.config.Prefix + "/" + page + "?" + url.Values{name: {value}}.Encode()
 	}
-	owners := map[string]string{} // of the boxes of routes
-	for _, r := range t.Routes {
-		owners[graph.RouteID(r.Name)] = ownerOf(t, r)
+	pages := map[string]string{} // the routes that pages are about, by box
+	for _, r := range s.registry.Routes() {
+		pages[graph.RouteID(r.Name)] = operate.Reported(s.registry, r.Name)
 	}
 	g.Links = map[string]string{}
 	for i := range g.Boxes {
 		b := &g.Boxes[i]
 		g.Links[b.Group] = to(partPage, "plugin", b.Group)
-		if route, is := owners[b.ID]; is {
+		if route, is := pages[b.ID]; is {
 			b.Link = to(routePage, "route", route)
 			continue
 		}

@@ -135,7 +135,7 @@ func drawn(g graph.Graph, data any) (console.Block, error) {
 func (s *server) graph(found readings) (graph.Graph, app.Topology) {
 	topology := app.NewTopology(s.registry)
 	g := graph.Of(topology)
-	s.link(&g, topology)
+	s.link(&g)
 	boxes := map[string]*graph.Box{}
 	for i := range g.Boxes {
 		boxes[g.Boxes[i].ID] = &g.Boxes[i]

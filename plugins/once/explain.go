@@ -23,8 +23,8 @@ type explained struct {
 	Group       string          `json:"group_state"`
 	Part        string          `json:"part,omitempty"`
 	Origin      string          `json:"origin"`
-	TraceID     string          `json:"trace_id,omitempty"` // in which the effect was accepted
-	SpanID      string          `json:"span_id,omitempty"`  // in which it was accepted, or whose caller did so
+	TraceID     string          `json:"trace_id,omitempty"` // in which the effect was accepted, as the span
+	SpanID      string          `json:"span_id,omitempty"`
 	Record      string          `json:"record"`
 	Request     string          `json:"request"`
 	AcceptedAt  time.Time       `json:"accepted_at"`
