@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	pages "github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/console"
 )
 
 // chronicle has routes, and what its instances did in the steps before the one that is not over.
@@ -138,6 +140,26 @@ func TestAChartThatHasNothingToDraw(t *testing.T) {
 			require.Contains(t, text, c.text)
 		})
 	}
+}
+
+// A server that answers no more leaves the chart as it was, and says so without what is masked.
+func TestAChartThatIsOld(t *testing.T) {
+	t.Parallel()
+	var hangs atomic.Bool
+	c := console.New()
+	c.PatientButForSources()
+	r := startOf(t, c, nil, chronicle{routes: 9, steps: func(ago int64) (map[string]operate.Handled, bool) {
+		if hangs.Load() && ago == 0 {
+			time.Sleep(time.Second)
+		}
+		return busy(ago)
+	}})
+	require.NotContains(t, r.get("/"), "Nothing newer is known")
+	hangs.Store(true)
+	r.eventually("the old chart", func() bool {
+		return strings.Contains(r.get("/"), "Nothing newer is known: no answer within 400ms, so its numbers are ")
+	})
+	require.Contains(t, r.get("/"), `<th scope="row" class="key l0">route7</th>`)
 }
 
 // Names of lines are those of anybody.

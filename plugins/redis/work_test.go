@@ -68,6 +68,29 @@ func TestAnInstanceThatTellsNoWork(t *testing.T) {
 	})
 }
 
+// What an instance has not told is not known, and one without routes does nothing.
+func TestWhatIsNotKnownOfAnInstance(t *testing.T) {
+	t.Parallel()
+	of := func(state instanceState, silent time.Duration) []any {
+		s := instance{name: "a", alive: true, state: &state, silent: silent}.status()
+		text, err := json.Marshal([]any{s.Started, s.DonePerSecond, s.FailedPerSecond, s.InFlight})
+		require.NoError(t, err)
+		var all []any
+		require.NoError(t, json.Unmarshal(text, &all))
+		return all
+	}
+	at := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	work := map[string]pipeline.RouteWork{"a": {InFlight: 2, DonePerSecond: new(1.5), FailedPerSecond: new(0.5)}, "a.retry": {InFlight: 1, DonePerSecond: new(2.0), FailedPerSecond: new(0.0)}}
+	require.Equal(t, []any{"2026-11-30T12:00:00Z", 3.5, 0.5, 3.0}, of(instanceState{Started: at, Work: work}, 0))
+	require.Equal(t, []any{nil, nil, nil, nil}, of(instanceState{}, 0), "an earlier version, or no chain")
+	require.Equal(t, []any{nil, 0.0, 0.0, 0.0}, of(instanceState{Work: map[string]pipeline.RouteWork{}}, 0))
+	require.Equal(t, []any{nil, nil, nil, nil}, of(instanceState{Work: work}, silentAfter))
+
+	text, err := instanceState{Work: map[string]pipeline.RouteWork{}}.encode()
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"work":{}`, "it is not the same as nothing")
+}
+
 // What an instance tells is bounded: the latest errors stay.
 func TestTheStateOfAnInstanceIsBounded(t *testing.T) {
 	t.Parallel()
