@@ -2,6 +2,8 @@ package packaging_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,14 +49,16 @@ mount -o remount,bind,ro,nosuid,nodev "$ROOT"
 mount -t proc proc "$ROOT/proc"
 mount --rbind /dev "$ROOT/dev"
 if [ -n "$DATA" ]; then mount --bind "$DATA" "$ROOT/data"; fi
+printf %s "$READONLY" | while read -r source target; do mount --bind -o ro "$source" "$ROOT$target"; done
 if [ -n "$TEMPORARY" ]; then mount -t tmpfs -o mode=1777 tmpfs "$ROOT/tmp"; fi
 exec "$@"
 `
 
-// volumes are what is writable.
+// volumes are what is mounted.
 type volumes struct {
-	data      string // folder at /data
-	temporary bool   // memory at /tmp
+	data      string            // folder at /data
+	temporary bool              // memory at /tmp
+	readOnly  map[string]string // folder or file at a path, which may not be changed
 }
 
 // process is a running container.
@@ -77,7 +81,8 @@ func (c container) start(t *testing.T, v volumes, env []string, args ...string) 
 	line = append(line, chroot, "--userspec="+c.config.User, c.root)
 	line = append(line, slices.Concat(c.config.Entrypoint, args)...)
 	p := &process{t: t, cmd: exec.Command("unshare", line...), output: &buffer{}, done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), "ROOT="+c.root, "DATA="+v.data, "TEMPORARY="+map[bool]string{true: "yes"}[v.temporary])
+	p.cmd.Env = append(os.Environ(), "ROOT="+c.root, "DATA="+v.data, "READONLY="+c.mountPoints(t, v.readOnly),
+		"TEMPORARY="+map[bool]string{true: "yes"}[v.temporary])
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	require.NoError(t, p.cmd.Start())
 	go func() {
@@ -92,6 +97,23 @@ func (c container) start(t *testing.T, v volumes, env []string, args ...string) 
 		<-p.done
 	})
 	return p
+}
+
+// mountPoints makes what a runtime makes before it mounts, and returns a line per mount.
+func (c container) mountPoints(t *testing.T, mounts map[string]string) (lines string) {
+	t.Helper()
+	for target, source := range mounts {
+		info, err := os.Stat(source)
+		require.NoError(t, err)
+		point := filepath.Join(c.root, target)
+		if info.IsDir() {
+			require.NoError(t, os.MkdirAll(point, 0o755))
+		} else if _, err := os.Stat(point); err != nil {
+			require.NoError(t, os.WriteFile(point, nil, 0o644))
+		}
+		lines += source + " " + target + "\n"
+	}
+	return lines
 }
 
 // inside returns the process 1 of the container, or 0 when it has ended.
@@ -111,6 +133,59 @@ func (p *process) wait() int {
 		require.FailNow(p.t, "the container does not end", "%s", p.output)
 	}
 	return p.cmd.ProcessState.ExitCode()
+}
+
+// operations returns the address of the operations server from the log.
+func (p *process) operations() string {
+	for text := range strings.Lines(p.output.String()) {
+		var line struct{ What, Address string }
+		if json.Unmarshal([]byte(text), &line) == nil && line.What == "operations" {
+			return line.Address
+		}
+	}
+	return ""
+}
+
+// eventually waits for a condition, and fails at once when the container ends before.
+func (p *process) eventually(what string, condition func() bool) {
+	p.t.Helper()
+	met := false
+	require.Eventually(p.t, func() bool {
+		select {
+		case <-p.done:
+			return true
+		default:
+			met = condition()
+			return met
+		}
+	}, 2*time.Minute, 50*time.Millisecond, "%s: %s", what, p.output)
+	require.True(p.t, met, "%s: it has ended: %s", what, p.output)
+}
+
+// ready waits until the operations server says so.
+func (p *process) ready() {
+	p.t.Helper()
+	p.eventually("ready", func() bool {
+		address := p.operations()
+		if address == "" {
+			return false
+		}
+		answer, err := http.Get(address + "/readyz")
+		if err != nil {
+			return false
+		}
+		answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	})
+}
+
+// stops sends the signal that the configuration of the image names, and waits for an end in order.
+func (p *process) stops() {
+	p.t.Helper()
+	inside := p.inside()
+	require.NotZero(p.t, inside, "it has ended: %s", p.output)
+	require.NoError(p.t, syscall.Kill(inside, syscall.SIGTERM))
+	require.Zero(p.t, p.wait(), "%s", p.output)
 }
 
 // buffer takes what the container writes, while the test reads it.

@@ -3,11 +3,16 @@ package packaging_test
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,6 +112,62 @@ func unpack(t *testing.T, img v1.Image) (root string) {
 	return root
 }
 
+// filesOf returns what an unpacked image has: rights, owner and content by path.
+func filesOf(t *testing.T, root string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		require.NoError(t, err)
+		owner := info.Sys().(*syscall.Stat_t)
+		line := fmt.Sprintf("%s %d:%d", info.Mode(), owner.Uid, owner.Gid)
+		if info.Mode().IsRegular() {
+			line += " " + hashOf(t, path)
+		}
+		found[must(filepath.Rel(root, path))(t)] = line
+		return nil
+	}))
+	return found
+}
+
+// Buildah builds the second stage of the Dockerfile over what the first one makes, which needs a registry for its
+// compiler.
+func TestTheDockerfileBuildsTheFilesOfTheImage(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("buildah"); err != nil || os.Getuid() != 0 {
+		t.Skipf("needs root and buildah: %v", err)
+	}
+	c, dir := release(t), t.TempDir()
+	run := func(name string, args ...string) {
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir, cmd.Env = c.path("packaging"), append(os.Environ(), "GOWORK=off")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	run("go", "run", "./image", "-root", filepath.Join(dir, "dist/root"), c.path("dist", "linux-"+runtime.GOARCH, "millrace"))
+	_, second, found := strings.Cut(string(must(os.ReadFile("../Dockerfile"))(t)), "\nFROM scratch\n")
+	require.True(t, found)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\n"+second), 0o600))
+	store := []string{"--root", filepath.Join(dir, "store"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs"}
+	run("buildah", append(store, "build", "--isolation", "chroot", "--build-context", "build="+dir, "--tag", "built", dir)...)
+	run("buildah", append(store, "push", "--quiet", "built", "oci:"+filepath.Join(dir, "oci")+":built")...)
+
+	top := must(layout.ImageIndexFromPath(filepath.Join(dir, "oci")))(t)
+	manifest := must(top.IndexManifest())(t)
+	require.Len(t, manifest.Manifests, 1)
+	built, made := must(top.Image(manifest.Manifests[0].Digest))(t), images(t, c)["linux-"+runtime.GOARCH]
+	require.Equal(t, filesOf(t, unpack(t, made)), filesOf(t, unpack(t, built)))
+	want, config := must(made.ConfigFile())(t).Config, must(built.ConfigFile())(t).Config
+	maps.DeleteFunc(want.Labels, func(key, _ string) bool { // those that depend on the build
+		return slices.Contains([]string{"version", "revision", "created"}, strings.TrimPrefix(key, "org.opencontainers.image."))
+	})
+	delete(config.Labels, "io.buildah.version")
+	require.Equal(t, want, config)
+}
+
 func TestTheImageHasRootsAndAnAccount(t *testing.T) {
 	root := unpack(t, images(t, release(t))["linux-"+runtime.GOARCH])
 	text, err := os.ReadFile(filepath.Join(root, "etc/ssl/certs/ca-certificates.crt"))
@@ -126,13 +187,8 @@ func TestTheImageHasRootsAndAnAccount(t *testing.T) {
 	tmp, err := os.Stat(filepath.Join(root, "tmp"))
 	require.NoError(t, err)
 	require.Equal(t, os.ModeDir|os.ModeSticky|0o777, tmp.Mode())
-	var found []string
-	require.NoError(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			rel, _ := filepath.Rel(root, path)
-			found = append(found, rel)
-		}
-		return err
-	}))
-	require.Equal(t, []string{"etc/group", "etc/passwd", "etc/ssl/certs/ca-certificates.crt", "usr/bin/millrace"}, found, "nothing else is in it, such as a shell")
+	found := filesOf(t, root)
+	maps.DeleteFunc(found, func(_, line string) bool { return line[0] != '-' })
+	require.Equal(t, []string{"etc/group", "etc/passwd", "etc/ssl/certs/ca-certificates.crt", "usr/bin/millrace"},
+		slices.Sorted(maps.Keys(found)), "nothing else is in it, such as a shell")
 }

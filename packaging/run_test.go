@@ -1,16 +1,10 @@
 package packaging_test
 
 import (
-	"bufio"
-	"encoding/json"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -49,37 +43,13 @@ func TestTheContainerPaysADemo(t *testing.T) {
 	require.Contains(t, p.output.String(), "The books balance")
 }
 
-// operations returns the address of the operations server from the log.
-func (p *process) operations() string {
-	lines := bufio.NewScanner(strings.NewReader(p.output.String()))
-	for lines.Scan() {
-		var line struct{ What, Address string }
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.What == "operations" {
-			return line.Address
-		}
-	}
-	return ""
-}
-
 func TestTheContainerRunsAndStops(t *testing.T) {
 	t.Parallel()
 	c, data := newContainer(t), writable(t)
 	p := c.start(t, volumes{data: data}, []string{
 		"MILLRACE__PROFILE=embedded", "MILLRACE__DATA_DIR=/data/millrace", "MILLRACE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0", "TZ=Asia/Tokyo",
 	})
-	require.Eventually(t, func() bool {
-		address := p.operations()
-		if address == "" {
-			return false
-		}
-		answer, err := http.Get(address + "/readyz")
-		if err != nil {
-			return false
-		}
-		defer answer.Body.Close()
-		return answer.StatusCode == http.StatusOK
-	}, 2*time.Minute, 50*time.Millisecond, "%s", p.output)
-
+	p.ready()
 	require.NotZero(t, p.inside())
 	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.inside()), "status"))
 	require.NoError(t, err)
@@ -89,8 +59,7 @@ func TestTheContainerRunsAndStops(t *testing.T) {
 	require.Error(t, os.WriteFile(filepath.Join("/proc", strconv.Itoa(p.inside()), "root/file"), nil, 0o600), "its root is read-only, also for root")
 	require.Contains(t, p.output.String(), "+09:00\"", "the log has the time zone")
 
-	require.NoError(t, syscall.Kill(p.inside(), syscall.SIGTERM)) // as its configuration says
-	require.Zero(t, p.wait(), "%s", p.output)
+	p.stops()
 	require.Contains(t, p.output.String(), `"msg":"stopped"`)
 	require.FileExists(t, filepath.Join(data, "millrace/ledger.db"))
 	require.NoFileExists(t, filepath.Join(data, "millrace/running.json"), "it ended in order")

@@ -1,4 +1,4 @@
-package compose_test
+package packaging_test
 
 import (
 	"maps"
@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-const top = "../.." // of the repository
+const top = ".." // of the repository
 
 // load reads a file of Docker Compose as its own program does, with the services of all profiles.
 func load(t *testing.T, file string) *types.Project {
@@ -111,7 +111,7 @@ func TestWhatIsMountedExists(t *testing.T) {
 		}
 	}
 	require.Len(t, volumes, len(project.Volumes), "each volume is used")
-	for _, pattern := range []string{"*.yaml", "*.sh", "*/*.yaml"} {
+	for _, pattern := range []string{"compose/*.yaml", "compose/*.sh", "compose/*/*.yaml"} {
 		found, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		require.NotEmpty(t, found, pattern)
@@ -165,7 +165,7 @@ func stopTimeout(t *testing.T) time.Duration {
 		}
 	}
 	require.NoError(t, yaml.Unmarshal(text, &schema)) // JSON is YAML
-	settings, err := os.ReadFile("millrace.yaml")
+	settings, err := os.ReadFile("compose/millrace.yaml")
 	require.NoError(t, err)
 	require.NotContains(t, string(settings), "stop_timeout")
 	d, err := time.ParseDuration(schema.Properties.StopTimeout.Default)
@@ -238,7 +238,7 @@ func TestPrometheusAndGrafanaReadTheFilesOfTheRepository(t *testing.T) {
 	var settings struct {
 		Plugins struct{ Telemetry struct{ Listen string } }
 	}
-	text, err := os.ReadFile("millrace.yaml")
+	text, err := os.ReadFile("compose/millrace.yaml")
 	require.NoError(t, err)
 	require.NoError(t, yaml.Unmarshal(text, &settings))
 	require.Equal(t, ":9464", settings.Plugins.Telemetry.Listen)
@@ -276,7 +276,8 @@ func secrets(t *testing.T) string {
 	if os.Getuid() != 0 {
 		t.Skip("only root may give a secret to another user")
 	}
-	dir := shared(t)
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o755)) // the user of the image must reach it
 	writeSecrets(t, dir)
 	return dir
 }
@@ -318,7 +319,7 @@ func TestSecretsAreMadeOnceAndNamedByTheServices(t *testing.T) {
 	}
 
 	project := stack(t)
-	settings, err := os.ReadFile("millrace.yaml")
+	settings, err := os.ReadFile("compose/millrace.yaml")
 	require.NoError(t, err)
 	text := string(settings)
 	for _, s := range project.Services {
