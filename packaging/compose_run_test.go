@@ -257,6 +257,7 @@ func pageCommands(t *testing.T) (list [][]string) {
 	return list
 }
 
+// must returns the value of a call that may not fail: must(f())(t).
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
