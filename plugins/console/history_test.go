@@ -146,14 +146,16 @@ func TestAChartThatHasNothingToDraw(t *testing.T) {
 func TestAChartThatIsOld(t *testing.T) {
 	t.Parallel()
 	var hangs atomic.Bool
+	released := make(chan struct{})
 	c := console.New()
 	c.PatientButForSources()
 	r := startOf(t, c, nil, chronicle{routes: 9, steps: func(ago int64) (map[string]operate.Handled, bool) {
 		if hangs.Load() && ago == 0 {
-			time.Sleep(time.Second)
+			<-released
 		}
 		return busy(ago)
 	}})
+	t.Cleanup(func() { close(released) })
 	require.NotContains(t, r.get("/"), "Nothing newer is known")
 	hangs.Store(true)
 	r.eventually("the old chart", func() bool {
