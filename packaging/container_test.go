@@ -21,7 +21,7 @@ import (
 )
 
 // container runs the image the way a runtime does: as process 1 of its own, as the image's user, in
-// the image's environment, on a root that is read-only. It shares the network.
+// the image's environment, with a host name of its own, on a root that is read-only. It shares the network.
 type container struct {
 	root   string
 	config v1.Config
@@ -44,6 +44,7 @@ func newContainer(t *testing.T) container {
 }
 
 const enter = `
+echo "container-$(date +%N)" >/proc/sys/kernel/hostname
 mount --bind "$ROOT" "$ROOT"
 mount -o remount,bind,ro,nosuid,nodev "$ROOT"
 mount -t proc proc "$ROOT/proc"
@@ -76,7 +77,7 @@ func (c container) start(t *testing.T, v volumes, env []string, args ...string) 
 	}
 	chroot, err := exec.LookPath("chroot")
 	require.NoError(t, err)
-	line := []string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", enter, "sh", "env", "-i"}
+	line := []string{"--mount", "--pid", "--uts", "--fork", "--kill-child", "sh", "-euc", enter, "sh", "env", "-i"}
 	line = append(line, slices.Concat(c.config.Env, env)...)
 	line = append(line, chroot, "--userspec="+c.config.User, c.root)
 	line = append(line, slices.Concat(c.config.Entrypoint, args)...)

@@ -147,6 +147,7 @@ func TestTheDockerfileBuildsTheFilesOfTheImage(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "dist"), 0o755))
 	run("go", "run", "./image", "-root", filepath.Join(dir, "dist/root"), c.path("dist", "linux-"+runtime.GOARCH, "millrace"))
 	_, second, found := strings.Cut(string(must(os.ReadFile("../Dockerfile"))(t)), "\nFROM scratch\n")
 	require.True(t, found)
