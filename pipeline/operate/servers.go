@@ -69,7 +69,7 @@ func unreached(err error, proxy string) error {
 	remedy := ""
 	switch {
 	case distrusted:
-		return remediedError{err, "set ca_file to the authority of the server, or correct its address in the settings"}
+		return remediedError{err, "set ca_file (of traces: OTEL_EXPORTER_OTLP_CERTIFICATE) to the authority of the server, or correct its address in the settings"}
 	case noTLS:
 		return remediedError{err, "begin the address in the settings with http://, or name the port that speaks TLS"}
 	case httpclient.Refused(err):
