@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // declared is a use of places outside of routes, which every plugin that has it must declare.
@@ -116,6 +117,16 @@ func TestEveryPluginDeclaresTheServerOfItsTokens(t *testing.T) {
 		require.Equal(t, plugin, called["https://tokens-of-"+plugin+".example"])
 	}
 	require.Equal(t, "telemetry", called["https://traces.example"])
+
+	// Doctor connects to each of them.
+	examined := map[string]bool{}
+	for _, e := range operate.Examinations(registry) {
+		_, server, _ := strings.Cut(e.Place, " https://")
+		examined["https://"+server] = true
+	}
+	for server, plugin := range called {
+		require.Equal(t, strings.HasPrefix(server, "https://"), examined[server], "%s of %s", server, plugin)
+	}
 }
 
 // Every plugin says what it writes, follows and calls outside of its routes, for the command topology and the graph.

@@ -13,14 +13,19 @@ import (
 // checkKey is an idempotency key of no charge, because no type has its name.
 const checkKey = "DOCTOR:1:1"
 
-// Examinations implements operate.Examined: the Money API, and how long it has to know a key. The tables are
+// Examinations implements operate.Examined: the Money API with its servers, and how long it has to know a key. The tables are
 // examined by their schema.
 func (p *Plugin) Examinations() []operate.Examination {
 	cfg := p.config.MoneyAPI
 	keys := operate.Examination{Place: "payouts", Open: func(context.Context) ([]operate.Examine, func(), error) {
 		return []operate.Examine{{What: "keys", Read: p.keyAge}}, nil, nil
 	}}
-	return []operate.Examination{keys, {Place: "money-api", Open: func(context.Context) ([]operate.Examine, func(), error) {
+	const api = "money-api"
+	var servers []operate.Examination
+	if !cfg.Simulator.Enabled {
+		servers = operate.Servers{Name: api, URL: cfg.URL, Client: cfg.Config.Config}.Examinations()
+	}
+	return append(servers, keys, operate.Examination{Place: api, Open: func(context.Context) ([]operate.Examine, func(), error) {
 		if cfg.Simulator.Enabled {
 			return []operate.Examine{{What: "simulator", Read: func(context.Context) ([]operate.Check, error) {
 				return []operate.Check{{
@@ -40,7 +45,7 @@ func (p *Plugin) Examinations() []operate.Examination {
 			}
 			return []operate.Check{check}, nil
 		}}}, func() { _ = client.Close() }, nil
-	}}}
+	}})
 }
 
 // keyAge warns when a key ends before the last retry, because a later request is not sent without a lookup.

@@ -304,5 +304,8 @@ func failedCheck(name string, err error) Check {
 	if _, ok := errors.AsType[*panicError](err); ok {
 		c.Remedy = remedyPanic
 	}
+	if r, ok := errors.AsType[remediedError](err); ok {
+		c.Remedy = r.remedy
+	}
 	return c
 }

@@ -45,7 +45,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Collect(p.server.connections.Collectors()...)
 	r.Service(p.Name(), p.server)
 	r.Offer(p)
-	p.config.Auth.Declare(r)
+	p.config.Auth.Declare(r, p.Name())
 	return nil
 }
 

@@ -17,7 +17,10 @@ import (
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
-const runbookPublish = "configs/RUNBOOK.md, MillraceKafkaPublishErrors"
+const (
+	runbookPublish = "configs/RUNBOOK.md, MillraceKafkaPublishErrors"
+	topicsPage     = "plugins/kafka/README.md#topics"
+)
 
 // Examinations implements operate.Examined.
 func (p *Plugin) Examinations() []operate.Examination {
@@ -136,10 +139,14 @@ func topicChecks(topics []*topicStatus, maxMessageBytes int) (checks []operate.C
 			if slices.Contains(delays, problem) { // delayChecks says so
 				continue
 			}
-			checks = append(checks, operate.Check{
+			c := operate.Check{
 				Level: operate.Fail, Text: t.String() + ": " + problem,
-				Remedy: "change the topic, or the settings; the command topics create creates missing ones", Runbook: "plugins/kafka/README.md#topics",
-			})
+				Remedy: "change the topic, or the settings; the command topics create creates missing ones", Runbook: topicsPage,
+			}
+			if inSync, remedy := t.inSyncProblem(); problem == inSync {
+				c.Remedy = remedy
+			}
+			checks = append(checks, c)
 		}
 		if !t.Exists {
 			absent++
@@ -147,6 +154,9 @@ func topicChecks(topics []*topicStatus, maxMessageBytes int) (checks []operate.C
 		}
 		if t.Replication < safeReplicas {
 			single = append(single, t.Name)
+		}
+		if risk, remedy := t.inSyncRisk(); risk != "" {
+			checks = append(checks, operate.Check{Level: operate.Warn, Text: t.String() + ": " + risk, Remedy: remedy, Runbook: topicsPage})
 		}
 		writes := slices.ContainsFunc(t.Uses, func(u topicUse) bool { return u.Role != roleSource })
 		if limit, known := t.maxMessageBytes(); writes && known && limit < maxMessageBytes {

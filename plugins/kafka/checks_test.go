@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -75,6 +77,78 @@ func TestChecksOfTopicsAndGroups(t *testing.T) {
 		checks, _ = diagnose(t, brokers, prefix, as)
 		require.Equal(t, operate.Warn, checks["kafka groups"][0].Level)
 	})
+}
+
+// A min.insync.replicas that the replicas can't meet is found by reading, because only an older broker refuses records
+// for it.
+func TestChecksOfMinInSyncReplicas(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		admin := start(t, brokers)
+		prefix := "kafka-test-" + watermill.NewShortUUID() + "-"
+		bills := prefix + "bills"
+		t.Cleanup(func() { deleteTopics(t, admin, bills) })
+		require.NoError(t, admin.ensureTopics(t.Context(), bills))
+		live, err := admin.connected()
+		require.NoError(t, err)
+		cluster, err := sarama.NewClusterAdminFromClient(live.client)
+		require.NoError(t, err)
+		two := "2"
+		require.NoError(t, cluster.AlterConfig(sarama.TopicResource, bills, map[string]*string{configMinInSync: &two}, false))
+		want := operate.Check{
+			Name: "kafka topics", Level: operate.Fail, Text: bills + " (output of shop.orders): min.insync.replicas is 2, and replica count is 1: Kafka before 3.7 takes no record, and newer versions need all replicas",
+			Remedy: "set min.insync.replicas of the topic to 1, or give it three replicas", Runbook: topicsPage,
+		}
+		var checks map[string][]operate.Check
+		require.Eventually(t, func() bool { // a broker may learn of the setting later than another one
+			checks, _ = diagnose(t, brokers, prefix, func(*Config) {})
+			return slices.Contains(checks["kafka topics"], want)
+		}, 2*time.Minute, 10*time.Millisecond, "%v", checks)
+		conf, err := producerConfig(admin.Config(), nil)
+		require.NoError(t, err)
+		producer, err := sarama.NewSyncProducer(brokers, conf)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, producer.Close()) }()
+		_, _, err = producer.SendMessage(&sarama.ProducerMessage{Topic: bills, Value: sarama.StringEncoder("a bill")})
+		require.NoError(t, err, "Kafka 3.7 and newer bounds the setting by the replica count")
+	})
+}
+
+// Clusters whose topics have as many replicas as brokers.
+func TestChecksOfMinInSyncReplicasOfSeveralBrokers(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		brokers      int
+		setting      string
+		level        operate.Level
+		text, remedy string
+	}{
+		"three, and one is enough":    {3, "1", operate.Fail, "must be at least 2: a record that one broker alone has is acknowledged", "set min.insync.replicas of the topic to 2"},
+		"three, and two are enough":   {3, "2", operate.OK, "", ""},
+		"three, and all are needed":   {3, "3", operate.Warn, "replica count is 3: no record can be published while one broker is away", "set min.insync.replicas of the topic to 2"},
+		"three, and four are needed":  {3, "4", operate.Fail, "replica count is 3: Kafka before 3.7 takes no record, and newer versions need all replicas", "set min.insync.replicas of the topic to 2"},
+		"two, and one is enough":      {2, "1", operate.Warn, "a record that one broker alone has is acknowledged", "give the topic three replicas and min.insync.replicas 2"},
+		"two, and both are needed":    {2, "2", operate.Warn, "replica count is 2: no record can be published while one broker is away", "give the topic three replicas and min.insync.replicas 2"},
+		"a broker's default is meant": {3, "", operate.Fail, "must be at least 2", "set min.insync.replicas of the topic to 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster, err := kfake.NewCluster(kfake.NumBrokers(tc.brokers))
+			require.NoError(t, err)
+			t.Cleanup(cluster.Close)
+			settings := map[string]string{}
+			if tc.setting != "" {
+				settings[configMinInSync] = tc.setting
+			}
+			require.NoError(t, cluster.CreateTopic("bills", 4, settings))
+			checks, _ := diagnose(t, cluster.ListenAddrs(), "", func(c *Config) { c.MaxMessageBytes = 1 << 20 })
+			require.Len(t, checks["kafka topics"], 1, checks)
+			c := checks["kafka topics"][0]
+			require.Equal(t, tc.level, c.Level, c)
+			require.Contains(t, c.Text, tc.text)
+			require.Equal(t, tc.remedy, c.Remedy)
+		})
+	}
 }
 
 // A record that waits for longer than half of the retention is near its end.

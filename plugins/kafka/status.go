@@ -129,13 +129,8 @@ func (c *connection) check(t *topicStatus, all []*topicStatus) {
 	if want := int(c.config.ReplicationFactor); t.Replication < want {
 		t.problem("replica count is %d, plugins.kafka.replication_factor is %d", t.Replication, want)
 	}
-	if n, err := strconv.Atoi(t.Settings[configMinInSync]); err == nil {
-		switch {
-		case n > t.Replication:
-			t.problem("%s is %d, and replica count is %d: no record can be published", configMinInSync, n, t.Replication)
-		case n < leastInSync(t.Replication):
-			t.problem("%s is %d, and must be at least %d: a record that one broker alone has is acknowledged", configMinInSync, n, leastInSync(t.Replication))
-		}
+	if problem, _ := t.inSyncProblem(); problem != "" {
+		t.problem("%s", problem)
 	}
 	roles := t.roles()
 	if !slices.Contains(roles, roleRetry) && !slices.Contains(roles, roleDeadLetter) {
@@ -149,6 +144,45 @@ func (c *connection) check(t *topicStatus, all []*topicStatus) {
 	if largest := c.largestFed(t, all); known && limit < largest+headerAllowance {
 		t.problem("%s is %d, and must be at least %d: records have up to %d bytes, and up to %d more of headers", configMaxMessageBytes, limit, largest+headerAllowance, largest, headerAllowance)
 	}
+}
+
+// inSyncProblem returns why min.insync.replicas refuses or loses records of the topic, and what to do about it. It is
+// empty when the setting does neither, or is not known.
+func (t *topicStatus) inSyncProblem() (problem, remedy string) {
+	n, err := strconv.Atoi(t.Settings[configMinInSync])
+	least := leastInSync(t.Replication)
+	remedy = fmt.Sprintf("set %s of the topic to %d", configMinInSync, least)
+	switch {
+	case err != nil:
+	case n > t.Replication && t.Replication <= safeReplicas:
+		remedy += ", or give it three replicas"
+		fallthrough
+	case n > t.Replication:
+		return fmt.Sprintf("%s is %d, and replica count is %d: Kafka before 3.7 takes no record, and newer versions need all replicas", configMinInSync, n, t.Replication), remedy
+	case n < least:
+		return fmt.Sprintf("%s is %d, and must be at least %d: a record that one broker alone has is acknowledged", configMinInSync, n, least), remedy
+	}
+	return "", ""
+}
+
+// inSyncRisk returns what the failure of one broker does to a topic that works until then, and what to do about it. A
+// single replica is told by itself.
+func (t *topicStatus) inSyncRisk() (risk, remedy string) {
+	n, err := strconv.Atoi(t.Settings[configMinInSync])
+	if err != nil || t.Replication < safeReplicas {
+		return "", ""
+	}
+	remedy = "give the topic three replicas and " + configMinInSync + " 2"
+	if t.Replication > safeReplicas {
+		remedy = "set " + configMinInSync + " of the topic to 2"
+	}
+	switch {
+	case n == t.Replication:
+		return fmt.Sprintf("%s is %d, and replica count is %d: no record can be published while one broker is away", configMinInSync, n, t.Replication), remedy
+	case t.Replication == safeReplicas && n < safeReplicas:
+		return fmt.Sprintf("%s is %d, and replica count is %d: a record that one broker alone has is acknowledged", configMinInSync, n, t.Replication), remedy
+	}
+	return "", ""
 }
 
 // largestFed is the size of the largest record that a retry or dead-letter topic may get, without

@@ -16,6 +16,9 @@ import (
 // session, because another client of the pooler can take it in between.
 const poolerRounds = 5
 
+// protocolViolation is the SQLSTATE with which PgBouncer refuses a statement.
+const protocolViolation = "08P01"
+
 // readPooler compares the process that each connection was promised at its start with the one that
 // answers, because a pooler promises a number of its own. Two connections then tell its mode: the first
 // one is idle while the second one is in a transaction, and only a pooler that shares sessions gives
@@ -26,7 +29,7 @@ func readPooler(ctx context.Context, db *sql.DB) (check operate.Check, err error
 		return withConn(ctx, db, func(busy *pgx.Conn) error {
 			r.promised = [2]uint32{idle.PgConn().PID(), busy.PgConn().PID()}
 			for range poolerRounds {
-				if err := r.round(ctx, idle, busy); err != nil {
+				if err := r.round(ctx, idle, busy); err != nil || r.refused {
 					return err
 				}
 			}
@@ -55,6 +58,7 @@ func withConn(ctx context.Context, db *sql.DB, do func(*pgx.Conn) error) error {
 // poolerReading are the processes of PostgreSQL behind two connections.
 type poolerReading struct {
 	promised [2]uint32
+	refused  bool // the pooler takes no transaction
 	rounds   []poolerRound
 }
 
@@ -75,6 +79,10 @@ func (r *poolerReading) round(ctx context.Context, idle, busy *pgx.Conn) error {
 		return err
 	}
 	tx, err := busy.Begin(ctx)
+	if code, _ := postgresCode(err); code == protocolViolation { // PostgreSQL itself has none for a BEGIN
+		r.refused = true
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -84,6 +92,13 @@ func (r *poolerReading) round(ctx context.Context, idle, busy *pgx.Conn) error {
 }
 
 func (r poolerReading) check() operate.Check {
+	if r.refused {
+		return operate.Check{
+			Level:  operate.Fail,
+			Text:   "a pooler such as PgBouncer refuses transactions, as with pool_mode statement",
+			Remedy: "set pool_mode to session for this database, or name PostgreSQL itself in the DSN, because the tables are written in transactions",
+		}
+	}
 	between := false
 	for _, one := range r.rounds {
 		if one.before != one.after || one.before == one.busy {

@@ -32,7 +32,7 @@ func TestChecksOfReadings(t *testing.T) {
 	t.Parallel()
 	const names = "FIRST 1 (b)"
 	pooler := func(idle, busy uint32, rounds ...poolerRound) operate.Check {
-		return poolerReading{[2]uint32{idle, busy}, rounds}.check()
+		return poolerReading{promised: [2]uint32{idle, busy}, rounds: rounds}.check()
 	}
 	of := func(used, limit int) connectionLimit { return connectionLimit{used, limit, "of x", "raise it"} }
 	for name, tc := range map[string]struct {

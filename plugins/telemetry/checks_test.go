@@ -160,3 +160,27 @@ func TestChecksWithoutAnInstance(t *testing.T) {
 		})
 	}
 }
+
+// Work goes on without a collector, so one that is not reached is a warning. It gets no request.
+func TestChecksOfTheCollector(t *testing.T) {
+	t.Parallel()
+	c := newCollector(t)
+	p := telemetry.New()
+	settings(t, p).Listen, settings(t, p).OTLPEndpoint = "127.0.0.1:0", c.URL+"/v1/traces"
+	collector := func() operate.Check {
+		t.Helper()
+		for _, check := range examine(t, pipeline.Env{}, p) {
+			if check.Name == "traces "+c.URL+" connection" {
+				return check
+			}
+		}
+		t.Fatal("it is not examined")
+		return operate.Check{}
+	}
+	require.Equal(t, operate.OK, collector().Level)
+	c.Close() // once it has read all
+	path, _ := c.received()
+	require.Empty(t, path)
+	require.Equal(t, operate.Warn, collector().Level)
+	require.Contains(t, collector().Text, "connection refused")
+}

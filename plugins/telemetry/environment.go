@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"strings"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 )
 
 // The variables of OpenTelemetry that are read here, because the SDK for Go ignores them or falls back to a default
@@ -132,6 +135,14 @@ func checkProtocol(value func(string) string) error {
 		}
 	}
 	return nil
+}
+
+// exportClient returns the certificates of the exporter, which it reads from its variables itself.
+func exportClient(getenv func(string) string) httpclient.Config {
+	file := func(of string) string {
+		return cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_"+of), getenv("OTEL_EXPORTER_OTLP_"+of))
+	}
+	return httpclient.Config{CAFile: file("CERTIFICATE"), CertFile: file("CLIENT_CERTIFICATE"), KeyFile: file("CLIENT_KEY")}
 }
 
 // samplerOf returns the sampler of the settings, nil if the variable names a valid one.

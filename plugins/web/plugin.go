@@ -141,7 +141,7 @@ func (p *Plugin) Register(r *pipeline.Registry) (err error) {
 	r.Collect(append(p.metrics.collectors(), p.server.connections.Collectors()...)...)
 	r.Service(p.Name(), p.server)
 	r.Offer(p)
-	p.config.Auth.Declare(r)
+	p.config.Auth.Declare(r, p.Name())
 	p.streams.DrainOver(p.config.DrainWindow)
 	if p.proxies, err = signin.NewNetworks(p.config.TrustedProxies); err != nil {
 		return err

@@ -5,16 +5,18 @@ import (
 	"log/slog"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // Register opens the client when the services start, and closes it when they stop. It adds the client's
-// metrics, its servers to the topology, and what the client knows of the API to the graph and the routes. A plugin
+// metrics, its servers to the topology and to doctor, and what the client knows of the API to the graph and the routes. A plugin
 // with a kind calls it in its own Register.
 func (c *Client) Register(r *pipeline.Registry) {
 	r.Service("oncehttp."+c.mapping.Name, service{c, r.Env().Logger})
 	r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(c.config.Called(c.config.URL)...)...)
 	r.Collect(c.Collectors()...)
 	r.Offer(c) // it is an operate.Conditioned
+	r.Offer(operate.Servers{Name: "api " + c.mapping.Name, URL: c.config.URL, Client: c.config.Config})
 }
 
 type service struct {

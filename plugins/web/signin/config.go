@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -34,10 +35,11 @@ type Config struct {
 // HasKeys reports whether tokens are verified.
 func (a *Config) HasKeys() bool { return a.JWKSFile != "" || a.JWKSURL != "" }
 
-// Declare names the servers that fetching the keys calls, in the Register of the plugin.
-func (a *Config) Declare(r *pipeline.Registry) {
+// Declare names the servers that fetching the keys calls, in the Register of the plugin, and has doctor examine them.
+func (a *Config) Declare(r *pipeline.Registry, plugin string) {
 	if a.JWKSURL != "" {
 		r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(a.JWKSClient.Called(a.JWKSURL)...)...)
+		r.Offer(operate.Servers{Name: plugin, URL: a.JWKSURL, Client: a.JWKSClient})
 	}
 }
 
