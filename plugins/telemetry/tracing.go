@@ -22,7 +22,7 @@ import (
 
 // Tracing implements app.Tracer, which is called after the settings were decoded. flush sends the
 // remaining spans and ends the provider. instance and version describe the process in traces
-// (service.instance.id, service.version), and version also each scope that has none. The standard variables of OpenTelemetry win over the
+// (service.instance.id, service.version). The standard variables of OpenTelemetry win over the
 // settings, and an error names the one that can't be used. The provider does nothing without an
 // endpoint, unless OTEL_TRACES_EXPORTER names an exporter. Spans that the collector refuses are
 // dropped: tracing never delays a message.
@@ -57,7 +57,7 @@ func (p *Plugin) Tracing(ctx context.Context, instance, version string) (provide
 		options = append(options, sdktrace.WithBatcher(spanWriter{os.Stderr}))
 	}
 	sdk := sdktrace.NewTracerProvider(options...)
-	return scoped{sdk, version}, sdk.Shutdown, nil
+	return sdk, sdk.Shutdown, nil
 }
 
 // identity describes the process in traces. OTEL_RESOURCE_ATTRIBUTES adds to it and wins.

@@ -95,28 +95,6 @@ func TestTracing(t *testing.T) {
 	}
 }
 
-// Each scope has the version of the build, also that of a package which makes its tracer of the span in a context. One
-// with a version of its own keeps it.
-func TestScopesHaveTheVersionOfTheBuild(t *testing.T) {
-	t.Parallel()
-	c := newCollector(t)
-	provider, flush, err := tracing(t, telemetry.Config{OTLPEndpoint: c.URL, SampleRatio: 1, ServiceName: "mill"})
-	require.NoError(t, err)
-	ctx, outer := provider.Tracer("outer").Start(t.Context(), "outer span")
-	ctx, inner := trace.SpanFromContext(ctx).TracerProvider().Tracer("inner").Start(ctx, "inner span")
-	_, other := trace.SpanFromContext(ctx).TracerProvider().Tracer("other", trace.WithInstrumentationVersion("v9")).Start(ctx, "other span")
-	require.Equal(t, outer.SpanContext().TraceID(), other.SpanContext().TraceID())
-	other.End()
-	inner.End()
-	outer.End()
-	require.NoError(t, flush(t.Context()))
-
-	_, body := c.received()
-	for _, scope := range []string{"outer\x12\x06v1.2.3", "inner\x12\x06v1.2.3", "other\x12\x02v9"} { // InstrumentationScope of OTLP: name, version
-		require.Contains(t, body, scope)
-	}
-}
-
 func TestSampling(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
