@@ -23,8 +23,9 @@ import (
 	"github.com/millrace-io/millrace/plugins/kafka"
 )
 
-// The broker makes each connection log in again after a second, so a client with an old credential is
-// refused soon. Meanwhile records are published and handled, and none is lost.
+// The broker makes each connection with SCRAM log in again after a second, so a client with an old password is refused
+// soon. One with a token must log in again when that ends, although connections.max.reauth.ms is 0 for it, so nothing
+// but the exp of the token ends a login. Meanwhile records are published and handled, and none is lost.
 func TestCredentialsOfKafkaAreRotatedUnderLoad(t *testing.T) {
 	t.Parallel()
 	tier.Rest(t, tier.Kafka)
@@ -43,14 +44,14 @@ func TestCredentialsOfKafkaAreRotatedUnderLoad(t *testing.T) {
 			require.NoError(t, altered.Error())
 			return func() string { return password }
 		},
-		// Each login gets a token of its own, as from a real issuer, because the broker ends a login with its token.
-		// With one token per rotation, a busy machine needed longer for a round than the token lived, and nobody could log in any more.
+		// Each login gets a token of its own, as from a real issuer. With one token per rotation, a busy machine needed
+		// longer for a round than the token lived, and nobody could log in any more.
 		"OAUTHBEARER": func(_ *testing.T, n int) func() string {
 			part := func(json string) string { return base64.RawURLEncoding.EncodeToString([]byte(json)) }
 			return func() string {
 				now := time.Now()
 				return part(`{"alg":"none"}`) + "." +
-					part(fmt.Sprintf(`{"sub":"millrace","jti":"%d","iat":%d,"exp":%d}`, n, now.Unix()-1, now.Add(10*time.Second).Unix())) + "."
+					part(fmt.Sprintf(`{"sub":"millrace","jti":"%d","iat":%d,"exp":%d}`, n, now.Unix()-1, now.Add(5*time.Second).Unix())) + "."
 			}
 		},
 	} {

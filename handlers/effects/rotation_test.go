@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/internal/sqldbtest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -132,5 +134,54 @@ func rotateTheToken(t *testing.T, dsn, header string, at [2]string) {
 	require.Len(t, g.done, n)
 	for path, times := range g.done {
 		require.Equal(t, 1, times, path)
+	}
+}
+
+// A client has two names with a file each. Its new token goes into the file that is not in use, while it asks for
+// effects. None of them is refused, and a token that was replaced is.
+func TestTheTokensOfClientsAreRotatedUnderLoad(t *testing.T) {
+	t.Parallel()
+	dsn, dir := sqldbtest.File(t), t.TempDir()
+	token := func(n int) string { return fmt.Sprintf("token %d of the shop", n) }
+	replace := func(n int) {
+		pipelinetest.Replace(t, filepath.Join(dir, fmt.Sprint(n%2)), []byte(token(n)+"\n"))
+	}
+	replace(0)
+	replace(1)
+	w := newWorld(t, dsn)
+	w.start(t, invoices+fmt.Sprintf(`
+    http: {kinds: [parcel], requests_per_minute: 1000000, clients: {shop: {token: "file:%s/0"}, shop-next: {token: "file:%s/1"}}}
+  web: {listen: "127.0.0.1:0"}
+`, dir, dir), dsn, newFar(t, true))
+	var current, sent atomic.Int64
+	load := pipelinetest.StartLoad(t, 4, func(int) error {
+		body := fmt.Sprintf(`{"key":"%d","payload":{"shop":"de","id":"%[1]d"}}`, sent.Add(1))
+		n := int(current.Load())
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.web.Addr()+"/once/parcel", strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Authorization", "Bearer "+token(n))
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusAccepted {
+			return fmt.Errorf("token %d was answered with status %d", n, answer.StatusCode)
+		}
+		return nil
+	})
+	for n := 1; n <= 6; n++ {
+		replace(n)
+		current.Store(int64(n))
+		load.More() // nobody has the token before any more
+		if n >= 2 {
+			require.Equal(t, http.StatusForbidden, w.post(t, "parcel", token(n-2), `{}`).status)
+		}
+	}
+	load.Stop()
+	for id := range sent.Load() {
+		require.Equal(t, rules.Success, w.settled(t, "parcel", fmt.Sprintf(`{"shop":"de","id":"%d"}`, id+1)).State)
 	}
 }

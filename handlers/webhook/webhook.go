@@ -111,7 +111,7 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 		p.calls.Answered()
 		return nil, nil
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests,
-		code == http.StatusUnauthorized && p.config.OAuth2.Enabled(): // the token is wrong, not the record
+		code == http.StatusUnauthorized: // the token or the key of the signature is wrong, such as while it is rotated, and not the record
 		p.calls.Failed("answered " + resp.Status)
 		err := fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status)
 		if wait, ok := httpclient.RetryAfter(resp.Header, time.Now()); ok {

@@ -241,7 +241,7 @@ func TestAnAnswerDecidesWhatHappensToTheRecord(t *testing.T) {
 	t.Parallel()
 	for status, attempts := range map[int]int{
 		http.StatusBadRequest: 1, http.StatusGone: 1, http.StatusFound: 1,
-		http.StatusRequestTimeout: 4, http.StatusTooManyRequests: 4, http.StatusBadGateway: 4,
+		http.StatusUnauthorized: 4, http.StatusRequestTimeout: 4, http.StatusTooManyRequests: 4, http.StatusBadGateway: 4,
 	} {
 		t.Run(http.StatusText(status), func(t *testing.T) {
 			t.Parallel()

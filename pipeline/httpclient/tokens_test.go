@@ -3,11 +3,11 @@ package httpclient
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -277,16 +278,74 @@ func TestARefusedTokenIsReplaced(t *testing.T) {
 	require.EqualValues(t, 2, p.fetches.Load())
 }
 
-func TestTheClientSecretIsReadAgain(t *testing.T) {
+// The endpoint takes the old and the new secret for a while, and then only the new one, while requests are sent.
+// The tokens that were fetched with the old one end then, too. Neither side refuses anything.
+func TestTheClientSecretIsRotatedUnderLoad(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "secret")
-	require.NoError(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
+	pipelinetest.Replace(t, file, []byte("secret-0\n"))
 	p := newProvider(t, func(o *OAuth2) { require.NoError(t, o.ClientSecret.UnmarshalText([]byte("file:"+file))) })
-	p.answers("token 1")
-	p.set(func() { p.secret = "another" })
-	require.NoError(t, os.WriteFile(file, []byte("another\n"), 0o600))
-	p.pass(time.Hour)
-	p.answers("token 2")
+	// What the provider writes down, guarded by p.mu.
+	accepted := map[string]bool{"secret-0": true}
+	tokens, used := map[string]string{}, map[string]bool{} // the secret of each token, and those with whose tokens requests came
+	refused, issued := 0, 0
+	p.set(func() {
+		p.fault = func(w http.ResponseWriter, r *http.Request) {
+			_, secret, _ := r.BasicAuth()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if !accepted[secret] {
+				refused++
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			issued++
+			token := fmt.Sprint("token ", issued)
+			p.valid["Bearer "+token], tokens["Bearer "+token] = true, secret
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(map[string]any{"access_token": token, "token_type": "bearer", "expires_in": 1000})
+		}
+	})
+	load := pipelinetest.StartLoad(t, 4, func(int) error {
+		status, text, err := p.post(t.Context())
+		switch {
+		case errors.Is(err, ErrNotSent) && !strings.Contains(err.Error(), "refuses"): // the endpoint was late, and the caller repeats the call
+			return nil
+		case err != nil:
+			return err
+		case status != http.StatusOK:
+			return fmt.Errorf("%d %s", status, text)
+		}
+		p.set(func() { used[tokens[strings.TrimPrefix(text, "body with ")]] = true })
+		return nil
+	})
+	for n := 1; n <= 5; n++ {
+		load.More()
+		secret := fmt.Sprint("secret-", n)
+		p.set(func() { accepted[secret] = true })
+		pipelinetest.Replace(t, file, []byte(secret+"\n"))
+		p.pass(801 * time.Second) // the token is renewed before it ends
+		load.Until("a request has a token of the new secret", func() bool {
+			p.pass(time.Second) // a fetch that was late is tried again
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return used[secret]
+		})
+		load.More() // nothing has the old token any more
+		p.set(func() {
+			clear(accepted)
+			accepted[secret] = true
+			for token, of := range tokens {
+				p.valid[token] = of == secret
+			}
+		})
+	}
+	load.More()
+	load.Stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Zero(t, refused)
+	require.GreaterOrEqual(t, issued, 6)
 }
 
 func TestWrongSettingsAreMistakes(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,50 +110,32 @@ func TestCertificatesAreRotatedUnderLoad(t *testing.T) {
 	t.Cleanup(transport.CloseIdleConnections)
 	client := &http.Client{Transport: transport, Timeout: time.Minute}
 
-	ctx, stop := context.WithCancel(t.Context())
 	var answers sync.Map // each text
-	var load sync.WaitGroup
-	sent := make([]atomic.Int64, 4)
-	for i := range sent {
-		load.Go(func() {
-			for ctx.Err() == nil {
-				text, err := ask(t.Context(), client, s.url)
-				if err != nil {
-					text = err.Error()
-				}
-				answers.Store(text, true)
-				sent[i].Add(1)
-			}
-		})
-	}
-	more := func() { // each has sent a request that began after the call
-		t.Helper()
-		for i := range sent {
-			before := sent[i].Load()
-			require.Eventually(t, func() bool { return sent[i].Load() > before+1 }, 2*time.Minute, time.Millisecond)
-		}
-	}
-	more()
+	load := pipelinetest.StartLoad(t, 4, func(int) error {
+		text, err := ask(t.Context(), client, s.url)
+		answers.Store(text, true)
+		return err
+	})
+	load.More()
 	for n := 1; n <= 3; n++ {
 		next := pipelinetest.NewAuthority(t)
 		both := slices.Concat(before.PEM, next.PEM)
 		require.NoError(t, os.WriteFile(c.CAFile, both[:len(both)-30], 0o600)) // half written
 		s.trust(before.PEM, next.PEM)
-		more()
+		load.More()
 		pipelinetest.Replace(t, c.CAFile, both)
-		more()
+		load.More()
 		issue(t, next, "api.invalid", s.cert, s.key)
 		issue(t, next, fmt.Sprint("client ", n), c.CertFile, c.KeyFile)
-		more()
+		load.More()
 		_, answered := answers.Load(fmt.Sprintf("200 client %d", n))
 		require.True(t, answered)
 		pipelinetest.Replace(t, c.CAFile, next.PEM)
 		s.trust(next.PEM)
-		more()
+		load.More()
 		before = next
 	}
-	stop()
-	load.Wait()
+	load.Stop()
 	answers.Range(func(text, _ any) bool {
 		require.Regexp(t, `^200 client [0-3]$`, text)
 		return true

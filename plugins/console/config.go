@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"maps"
 	"net"
 	"regexp"
@@ -21,7 +22,7 @@ type Config struct {
 	// and at its root, so a proxy may remove the prefix or not.
 	Prefix string `yaml:"prefix"`
 	// UsersFile has the users who may sign in with a password, in the format of htpasswd with bcrypt
-	// (htpasswd -B). It is read at the start. Without it and without Auth, whoever reaches the address is an
+	// (htpasswd -B). It is read again when it changes. Without it and without Auth, whoever reaches the address is an
 	// admin.
 	UsersFile string `yaml:"users_file"`
 	// Auth says how a trusted proxy or the tokens of a sign-in name the user, in place of UsersFile.
@@ -84,8 +85,11 @@ func (c *Config) Validate() error {
 	p.Check(c.Prefix == "" || prefixShape.MatchString(c.Prefix), "prefix", "must be a path such as /millrace, without / at its end, got %q", c.Prefix)
 	var users map[string][]byte
 	if c.UsersFile != "" {
-		users, err = readUsers(c.UsersFile)
+		file, err := followUsers(c.UsersFile, nil)
 		p.Check(err == nil, "users_file", "%s", err)
+		if err == nil {
+			users = file.Value(context.Background()).hashes
+		}
 	}
 	for i, name := range c.MaskedFields {
 		p.Check(simple(name) != "", "masked_fields["+strconv.Itoa(i)+"]", "must have a letter or a digit, because it would hide every field, got %q", name)

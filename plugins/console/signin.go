@@ -29,7 +29,7 @@ func newLogin(c Config, log *slog.Logger) (*login, error) {
 	var err error
 	switch {
 	case c.UsersFile != "":
-		if l.users, err = newUsers(c.UsersFile); err != nil {
+		if l.users, err = newUsers(c.UsersFile, log); err != nil {
 			return nil, err
 		}
 		return l, nil

@@ -1,46 +1,52 @@
 package console
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // users signs people in with a password. Build it with newUsers.
 type users struct {
-	hashes map[string][]byte // by name
-	absent []byte            // compared for a name that does not exist, so that both take equally long
-	turn   chan struct{}     // a comparison costs much CPU time, so they run one after the other
-	key    []byte            // of known
+	file   *setting.LiveFile[*accounts]
+	absent []byte        // compared for a name that does not exist, so that both take equally long
+	turn   chan struct{} // a comparison costs much CPU time, so they run one after the other
+	key    []byte        // of known
 
 	mu    sync.Mutex
 	known map[string]proof // by name; a page would cost a comparison each time
 }
 
+// accounts are the users of a file.
+type accounts struct{ hashes map[string][]byte } // by name
+
 // proof is a password that was right, as a keyed hash.
 type proof struct {
 	sum   []byte
+	hash  []byte // of the file; with another one the password has changed
 	until time.Time
 }
 
 const (
 	proofLife   = 10 * time.Minute
-	maxPassword = 72 // bytes; bcrypt ignores or refuses more
+	maxPassword = 72      // bytes; bcrypt ignores or refuses more
+	maxUsers    = 1 << 20 // bytes of the file
 )
 
-func newUsers(file string) (*users, error) {
-	hashes, err := readUsers(file)
+func newUsers(file string, log *slog.Logger) (*users, error) {
+	followed, err := followUsers(file, log)
 	if err != nil {
 		return nil, err
 	}
@@ -49,20 +55,24 @@ func newUsers(file string) (*users, error) {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	return &users{
-		hashes: hashes, absent: absent, turn: make(chan struct{}, 1), key: []byte(rand.Text()), known: map[string]proof{},
+		file: followed, absent: absent, turn: make(chan struct{}, 1), key: []byte(rand.Text()), known: map[string]proof{},
 	}, nil
 }
 
-// readUsers reads lines of name:hash. Empty lines and lines that begin with # are left out.
-func readUsers(file string) (map[string][]byte, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
+// followUsers reads the file, which is read again when it changes.
+func followUsers(file string, log *slog.Logger) (*setting.LiveFile[*accounts], error) {
+	return setting.NewLiveFile("plugins.console.users_file", file, maxUsers, log, func(text []byte) (*accounts, error) {
+		return parseUsers(file, text)
+	})
+}
+
+// parseUsers reads lines of name:hash. Empty lines and lines that begin with # are left out.
+func parseUsers(file string, text []byte) (*accounts, error) {
 	hashes := map[string][]byte{}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		n++
+		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
@@ -78,13 +88,10 @@ func readUsers(file string) (map[string][]byte, error) {
 		}
 		hashes[name] = []byte(hash)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
 	if len(hashes) == 0 {
 		return nil, fmt.Errorf("%s has no user: add one with htpasswd -B %s NAME", file, file)
 	}
-	return hashes, nil
+	return &accounts{hashes}, nil
 }
 
 // allow reports whether the request has the name and the password of a user.
@@ -96,10 +103,10 @@ func (u *users) allow(r *http.Request) bool {
 	mac := hmac.New(sha256.New, u.key)
 	mac.Write([]byte(name + "\x00" + password))
 	sum := mac.Sum(nil)
-	if u.proven(name, sum) {
+	hash, exists := u.file.Value(r.Context()).hashes[name]
+	if exists && u.proven(name, sum, hash) {
 		return true
 	}
-	hash, exists := u.hashes[name]
 	if !exists {
 		hash = u.absent
 	}
@@ -108,15 +115,15 @@ func (u *users) allow(r *http.Request) bool {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.known[name] = proof{sum, time.Now().Add(proofLife)}
+	u.known[name] = proof{sum, hash, time.Now().Add(proofLife)}
 	return true
 }
 
-func (u *users) proven(name string, sum []byte) bool {
+func (u *users) proven(name string, sum, hash []byte) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	p, found := u.known[name]
-	return found && hmac.Equal(p.sum, sum) && time.Now().Before(p.until)
+	return found && hmac.Equal(p.sum, sum) && bytes.Equal(p.hash, hash) && time.Now().Before(p.until)
 }
 
 func (u *users) compare(ctx context.Context, hash []byte, password string) bool {

@@ -7,12 +7,14 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/stretchr/testify/require"
@@ -77,6 +79,52 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, both[:1], kids(p))
 	}
+}
+
+// The same procedure, again and again, while each instance verifies what the other one signs, at once and a while later.
+func TestKeysAreRotatedUnderLoad(t *testing.T) {
+	t.Parallel()
+	older := pemOf(t, newKey(t, "older"))
+	var files [2]string
+	var instances [2]*token.Plugin
+	for i := range files {
+		files[i] = filepath.Join(t.TempDir(), "keys.pem")
+		pipelinetest.Replace(t, files[i], older)
+		instances[i] = with(t, token.KeyConfig{File: files[i]})
+	}
+	var held [4]string // a token of the call before, by goroutine
+	load := pipelinetest.StartLoad(t, len(held), func(i int) error {
+		raw, err := instances[i%2].Sign(token.Claims{Audience: "shop", Expires: time.Now().Add(time.Hour)})
+		if err != nil {
+			return err
+		}
+		for _, presented := range []string{held[i], raw} {
+			if presented == "" { // of the first call
+				continue
+			}
+			if _, err := instances[(i+1)%2].Verify("shop", presented); err != nil {
+				return err
+			}
+		}
+		held[i] = raw
+		return nil
+	})
+	for n := range 5 {
+		newer, leaving := pemOf(t, newKey(t, fmt.Sprint(n))), sign(t, instances[0])
+		for _, content := range [][]byte{slices.Concat(older, newer), slices.Concat(newer, older), newer} {
+			load.More() // nobody holds a token of the step before
+			for _, file := range files {
+				pipelinetest.Replace(t, file, content)
+			}
+		}
+		for _, p := range instances {
+			_, err := p.Verify("shop", leaving)
+			require.ErrorIs(t, err, token.ErrForged)
+		}
+		older = newer
+	}
+	load.More()
+	load.Stop()
 }
 
 // The key of a name is another one from the next token on, and the tokens of the one before are refused: it has leaked.

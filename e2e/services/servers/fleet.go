@@ -102,7 +102,7 @@ type Guard struct {
 	Keystore       string        // PEM file: a key (PKCS #8) and its certificate
 	Truststore     string        // PEM file: who signs the certificates that clients must have; empty: they need none
 	User, Password string        // letters and digits only
-	Reauth         time.Duration // after which a connection must log in again; 0: never
+	Reauth         time.Duration // after which a connection with SCRAM must log in again, 0: never; with OAUTHBEARER it must at the end of its token
 }
 
 // Fleet starts and stops the servers of one folder. Its methods are safe for concurrent use, also

@@ -45,6 +45,8 @@ var (
 	ErrNoUser = errors.New("the token is not one of the sign-in")
 	// ErrUnavailable says that the keys were never fetched, so that the client has to try again.
 	ErrUnavailable = errors.New("the keys of the sign-in could not be fetched")
+
+	errNoKey = fmt.Errorf("%w: no key has its kid", ErrNoUser)
 )
 
 // Keys verify the tokens of a sign-in. Build them with NewKeys.
@@ -56,10 +58,9 @@ type Keys struct {
 	log              *slog.Logger
 	wanted           chan struct{} // has room for one
 
-	mu       sync.Mutex // guards what follows
-	ofFile   *keySet    // the latest one
-	keys     *jose.JSONWebKeySet
-	skipped  string // the keys of the latest set that are not used
+	mu       sync.Mutex          // guards what follows
+	keys     *jose.JSONWebKeySet // that were fetched
+	skipped  string              // the keys of the latest set that are not used
 	fetching bool
 	latest   time.Time     // when the last fetch began
 	fetched  chan struct{} // closed at the end of the next fetch
@@ -82,7 +83,7 @@ func NewKeys(a Config, field string, log *slog.Logger) (*Keys, error) {
 	}
 	s.file, err = followKeySet(a.JWKSFile, field+".jwks_file", log)
 	if err == nil {
-		s.readAgain(context.Background())
+		s.ofFile(context.Background())
 	}
 	return s, err
 }
@@ -103,30 +104,19 @@ func followKeySet(file, field string, log *slog.Logger) (*setting.LiveFile[*keyS
 	})
 }
 
-// readAgain takes the keys of a file that has changed.
-func (s *Keys) readAgain(ctx context.Context) {
-	if s.file == nil {
-		return
-	}
+// ofFile returns the current keys of the file. They are not kept here, because a request that has read an earlier
+// file may be late.
+func (s *Keys) ofFile(ctx context.Context) *jose.JSONWebKeySet {
 	now := s.file.Value(ctx)
-	s.mu.Lock()
-	if now == s.ofFile {
-		s.mu.Unlock()
-		return
-	}
-	s.ofFile = now // together with its keys, because another request may have read a later file
-	s.useAndUnlock(ctx, now.keys, now.skipped)
+	s.warn(ctx, now.skipped)
+	return now.keys
 }
 
-// use takes keys from now on. It warns about those that were skipped, unless it did so before.
-func (s *Keys) use(ctx context.Context, keys *jose.JSONWebKeySet, skipped string) {
+// warn logs which keys are skipped, unless it did so before.
+func (s *Keys) warn(ctx context.Context, skipped string) {
 	s.mu.Lock()
-	s.useAndUnlock(ctx, keys, skipped)
-}
-
-func (s *Keys) useAndUnlock(ctx context.Context, keys *jose.JSONWebKeySet, skipped string) {
 	changed := skipped != s.skipped
-	s.keys, s.skipped = keys, skipped
+	s.skipped = skipped
 	s.mu.Unlock()
 	if changed && skipped != "" {
 		s.log.WarnContext(ctx, "keys of the sign-in skipped", slog.String("keys", skipped))
@@ -202,7 +192,10 @@ func (s *Keys) fetch(ctx context.Context) {
 	keys, skipped, err := s.get(ctx)
 	switch {
 	case err == nil:
-		s.use(ctx, keys, skipped)
+		s.mu.Lock()
+		s.keys = keys
+		s.mu.Unlock()
+		s.warn(ctx, skipped)
 	case ctx.Err() == nil:
 		s.log.WarnContext(ctx, "keys of the sign-in not fetched", slog.String("url", s.url), logs.Err(err))
 	}
@@ -242,10 +235,15 @@ func (s *Keys) get(ctx context.Context) (keys *jose.JSONWebKeySet, skipped strin
 	return parseKeySet(text)
 }
 
-// key returns the key of a name. If it is absent, it waits for a fetch, at most fetchTimeout. The
-// keys are fetched at most once per fetchAgain.
+// key returns the key of a name. If none that was fetched has it, it waits for a fetch, at most fetchTimeout.
+// The keys are fetched at most once per fetchAgain.
 func (s *Keys) key(ctx context.Context, kid string) (*jose.JSONWebKey, error) {
-	s.readAgain(ctx)
+	if s.file != nil {
+		if found := s.ofFile(ctx).Key(kid); len(found) > 0 {
+			return &found[0], nil
+		}
+		return nil, errNoKey
+	}
 	found, fetched := s.lookUp(kid)
 	if found == nil && fetched != nil {
 		timer := time.NewTimer(fetchTimeout)
@@ -265,10 +263,10 @@ func (s *Keys) key(ctx context.Context, kid string) (*jose.JSONWebKey, error) {
 	if s.keys == nil {
 		return nil, ErrUnavailable
 	}
-	return nil, fmt.Errorf("%w: no key has its kid", ErrNoUser)
+	return nil, errNoKey
 }
 
-// lookUp returns a key, or the channel that the end of a fetch closes. Both are nil if the last
+// lookUp returns a key that was fetched, or the channel that the end of a fetch closes. Both are nil if the last
 // fetch was too recent.
 func (s *Keys) lookUp(kid string) (*jose.JSONWebKey, <-chan struct{}) {
 	s.mu.Lock()
@@ -278,7 +276,7 @@ func (s *Keys) lookUp(kid string) (*jose.JSONWebKey, <-chan struct{}) {
 			return &found[0], nil
 		}
 	}
-	if s.url == "" || !s.fetching && time.Since(s.latest) < fetchAgain {
+	if !s.fetching && time.Since(s.latest) < fetchAgain {
 		return nil, nil
 	}
 	select {
