@@ -62,7 +62,7 @@ func parsed(prefix string) *template.Template {
 			}
 			return at(link)
 		},
-		"kind": kindOf, "cells": cellsOf, "chart": chartOf, "classes": classes,
+		"kind": kindOf, "cells": cellsOf, "chart": chartOf, "classes": classes, "exactTime": exactTime,
 		"help": func(text string) string { return plain(strings.ReplaceAll(text, "`", "")) },
 	}).ParseFS(files, "templates/*.html"))
 }
@@ -286,6 +286,15 @@ func classes(c console.Cell) string {
 		names = append(names, "number")
 	}
 	return strings.Join(names, " ")
+}
+
+// exactTime returns the time of a cell that says how far away it is, and "" for any other.
+func exactTime(c console.Cell) string {
+	at, _ := c.Data.(string)
+	if _, err := time.Parse(time.RFC3339, at); err != nil || at == c.Text {
+		return ""
+	}
+	return at
 }
 
 // inside returns a link to a page of the console, and "" for anything else.

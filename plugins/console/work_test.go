@@ -57,7 +57,7 @@ func TestTheHomePageSaysWhyMessagesAreTriedAgain(t *testing.T) {
 
 	// The page of the route has the parts of the sentence.
 	one := r.get("/route?route=parcels")
-	require.Regexp(t, `>parcels/4@17</td>\s*<td>timeout</td>\s*<td>\d+s ago</td>\s*<td>rig</td>\s*<td>POST https://carrier\.example/send\?token=\S+ &lt;b&gt;</td>`, one)
+	require.Regexp(t, `>parcels/4@17</td>\s*<td>timeout</td>\s*<td><time datetime="\S+Z" title="\S+Z">\d+s ago</time></td>\s*<td>rig</td>\s*<td>POST https://carrier\.example/send\?token=\S+ &lt;b&gt;</td>`, one)
 	require.Contains(t, one, "some messages failed and are tried again")
 	last := rows(t, r.panels("route?route=parcels")["last-error"].Value, "record")["parcels/4@17"]
 	require.Equal(t, []any{"timeout", "rig"}, []any{last["class"], last["instance"]})
