@@ -84,7 +84,7 @@ func (s *server) showMeasured(_ context.Context, q console.Query) (console.Block
 	}
 	durations := console.Table{
 		Columns: console.Columns("Route", "Messages", "Mean", "p50", "p99", "Batches", "Messages per batch"),
-		Note: "A message takes from when it is received to its ack or nack. Half of them took at most p50, and 99 of 100 at most p99, which are estimated from the buckets of the metric.",
+		Note:    "A message takes from when it is received to its ack or nack. Half of them took at most p50, and 99 of 100 at most p99, which are estimated from the buckets of the metric.",
 	}
 	parts := s.partsOf(q.Text("route"))
 	if len(parts) == 0 {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
@@ -196,6 +197,8 @@ func gone(id string) console.Text {
 
 // recordOf is a dead letter with its message.
 func recordOf(d store.DeadLetter) console.Record {
+	trace := console.Word(d.TraceParent)
+	trace.Trace, _ = pipeline.TraceOf(d.TraceParent)
 	return console.Record{
 		Fields: console.Stats{
 			{Name: "ID", Cell: console.Word(d.ID)},
@@ -211,7 +214,7 @@ func recordOf(d store.DeadLetter) console.Record {
 			{Name: "Attempts", Cell: console.Count(d.Attempts)},
 			{Name: "First failed", Cell: console.Moment(d.FirstFailed)},
 			{Name: "Last failed", Cell: console.Moment(d.Failed)},
-			{Name: "Trace", Cell: console.Word(d.TraceParent)},
+			{Name: "Trace", Cell: trace},
 			{Name: "Message", Cell: console.Word(d.UUID)},
 			{Name: "Key", Cell: console.Word(d.Key)},
 		},

@@ -145,6 +145,18 @@ func TestTheDeadLettersAboutASubject(t *testing.T) {
 	})
 }
 
+// A dead letter leads to the trace of its message, and what is no id of one leads nowhere.
+func TestADeadLetterLeadsToItsTrace(t *testing.T) {
+	t.Parallel()
+	const id = "0af7651916cd43dd8448eb211c80319c"
+	for text, want := range map[string]string{"00-" + id + "-b7ad6b7169203331-01": id, "00-" + id: "", "<b>": "", "": ""} {
+		d := order(1)
+		d.TraceParent = text
+		trace := recordOf(d).Fields[13]
+		require.Equal(t, []string{"Trace", text, want}, []string{trace.Name, trace.Cell.Text, trace.Cell.Trace})
+	}
+}
+
 // The page of a route links to its dead letters, whose groups, letters and further pages are of this route alone.
 func TestTheDeadLettersOfARoute(t *testing.T) {
 	t.Parallel()

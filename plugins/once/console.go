@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
@@ -268,6 +269,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 		idempotency, value = w.effects.describe(k, x.Payload)
 	}
 	sends, lookups := p.countsOf(x)
+	trace, _ := pipeline.TraceOf(x.Headers[pipeline.MetaTraceParent])
 	record := console.Record{
 		Fields: console.Stats{
 			{Name: "State", Cell: effectState(x.Row.State)},
@@ -282,6 +284,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 			{Name: "Receipt", Cell: console.Word(x.Row.Receipt)},
 			{Name: "Perhaps done", Cell: perhapsCell(x)},
 			{Name: "From", Cell: console.Word(x.Origin)},
+			{Name: "Trace", Cell: console.Trace(trace)},
 			{Name: "Accepted", Cell: console.Moment(x.Row.AcceptedAt)},
 			{Name: "Key first used", Cell: console.Moment(x.Row.KeyFirstUsedAt)},
 			{Name: "Settled", Cell: console.Moment(x.Row.SettledAt)},
