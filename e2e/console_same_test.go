@@ -147,9 +147,9 @@ func saysTheSame(t *testing.T, address string, plain, scripted *tab) {
 // seesEachPagePlain walks to everything that the console of a shop shows, whose dead letters still wait.
 func seesEachPagePlain(t *testing.T, b *browser, s *shop) {
 	s.invoiced("still", 1)
-	walked := b.seesThePagesPlain(t, s.url, []string{"/part?plugin=webhook", "/effects/effect?kind=invoice&group=still&id=1", "/audit/log?log=dead-letters"})
-	for _, item := range []string{"route", "effects/group", "effects/effect", "dead-letters/group", "dead-letters/letter", "dead-letters/compare", "audit/log", "actions/deadletter/replay"} {
-		require.Contains(t, walked[item], "?", "no link leads to one %s", item)
+	walked := b.seesThePagesPlain(t, s.url, []string{"/part?plugin=webhook", "/effects/effect?kind=invoice&group=still&id=1", "/audit/log?log=dead-letters", "/actions/deadletter/replay?handler=webhook"})
+	for _, item := range []string{"route", "effects/group", "effects/effect", "dead-letters/group", "dead-letters/letter", "dead-letters/compare", "audit/log"} {
+		require.Contains(t, walked[item], "?", "no link leads to one: %s", item)
 	}
 	require.Contains(t, walked, "settings")
 }
