@@ -16,9 +16,9 @@ var traceID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // isTraceURL reports whether an address becomes one of a page in another program when an id is put into it.
 func isTraceURL(address string) bool {
-	u, err := url.Parse(strings.Replace(address, tracePlace, strings.Repeat("0", 32), 1))
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && strings.Count(address, tracePlace) == 1 &&
-		!strings.ContainsAny(strings.Replace(address, tracePlace, "", 1), "{}")
+	before, behind, found := strings.Cut(address, tracePlace)
+	u, err := url.Parse(before + strings.Repeat("0", 32) + behind)
+	return found && !strings.ContainsAny(before+behind, "{}") && err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil
 }
 
 // traceLink returns the address of the trace of a cell, and "" if there is none.

@@ -116,14 +116,20 @@ func showFind(_ context.Context, q console.Query) (console.Block, error) {
 	}}, nil
 }
 
-func showGroups(ctx context.Context, l *ledger.Ledger, _ console.Query) (console.Block, error) {
-	groups, more, err := l.Groups(ctx, "", shownRows)
-	if err != nil {
+func showGroups(ctx context.Context, l *ledger.Ledger, q console.Query) (console.Block, error) {
+	after := ledger.Group{Kind: q.Text("after_kind"), Name: q.Text("after_group")} // kind is for the other panels
+	groups, more, err := l.Groups(ctx, "", after, shownRows)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return console.Text(fmt.Sprintf("No kind has the name %q. Begin with the first groups: choose Effects in the navigation.", after.Kind)), nil
+	} else if err != nil {
 		return nil, err
 	}
 	t := console.Table{
 		Columns: console.Columns("Kind", "Group", "State", "Accepted", "Done", "Waiting", "Being called", "Failed", "Unknown", "Cancelled", "Oldest due"),
 		Empty:   "No effect was accepted yet.",
+	}
+	if after.Name != "" {
+		t.Empty, t.Note = "No group follows in the order of kinds and names.", "These groups follow "+after.Kind+" "+after.Name+"."
 	}
 	for _, g := range groups {
 		t.Rows = append(t.Rows, []console.Cell{
@@ -134,7 +140,7 @@ func showGroups(ctx context.Context, l *ledger.Ledger, _ console.Query) (console
 		})
 	}
 	if more {
-		t.Note = fmt.Sprintf("Only the first %d groups are shown. The command once has --kind and --limit.", shownRows)
+		t.Next = effectsPage + "?" + url.Values{"after_kind": {groups[len(groups)-1].Kind}, "after_group": {groups[len(groups)-1].Name}}.Encode()
 	}
 	return t, nil
 }
