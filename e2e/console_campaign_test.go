@@ -119,6 +119,8 @@ func TestAPersonWatchesACampaign(t *testing.T) {
 
 	b.showsPlain(t, address+"campaigns/campaign?promotion=POINT:77", "#campaign .checks", "accepted 600 = ended 600 + waiting 0")
 	b.showsPlain(t, address+"campaigns/payout?payout=POINT:77:5", "#payout", "nothing. It is paid.")
+	seen := b.seesThePagesPlain(t, strings.TrimSuffix(address, "/"), []string{"/campaigns/payout?payout=POINT:77:5"}, "campaigns")
+	require.Contains(t, seen["campaigns/campaign"], "POINT%3A77")
 }
 
 // The embedded Redis has its streams in memory, so a killed process takes them with it. The feeder of the next one

@@ -45,6 +45,8 @@ func TestAPersonFollowsAJob(t *testing.T) {
 	p.rests()
 	p.accessible("a job")
 	b.showsPlain(t, value[string](p, `location.href`), "#job td.warn", "not in the log")
+	seen := b.seesThePagesPlain(t, "http://"+listen, []string{"/jobs/job?job=scan/42"}, "jobs", "streams", "stream")
+	require.Contains(t, seen["stream"], "stream=")
 
 	p.acts("jobs reset", "Job scan/42, which ended with event 10, would be reset", "the worker was retried")
 	p.reads("main", "Job scan/42, which ended with event 10, was reset. Its next event is number 1.")

@@ -76,6 +76,8 @@ func TestAnOperatorOfAWaitingRoomAtTheConsole(t *testing.T) {
 	p.rests()
 	p.accessible("a room")
 	b.showsPlain(t, address, "#room .stats dd.warn", "paused")
+	seen := b.seesThePagesPlain(t, "http://"+listen, []string{"/rooms/room?event=42&user=ann"}, "rooms")
+	require.Contains(t, seen["rooms/room"], "user=ann")
 	p.fills("#find input[name=user]", hostile)
 	p.submits("Show")
 	p.reads("#person dd", "waits")

@@ -40,6 +40,7 @@ func TestAPersonAtTheConsole(t *testing.T) {
 		{"sees how the last minutes went", seesTheLastMinutes},
 		{"needs no scripts", needsNoScripts},
 		{"uses each page", usesEachPage},
+		{"sees each page without scripts", seesEachPagePlain},
 		{"has pictures of it", hasPictures},
 		{"loads little", loadsLittle},
 		{"sees an action run", seesAnActionRun},

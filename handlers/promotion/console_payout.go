@@ -48,7 +48,7 @@ func (p *Plugin) showPayout(ctx context.Context, q console.Query) (console.Block
 			{Name: "State of the campaign", Cell: stateOf(e.PromotionState, e.PromotionFinished)},
 			{Name: "Payout", Cell: console.Word(e.Key)},
 			{Name: "From", Cell: console.Word(e.Origin)},
-			{Name: "Trace", Cell: console.Word(e.TraceID)},
+			{Name: "Trace", Cell: console.Trace(e.TraceID)},
 			{Name: "Accepted", Cell: console.Moment(e.AcceptedAt)},
 			{Name: "Settled", Cell: console.Moment(e.SettledAt)},
 			{Name: "Transaction", Cell: console.Word(e.TransactionKey)},

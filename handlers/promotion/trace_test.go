@@ -23,7 +23,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
@@ -87,9 +89,12 @@ func TestOneTrace(t *testing.T) {
 		require.NoError(t, sys.kafka.Sink(publish).Publish(t.Context(), msg))
 		root.End()
 		require.EqualValues(t, 1, sys.settle("POINT", 1).Paid)
+		page, err := sys.load("campaigns/payout", "payout", operate.Input{"payout": {"POINT:1:7"}})
+		require.NoError(t, err)
 		require.NoError(t, rt.Stop(context.Background()))
 
 		id := root.SpanContext().TraceID().String()
+		require.Contains(t, page.(console.Blocks)[0].(console.Record).Fields, console.Stat{Name: "Trace", Cell: console.Trace(id)})
 		var e campaign.Explained
 		sys.json(&e, "campaign", "explain", "POINT", "1", "7")
 		require.Equal(t, id, e.TraceID)

@@ -27,6 +27,8 @@ type Cell struct {
 	Data any
 	// Link is the address of a page below the root, such as orders/order?id=7. Empty: none.
 	Link string
+	// Trace is the id of a trace, whose address the settings of the console may have. The text then links to it.
+	Trace string
 	// Level colors the cell. Empty: none.
 	Level operate.Level
 	// Right aligns the cell as a number.
@@ -56,6 +58,9 @@ func Lines(cells ...Cell) Cell {
 
 // Word returns a cell with a text.
 func Word(text string) Cell { return Cell{Text: text, Data: text} }
+
+// Trace returns a cell with the id of a trace, which the console links if it knows where traces are shown.
+func Trace(id string) Cell { return Cell{Text: id, Data: id, Trace: id} }
 
 // Number returns a cell with a number, and for nil one that says that it is not known.
 func Number(n *int64) Cell {

@@ -33,7 +33,10 @@ type Page struct {
 	// Places are the kinds of places (pipeline.Endpoint.Kind) that the page is about. Their boxes in the graph lead to it, so
 	// no other page may have them.
 	Places []string
-	Panels []Panel
+	// PlaceLink returns the address about one of these places, like Cell.Link. Empty: there is none. Nil: the page
+	// is about all of them.
+	PlaceLink func(*pipeline.Registry, pipeline.Endpoint) string
+	Panels    []Panel
 }
 
 // Panel is a part of a page that is loaded by itself.

@@ -66,7 +66,7 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 	})
 	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.fail)
 	reg.Collect(c.metrics.collectors()...)
-	reg.Offer(c) // operate.WorkTeller
+	reg.Offer(c) // operate.WorkTeller and operate.MeasureTeller
 	reg.Service("middleware", c.failures)
 	return c
 }

@@ -71,3 +71,38 @@ func TestTheChainTellsHowFastARouteWorks(t *testing.T) {
 		require.Zero(t, tellers[0].Work("another"))
 	})
 }
+
+// The chain tells what its metrics have of a route: how its messages ended, and how long they took.
+func TestTheChainTellsWhatItMeasured(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reg, err := pipeline.NewRegistry(pipeline.Env{}, onRoute{pipeline.Route{
+			From: pipelinetest.NewFeed("in"), Policy: pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead")},
+			Handle: handler(func(_ context.Context, payload string) error {
+				time.Sleep(200 * time.Millisecond)
+				if payload == "hopeless" {
+					return pipeline.WithClass(pipeline.Permanent(errors.New("no")), "far")
+				}
+				return nil
+			}),
+		}})
+		require.NoError(t, err)
+		_, known := operate.MeasuresHere(reg, "toy.route")
+		require.False(t, known, "a command has no chain")
+		run, _ := middleware.New(reg, middleware.Options{}).Wrap(reg.Routes()[0])
+		for _, payload := range []string{"good", "hopeless", "good"} {
+			_, _ = run(message.NewMessage(payload, []byte(payload)))
+		}
+		m, known := operate.MeasuresHere(reg, "toy.route")
+		require.True(t, known)
+		require.Equal(t, []pipeline.Outcome{{Outcome: "acked", Messages: 2}, {Outcome: "dead", Class: "far", Messages: 1}}, m.Outcomes)
+		require.EqualValues(t, 3, m.Durations.Count)
+		require.InDelta(t, 0.2, m.Durations.Mean(), 1e-9)
+		median, beyond := m.Durations.Quantile(0.5)
+		require.False(t, beyond)
+		require.InDelta(t, 0.175, median, 1e-9, "the middle between two bounds")
+		require.Zero(t, m.Batches.Count)
+		other, _ := operate.MeasuresHere(reg, "another")
+		require.Zero(t, other)
+	})
+}

@@ -47,6 +47,9 @@ type Config struct {
 	MaskedFields []string `yaml:"masked_fields"`
 	// RevealRole is the least role of a person who may see what is masked, with a reason that is recorded.
 	RevealRole operate.Role `yaml:"reveal_role"`
+	// TraceURL is the address of a page that shows a trace, with {trace} for its id, such as
+	// https://tempo.example.com/trace/{trace}. Empty: ids of traces are no links.
+	TraceURL string `yaml:"trace_url"`
 	// ReadOnly removes all actions, so that the console can't change anything, and reveals nothing.
 	ReadOnly bool `yaml:"read_only"`
 	// TLS is the certificate of the server. Without it the server speaks HTTP without encryption.
@@ -95,6 +98,7 @@ func (c *Config) Validate() error {
 		p.Check(simple(name) != "", "masked_fields["+strconv.Itoa(i)+"]", "must have a letter or a digit, because it would hide every field, got %q", name)
 	}
 	p.Check(isRole(c.RevealRole), "reveal_role", "must be viewer, operator or admin, got %q", c.RevealRole)
+	p.Check(c.TraceURL == "" || isTraceURL(c.TraceURL), "trace_url", "must be the address of a page with %s once, such as https://tempo.example.com/trace/%[1]s, got %q", tracePlace, c.TraceURL)
 	checkRoles := func(field string, roles map[string]operate.Role) {
 		for _, name := range slices.Sorted(maps.Keys(roles)) {
 			p.Check(isRole(roles[name]), field+"."+name,

@@ -43,6 +43,9 @@ func collect(reg *pipeline.Registry) ([]page, error) {
 			pages[i].Title, pages[i].Order = p.Title, p.Order
 		}
 		pages[i].Places = append(slices.Clip(pages[i].Places), p.Places...)
+		if pages[i].PlaceLink == nil {
+			pages[i].PlaceLink = p.PlaceLink
+		}
 		pages[i].Panels = append(slices.Clip(pages[i].Panels), p.Panels...)
 	}
 	contributors := pipeline.Offers[console.Contributor](reg)

@@ -20,6 +20,20 @@ func (s *server) partOfPipeline() console.Page {
 	return console.Page{Path: partPage, Title: "Part of the pipeline", Hidden: true, Panels: []console.Panel{{Name: "graph", Title: "Routes of a plugin", Load: s.showPart}}}
 }
 
+// linkOf returns the address of the page about a place, and "" if there is none.
+func (s *server) linkOf(at pipeline.Endpoint) string {
+	for _, p := range s.pages {
+		switch {
+		case !slices.Contains(p.Places, at.Kind):
+		case p.PlaceLink != nil:
+			return inside(p.PlaceLink(s.registry, at))
+		default:
+			return p.Path
+		}
+	}
+	return ""
+}
+
 // link adds the pages that boxes lead to. A route has its own, and a place that of its kind.
 func (s *server) link(g *graph.Graph) {
 	to := func(page, name, value string) string {
@@ -37,10 +51,11 @@ func (s *server) link(g *graph.Graph) {
 			b.Link = to(routePage, "route", route)
 			continue
 		}
-		for _, p := range s.pages {
-			if b.Kind == graph.Place && slices.Contains(p.Places, b.Type) {
-				b.Link = s.plugin.config.Prefix + "/" + p.Path
-			}
+		if b.Kind != graph.Place {
+			continue
+		}
+		if link := s.linkOf(pipeline.Endpoint{Kind: b.Type, Name: b.Title}); link != "" {
+			b.Link = s.plugin.config.Prefix + "/" + link
 		}
 	}
 }

@@ -50,6 +50,17 @@ func TestBoxesOfTheGraphAreLinks(t *testing.T) {
 	require.Contains(t, r.get("/millrace/route?route=a.0"), "a.0")
 }
 
+// The page may lead to what it knows of one place, and what it knows nothing of is no link. Neither is a foreign address.
+func TestABoxLeadsToItsPlace(t *testing.T) {
+	t.Parallel()
+	ofPlace := map[string]string{"a.0": "feed?feed=a.0", "a.1": "", "a.2": "https://elsewhere.example/"}
+	r := start(t, nil, lines{"a", 3}, contributor{{
+		Path: "feeds", Title: "Feeds", Places: []string{"feed"}, Panels: []pages.Panel{loading("feeds", pages.Text("all feeds"), nil)},
+		PlaceLink: func(_ *pipeline.Registry, at pipeline.Endpoint) string { return ofPlace[at.Name] },
+	}})
+	require.ElementsMatch(t, []string{"/route?route=a.0", "/route?route=a.1", "/route?route=a.2", "/feed?feed=a.0"}, linksOf(r.get("/")))
+}
+
 // returning has a route whose retries another route reads, which is a part of it.
 type returning struct{}
 

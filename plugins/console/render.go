@@ -52,8 +52,8 @@ func assetPath(name string) string {
 	return path
 }
 
-func parsed(prefix string) *template.Template {
-	at := func(path string) string { return prefix + "/" + path }
+func parsed(c *Config) *template.Template {
+	at := func(path string) string { return c.Prefix + "/" + path }
 	return template.Must(template.New("page.html").Funcs(template.FuncMap{
 		"plain": plain, "lines": plainLines, "age": age, "levelText": levelText, "at": at,
 		"href": func(link string) string {
@@ -62,7 +62,7 @@ func parsed(prefix string) *template.Template {
 			}
 			return at(link)
 		},
-		"kind": kindOf, "cells": cellsOf, "chart": chartOf, "classes": classes,
+		"kind": kindOf, "cells": cellsOf, "chart": chartOf, "classes": classes, "exactTime": exactTime, "traceLink": c.traceLink,
 		"help": func(text string) string { return plain(strings.ReplaceAll(text, "`", "")) },
 	}).ParseFS(files, "templates/*.html"))
 }
@@ -85,7 +85,7 @@ type view struct {
 
 func (s *server) mux() http.Handler {
 	mux := http.NewServeMux()
-	s.templates = parsed(s.plugin.config.Prefix)
+	s.templates = parsed(&s.plugin.config)
 	serveAsset(mux, styleSheet, "text/css; charset=utf-8")
 	serveAsset(mux, liveScript, "text/javascript; charset=utf-8")
 	mux.HandleFunc("GET /api/v1/{$}", s.listPages)
@@ -286,6 +286,15 @@ func classes(c console.Cell) string {
 		names = append(names, "number")
 	}
 	return strings.Join(names, " ")
+}
+
+// exactTime returns the time of a cell that says how far away it is, and "" for any other.
+func exactTime(c console.Cell) string {
+	at, _ := c.Data.(string)
+	if _, err := time.Parse(time.RFC3339, at); err != nil || at == c.Text {
+		return ""
+	}
+	return at
 }
 
 // inside returns a link to a page of the console, and "" for anything else.

@@ -15,7 +15,9 @@ const routePage = "route"
 func (s *server) routePages() []console.Page {
 	return []console.Page{{Path: routePage, Title: "Route", Hidden: true, Panels: []console.Panel{
 		{Name: "route", Title: "Route", Load: s.showRoute, Actions: []string{"routes pause", "routes resume", "routes reset"}},
+		{Name: "places", Title: "Where its messages come from and go to", Load: s.showRoutePlaces},
 		{Name: "history", Title: "The last 15 minutes", Load: s.showRoutePast},
+		{Name: "measured", Title: "What this instance has measured", Load: s.showMeasured},
 		{Name: "last-error", Title: "Last error of a message that is tried again", Load: s.showLastError},
 	}}}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	pages "github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
@@ -57,7 +58,7 @@ func TestTheHomePageSaysWhyMessagesAreTriedAgain(t *testing.T) {
 
 	// The page of the route has the parts of the sentence.
 	one := r.get("/route?route=parcels")
-	require.Regexp(t, `>parcels/4@17</td>\s*<td>timeout</td>\s*<td>\d+s ago</td>\s*<td>rig</td>\s*<td>POST https://carrier\.example/send\?token=\S+ &lt;b&gt;</td>`, one)
+	require.Regexp(t, `>parcels/4@17</td>\s*<td>timeout</td>\s*<td><time datetime="\S+Z" title="\S+Z">\d+s ago</time></td>\s*<td>rig</td>\s*<td>POST https://carrier\.example/send\?token=\S+ &lt;b&gt;</td>`, one)
 	require.Contains(t, one, "some messages failed and are tried again")
 	last := rows(t, r.panels("route?route=parcels")["last-error"].Value, "record")["parcels/4@17"]
 	require.Equal(t, []any{"timeout", "rig"}, []any{last["class"], last["instance"]})
@@ -75,4 +76,47 @@ func TestThePageOfARouteWithoutErrors(t *testing.T) {
 	row := rows(t, r.panels("route?route=parcels")["route"].Value, "route")["parcels"]
 	require.Nil(t, row["done_per_second"])
 	require.Nil(t, row["failed_per_second"])
+}
+
+// measuring has a route whose retries another route reads, and what a chain and a store tell of both.
+type measuring struct{ returning }
+
+func (m measuring) Register(r *pipeline.Registry) error {
+	r.Offer(m)
+	return m.returning.Register(r)
+}
+
+func (measuring) Measures(route string) pipeline.RouteMeasures {
+	if route != "parcels" {
+		return pipeline.RouteMeasures{Outcomes: []pipeline.Outcome{{Outcome: "dead", Class: "<b>", Messages: 2}}}
+	}
+	return pipeline.RouteMeasures{
+		Outcomes:  []pipeline.Outcome{{Outcome: "acked", Messages: 1200}, {Outcome: "retried", Class: "timeout", Messages: 4}},
+		Durations: pipeline.Distribution{Count: 100, Sum: 25, Bounds: []float64{0.1, 1}, AtMost: []uint64{50, 90}},
+		Batches:   pipeline.Distribution{Count: 8, Sum: 20},
+	}
+}
+
+func (measuring) WaitingByRoute(context.Context) (map[string]int64, bool, error) {
+	return map[string]int64{"parcels": 3, "parcels.retry": 2}, true, nil
+}
+
+// The page of a route leads to its places and to its dead letters, and has what this instance has measured.
+func TestThePageOfARouteHasItsPlacesAndMeasures(t *testing.T) {
+	t.Parallel()
+	topics := contributor{{Path: "topics", Title: "Topics", Places: []string{"feed"}, Panels: []pages.Panel{loading("topics", pages.Text("all topics"), nil)}}}
+	r := start(t, nil, measuring{}, topics)
+	page := strings.ReplaceAll(r.get("/route?route=parcels"), "\n", "")
+	require.Regexp(t, `<td>are read from</td><td><a href="/topics">feed parcels</a></td>`, page)
+	require.Regexp(t, `<td>wait for a retry in</td><td><a href="/topics">feed parcels-retry</a></td>`, page)
+	require.Regexp(t, `<td>end as dead letters in</td><td>none, because the route drops them</td>`, page)
+	require.Contains(t, page, `<a href="/dead-letters?handler=parcels">3</a>`)
+	require.Contains(t, page, `<a href="/dead-letters?handler=parcels.retry">2 of parcels.retry</a>`)
+	require.Contains(t, page, `<td>parcels</td><td>acked</td><td></td><td class="number">1,200</td>`)
+	require.Contains(t, page, `<td>parcels.retry</td><td>dead</td><td>&lt;b&gt;</td><td class="number">2</td>`)
+	require.Contains(t, page, `<td>parcels</td><td class="number">100</td><td class="number">250ms</td><td class="number">100ms</td><td class="number">more than 1s</td><td class="number">8</td><td class="number">2.5</td>`)
+	require.Contains(t, page, "These are the numbers of this instance alone, since it was started")
+	for _, panel := range []string{"places", "measured"} {
+		require.NotContains(t, r.panels("route?route=absent"), panel)
+	}
 }

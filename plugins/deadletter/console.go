@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
@@ -61,7 +62,7 @@ func (p *Plugin) showGroups(ctx context.Context, q console.Query) (console.Block
 	if s == nil {
 		return instead, err
 	}
-	filter := store.Filter{States: store.Waiting()}
+	filter := store.Filter{States: store.Waiting(), Handler: q.Text("handler")}
 	total, err := s.Count(ctx, filter)
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func (p *Plugin) showGroups(ctx context.Context, q console.Query) (console.Block
 	after := store.Place{Count: int64(q.Number("count")), Example: q.Text("before")}
 	groups, err := s.Groups(ctx, filter, after, shownLetters+1)
 	if errors.Is(err, store.ErrNotFound) {
-		return cutOff(after.Example, lettersPage), nil
+		return cutOff(after.Example, link(lettersPage, "handler", filter.Handler)), nil
 	} else if err != nil {
 		return nil, err
 	}
@@ -78,20 +79,24 @@ func (p *Plugin) showGroups(ctx context.Context, q console.Query) (console.Block
 		Empty:   "No dead letter waits for a person.",
 	}
 	stats := console.Stats{{Name: "Waiting for a person", Cell: console.Count(total)}}
+	if filter.Handler != "" {
+		t.Empty = "No dead letter of this route waits for a person."
+		stats = append(stats, console.Stat{Name: "Of the route", Cell: console.Word(filter.Handler)}, console.Stat{Name: "Of all routes", Cell: console.Word("all dead letters").At(lettersPage)})
+	}
 	if after.Example != "" {
 		t.Empty = "There is no smaller group."
-		stats = append(stats, console.Stat{Name: "Largest groups", Cell: console.Word("first page").At(lettersPage)})
+		stats = append(stats, console.Stat{Name: "Largest groups", Cell: console.Word("first page").At(link(lettersPage, "handler", filter.Handler))})
 	}
 	if len(groups) > shownLetters {
 		groups = groups[:shownLetters]
 		last := groups[shownLetters-1]
 		t.Note = "The groups that follow are smaller or older."
-		t.Next = link(lettersPage, "count", strconv.FormatInt(last.Count, 10), "before", last.Example)
+		t.Next = link(lettersPage, "handler", filter.Handler, "count", strconv.FormatInt(last.Count, 10), "before", last.Example)
 	}
 	for _, g := range groups {
 		count := console.Count(g.Count).In(operate.Warn)
 		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(g.Error).At(link(groupPage, "fingerprint", g.Fingerprint)), count, console.Word(g.Class), console.Word(g.Handler),
+			console.Word(g.Error).At(link(groupPage, "fingerprint", g.Fingerprint, "handler", filter.Handler)), count, console.Word(g.Class), console.Word(g.Handler),
 			console.Moment(g.FirstFailed), console.Moment(g.LastFailed), console.Word(g.Example).At(link(letterPage, "id", g.Example)),
 		})
 	}
@@ -109,12 +114,12 @@ func cutOff(id, first string) console.Block {
 
 // listed is what the page of a list selects.
 func listed(q console.Query) store.Filter {
-	return store.Filter{States: store.Waiting(), Fingerprint: q.Text("fingerprint"), Plugin: q.Text("plugin"), Under: q.Text("subject"), Before: q.Text("before")}
+	return store.Filter{States: store.Waiting(), Fingerprint: q.Text("fingerprint"), Plugin: q.Text("plugin"), Handler: q.Text("handler"), Under: q.Text("subject"), Before: q.Text("before")}
 }
 
 // listAfter is the address of the page of a list after a dead letter. An empty id: the first page.
 func listAfter(f store.Filter, id string) string {
-	return link(groupPage, "fingerprint", f.Fingerprint, "plugin", f.Plugin, "subject", f.Under, "before", id)
+	return link(groupPage, "fingerprint", f.Fingerprint, "plugin", f.Plugin, "handler", f.Handler, "subject", f.Under, "before", id)
 }
 
 func (p *Plugin) showLetters(ctx context.Context, q console.Query) (console.Block, error) {
@@ -192,6 +197,8 @@ func gone(id string) console.Text {
 
 // recordOf is a dead letter with its message.
 func recordOf(d store.DeadLetter) console.Record {
+	trace := console.Word(d.TraceParent)
+	trace.Trace, _ = pipeline.TraceOf(d.TraceParent)
 	return console.Record{
 		Fields: console.Stats{
 			{Name: "ID", Cell: console.Word(d.ID)},
@@ -207,7 +214,7 @@ func recordOf(d store.DeadLetter) console.Record {
 			{Name: "Attempts", Cell: console.Count(d.Attempts)},
 			{Name: "First failed", Cell: console.Moment(d.FirstFailed)},
 			{Name: "Last failed", Cell: console.Moment(d.Failed)},
-			{Name: "Trace", Cell: console.Word(d.TraceParent)},
+			{Name: "Trace", Cell: trace},
 			{Name: "Message", Cell: console.Word(d.UUID)},
 			{Name: "Key", Cell: console.Word(d.Key)},
 		},
@@ -242,6 +249,9 @@ func link(page string, namesAndValues ...string) string {
 		if pair[1] != "" {
 			values.Add(pair[0], pair[1])
 		}
+	}
+	if len(values) == 0 {
+		return page
 	}
 	return page + "?" + values.Encode()
 }

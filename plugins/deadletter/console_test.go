@@ -145,6 +145,47 @@ func TestTheDeadLettersAboutASubject(t *testing.T) {
 	})
 }
 
+// A dead letter leads to the trace of its message, and what is no id of one leads nowhere.
+func TestADeadLetterLeadsToItsTrace(t *testing.T) {
+	t.Parallel()
+	const id = "0af7651916cd43dd8448eb211c80319c"
+	for text, want := range map[string]string{"00-" + id + "-b7ad6b7169203331-01": id, "00-" + id: "", "<b>": "", "": ""} {
+		d := order(1)
+		d.TraceParent = text
+		trace := recordOf(d).Fields[13]
+		require.Equal(t, []string{"Trace", text, want}, []string{trace.Name, trace.Cell.Text, trace.Cell.Trace})
+	}
+}
+
+// The page of a route links to its dead letters, whose groups, letters and further pages are of this route alone.
+func TestTheDeadLettersOfARoute(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		o.put(order(1), order(2), payoutDeadLetter(5))
+		d := o.desk()
+		stats, page := d.table(link(lettersPage, "handler", "orders.take"))
+		require.Equal(t, []string{"2", "orders.take", lettersPage}, []string{stats[0].Cell.Text, stats[1].Cell.Text, stats[2].Cell.Link})
+		require.Equal(t, []string{"orders.take"}, column(page, 3))
+		require.Contains(t, page.Rows[0][0].Link, "handler=orders.take")
+		_, letters := d.table(page.Rows[0][0].Link)
+		require.Len(t, letters.Rows, 2)
+		_, letters = d.table(strings.Replace(page.Rows[0][0].Link, "orders.take", "another", 1))
+		require.Empty(t, letters.Rows)
+		_, page = d.table(link(lettersPage, "handler", "another"))
+		require.Equal(t, "No dead letter of this route waits for a person.", page.Empty)
+
+		for n := range shownLetters + 1 {
+			other := order(100 + n)
+			other.Handler, other.Class = "many", fmt.Sprintf("class-%03d", n)
+			o.put(other)
+		}
+		_, page = d.table(link(lettersPage, "handler", "many"))
+		require.Len(t, page.Rows, shownLetters)
+		_, page = d.table(page.Next)
+		require.Equal(t, []string{"many"}, column(page, 3))
+	})
+}
+
 func TestManyGroupsAreReadPageByPage(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, o *office) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
@@ -115,14 +116,20 @@ func showFind(_ context.Context, q console.Query) (console.Block, error) {
 	}}, nil
 }
 
-func showGroups(ctx context.Context, l *ledger.Ledger, _ console.Query) (console.Block, error) {
-	groups, more, err := l.Groups(ctx, "", shownRows)
-	if err != nil {
+func showGroups(ctx context.Context, l *ledger.Ledger, q console.Query) (console.Block, error) {
+	after := ledger.Group{Kind: q.Text("after_kind"), Name: q.Text("after_group")} // kind is for the other panels
+	groups, more, err := l.Groups(ctx, "", after, shownRows)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return console.Text(fmt.Sprintf("No kind has the name %q. Begin with the first groups: choose Effects in the navigation.", after.Kind)), nil
+	} else if err != nil {
 		return nil, err
 	}
 	t := console.Table{
 		Columns: console.Columns("Kind", "Group", "State", "Accepted", "Done", "Waiting", "Being called", "Failed", "Unknown", "Cancelled", "Oldest due"),
 		Empty:   "No effect was accepted yet.",
+	}
+	if after.Name != "" {
+		t.Empty, t.Note = "No group follows in the order of kinds and names.", "These groups follow "+after.Kind+" "+after.Name+"."
 	}
 	for _, g := range groups {
 		t.Rows = append(t.Rows, []console.Cell{
@@ -133,7 +140,7 @@ func showGroups(ctx context.Context, l *ledger.Ledger, _ console.Query) (console
 		})
 	}
 	if more {
-		t.Note = fmt.Sprintf("Only the first %d groups are shown. The command once has --kind and --limit.", shownRows)
+		t.Next = effectsPage + "?" + url.Values{"after_kind": {groups[len(groups)-1].Kind}, "after_group": {groups[len(groups)-1].Name}}.Encode()
 	}
 	return t, nil
 }
@@ -268,6 +275,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 		idempotency, value = w.effects.describe(k, x.Payload)
 	}
 	sends, lookups := p.countsOf(x)
+	trace, _ := pipeline.TraceOf(x.Headers[pipeline.MetaTraceParent])
 	record := console.Record{
 		Fields: console.Stats{
 			{Name: "State", Cell: effectState(x.Row.State)},
@@ -282,6 +290,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 			{Name: "Receipt", Cell: console.Word(x.Row.Receipt)},
 			{Name: "Perhaps done", Cell: perhapsCell(x)},
 			{Name: "From", Cell: console.Word(x.Origin)},
+			{Name: "Trace", Cell: console.Trace(trace)},
 			{Name: "Accepted", Cell: console.Moment(x.Row.AcceptedAt)},
 			{Name: "Key first used", Cell: console.Moment(x.Row.KeyFirstUsedAt)},
 			{Name: "Settled", Cell: console.Moment(x.Row.SettledAt)},

@@ -2,6 +2,8 @@ package once_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -70,6 +72,51 @@ func TestPagesOfEffects(t *testing.T) {
 		require.Contains(t, o.see("effects/group", "group", in), `"waiting":1`)
 		p.effects.Measure(t.Context())
 		require.Contains(t, o.see("effects/effect", "effect", in), `"next":"the request is sent when an instance calls for the kind invoice again. `)
+	})
+}
+
+// A person reaches each group with the links of the pages.
+func TestManyGroupsOfEffectsAreReadPageByPage(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		p := newInvoices(w.Once, once.ByKey, nil)
+		w.Start(p)
+		o := operator{t, w}
+		var want []string
+		for n := range 203 {
+			i := invoice{Customer: fmt.Sprintf("customer-%03d", n), Number: "1"}
+			_, err := p.effects.Enqueue(t.Context(), i)
+			require.NoError(t, err)
+			want = append(want, i.Customer)
+		}
+		read := func() (names []string, pages int) {
+			for in := (operate.Input{}); in != nil; pages++ {
+				b, err := o.open("effects", "groups", in)
+				require.NoError(t, err)
+				page := b.(console.Table)
+				for _, row := range page.Rows {
+					names = append(names, row[1].Text)
+				}
+				in = nil
+				if page.Next != "" {
+					next, err := url.Parse(page.Next)
+					require.NoError(t, err)
+					in = operate.Input(next.Query())
+				}
+			}
+			return names, pages
+		}
+		require.Eventually(t, func() bool { // a group is listed once it was called for
+			w.Turn(minute)
+			names, _ := read()
+			return len(names) >= len(want)
+		}, minute, 5*millisecond)
+		names, pages := read()
+		require.Equal(t, want, names)
+		require.Equal(t, 2, pages)
+		b, err := o.open("effects", "groups", operate.Input{"after_kind": {"<absent>"}, "after_group": {"x"}})
+		require.NoError(t, err)
+		require.Contains(t, fmt.Sprint(b), `No kind has the name "<absent>".`)
 	})
 }
 

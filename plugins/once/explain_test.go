@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/once/oncetest"
@@ -56,6 +57,11 @@ func TestExplainNamesTheTrace(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, string(answer), `"trace_id":"ab000000000000000000000000000001","span_id":"0000000000000002"`)
 		require.NotContains(t, strings.Join(o.must("once explain", input(second.Number)).Lines, "\n"), "trace")
+		for number, id := range map[string]string{one.Number: "ab000000000000000000000000000001", second.Number: ""} {
+			page, err := o.open("effects/effect", "effect", input(number))
+			require.NoError(t, err)
+			require.Contains(t, page.(console.Blocks)[0].(console.Record).Fields, console.Stat{Name: "Trace", Cell: console.Trace(id)})
+		}
 	})
 }
 

@@ -157,7 +157,7 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 	if limit < 1 {
 		return operate.Answer{}, &operate.InputError{Problem: "--limit must be > 0"}
 	}
-	groups, more, err := l.Groups(ctx, in.Text("kind"), limit)
+	groups, more, err := l.Groups(ctx, in.Text("kind"), ledger.Group{}, limit)
 	if err != nil {
 		return operate.Answer{}, err
 	}

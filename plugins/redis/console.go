@@ -19,7 +19,10 @@ import (
 // Console implements console.Contributor: the streams that this instance knows with their entries, and the instances.
 func (p *Plugin) Console() []console.Page {
 	return []console.Page{
-		{Path: "streams", Title: "Streams", Order: 20, Panels: []console.Panel{{Name: "streams", Title: "Streams and their groups", Every: streamsEvery, Load: p.showStreams}}},
+		{Path: streamsPage, Title: "Streams", Order: 20, Places: []string{poll.Kind, foundKind}, PlaceLink: p.placeLink, Panels: []console.Panel{
+			{Name: "streams", Title: "Streams and their groups", Every: streamsEvery, Load: p.showStreams},
+			{Name: "find", Title: "Find a stream that a route has found by itself", Load: findStream},
+		}},
 		p.pageOfStream(),
 		{Path: "instances", Title: "Instances", Order: 40, Panels: []console.Panel{
 			{Name: "instances", Title: "Instances", Load: p.showInstances, Actions: []string{levelAction, drainAction}},
@@ -48,7 +51,7 @@ func (p *Plugin) knownStreams(reg *pipeline.Registry) []string {
 	for _, r := range reg.Routes() {
 		at := r.From.Describe()
 		isDomain := slices.ContainsFunc(domains, func(d DomainConfig) bool { return strings.HasPrefix(at.Name, d.Prefix) })
-		if at.Kind == poll.Kind && !isDomain {
+		if at.Kind == poll.Kind && !isDomain && !strings.Contains(at.Name, manyOf) {
 			known[at.Name] = true
 		}
 	}

@@ -18,8 +18,17 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
-// streamPage is the page of the entries of one stream.
-const streamPage = "stream"
+// Addresses of the list of streams, and of the entries of one of them.
+const (
+	streamsPage = "streams"
+	streamPage  = "stream"
+)
+
+// foundKind is the kind of sources that find their streams while they run.
+const foundKind = "elastic-streams"
+
+// manyOf begins the part of a name that differs between streams, as in orders:<id>.
+const manyOf = "<"
 
 // shownEntries bounds the entries that a page shows.
 const shownEntries = 20
@@ -42,6 +51,17 @@ func streamLink(stream, name, id string) string {
 	return streamPage + "?" + values.Encode()
 }
 
+// placeLink leads to the entries of a stream, and from a name that stands for many streams to the list.
+func (p *Plugin) placeLink(reg *pipeline.Registry, at pipeline.Endpoint) string {
+	switch {
+	case slices.Contains(p.knownStreams(reg), at.Name):
+		return streamLink(at.Name, "", "")
+	case p.readsStream(reg, at.Name):
+		return streamsPage
+	}
+	return ""
+}
+
 // readsStream reports whether a route reads the stream. What else a server has is nothing that the console shows.
 func (p *Plugin) readsStream(reg *pipeline.Registry, stream string) bool {
 	if slices.Contains(p.knownStreams(reg), stream) {
@@ -49,12 +69,20 @@ func (p *Plugin) readsStream(reg *pipeline.Registry, stream string) bool {
 	}
 	for _, r := range reg.Routes() {
 		at := r.From.Describe()
-		prefix, _, many := strings.Cut(at.Name, "<") // as in orders:<id>
-		if many && prefix != "" && strings.HasPrefix(stream, prefix) && (at.Kind == poll.Kind || at.Kind == "elastic-streams") {
+		prefix, _, many := strings.Cut(at.Name, manyOf)
+		if many && prefix != "" && strings.HasPrefix(stream, prefix) && (at.Kind == poll.Kind || at.Kind == foundKind) {
 			return true
 		}
 	}
 	return false
+}
+
+// findStream is the form for streams that are not in the list, such as those of campaigns.
+func findStream(_ context.Context, q console.Query) (console.Block, error) {
+	if !slices.ContainsFunc(q.Registry.Routes(), func(r pipeline.Route) bool { return r.From.Describe().Kind == foundKind }) {
+		return nil, console.ErrNothing
+	}
+	return console.Find{Page: streamPage, Fields: []operate.Field{{Name: "stream", Required: true}}}, nil
 }
 
 // streamOf returns the stream of a page and the client, or what the panel shows in its place.

@@ -152,6 +152,16 @@ func TestOnlyStreamsOfRoutesHaveAPage(t *testing.T) {
 	} {
 		require.Equal(t, shown, p.readsStream(reg, stream), stream)
 	}
+	for at, link := range map[pipeline.Endpoint]string{
+		{Kind: "redis-stream", Name: "orders"}: "stream?stream=orders", {Kind: "redis-stream", Name: "jobs:1"}: "stream?stream=jobs%3A1",
+		{Kind: "redis-stream", Name: "room:<0…9>"}: "streams", {Kind: "elastic-streams", Name: "paid:A:<id>"}: "streams",
+		{Kind: "redis-stream", Name: "sessions"}: "", {Kind: "redis-stream", Name: "sessions:<id>"}: "",
+	} {
+		require.Equal(t, link, p.placeLink(reg, at), "the box of %s", at.Name)
+	}
+	find, err := findStream(t.Context(), console.Query{Registry: reg})
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{"page": "stream", "fields": []string{"stream"}}, find.JSON())
 	for _, panel := range p.pageOfStream().Panels {
 		block, err := panel.Load(t.Context(), console.Query{Registry: reg, Input: operate.Input{"stream": {"sessions"}, "entry": {"1-1"}}})
 		require.NoError(t, err)

@@ -28,8 +28,8 @@ var (
 	(SELECT min(d.at) FROM (SELECT d.at FROM once_due AS d WHERE d.kind = g.kind AND d.grp = g.grp ORDER BY d.kind, d.grp LIMIT ` + fmt.Sprint(oldestOf) + `) AS d)
 FROM (%s) AS g`
 
-	sqlGroups       = fmt.Sprintf(sqlStatus, `SELECT kind, grp, state, created_at FROM once_groups ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
-	sqlGroupsOfKind = fmt.Sprintf(sqlStatus, `SELECT kind, grp, state, created_at FROM once_groups WHERE kind = $2 ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
+	sqlGroups       = fmt.Sprintf(sqlStatus, `SELECT kind, grp, state, created_at FROM once_groups WHERE (kind, grp) > ($2, $3) ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
+	sqlGroupsOfKind = fmt.Sprintf(sqlStatus, `SELECT kind, grp, state, created_at FROM once_groups WHERE kind = $2 AND grp > $3 ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
 
 	sqlGroup = fmt.Sprintf(sqlStatus, `SELECT kind, grp, state, created_at FROM once_groups WHERE kind = $1 AND grp = $2
 	UNION ALL SELECT kind, grp, 1, accepted_at FROM (SELECT kind, grp, accepted_at FROM once_effects WHERE kind = $1 AND grp = $2 ORDER BY kind, grp, id LIMIT 1) AS e
@@ -56,23 +56,26 @@ func (l *Ledger) scanStatus(r scanner, s *Status, now time.Time) error {
 	return err
 }
 
-// Groups returns the groups of a kind, or of all kinds if it is empty, in the order of kinds and names;
-// more says that there are more than limit. The oldest due effect is sought among 10,000 of each group.
+// Groups returns the groups of a kind, or of all kinds if it is empty, that follow after in the order of kinds and names;
+// more says that there are more than limit. The zero value of after is before all groups. The oldest due effect is sought among 10,000 of each group.
 // A group appears when its first effect was claimed, or by the next Sweep.
-func (l *Ledger) Groups(ctx context.Context, kind string, limit int) (groups []Status, more bool, err error) {
+func (l *Ledger) Groups(ctx context.Context, kind string, after Group, limit int) (groups []Status, more bool, err error) {
 	err = l.call(ctx, "groups", func(ctx context.Context) error {
 		if err := l.findKinds(ctx); err != nil {
 			return err
 		}
-		sql, args := sqlGroups, []any{limit + 1}
+		sql, number := sqlGroups, int64(0)
 		if kind != "" {
-			k, err := l.known(ctx, kind)
+			sql = sqlGroupsOfKind
+		}
+		if from := cmp.Or(kind, after.Kind); from != "" {
+			k, err := l.known(ctx, from)
 			if err != nil {
 				return err
 			}
-			sql, args = sqlGroupsOfKind, append(args, k.number)
+			number = k.number
 		}
-		groups, err = selectAll(ctx, l, l.scanStatus, sql, args...)
+		groups, err = selectAll(ctx, l, l.scanStatus, sql, limit+1, number, after.Name)
 		return err
 	})
 	if len(groups) > limit {

@@ -155,14 +155,29 @@ func TestOperatorsReplayAndResolve(t *testing.T) {
 		b, err = l.Backlog(t.Context(), "mail")
 		require.NoError(t, err)
 		require.Equal(t, Backlog{}, b)
-		groups, more, err := l.Groups(t.Context(), "", 1)
+		groups, more, err := l.Groups(t.Context(), "", Group{}, 1)
 		require.NoError(t, err)
 		require.True(t, more)
 		require.Equal(t, acme, groups[0].Group)
-		groups, more, err = l.Groups(t.Context(), "mail", 1)
+		groups, more, err = l.Groups(t.Context(), "mail", Group{}, 1)
 		require.NoError(t, err)
 		require.False(t, more)
 		require.Equal(t, int64(1), groups[0].Done)
+
+		all, _, err := l.Groups(t.Context(), "", Group{}, 10)
+		require.NoError(t, err)
+		require.Greater(t, len(all), 1)
+		for i, g := range all {
+			groups, more, err = l.Groups(t.Context(), "", g.Group, 1)
+			require.NoError(t, err)
+			require.ElementsMatch(t, all[i+1:min(i+2, len(all))], groups, "the one after %v", g.Group)
+			require.Equal(t, i+2 < len(all), more)
+		}
+		groups, _, err = l.Groups(t.Context(), "mail", Group{Kind: "mail", Name: "acme"}, 10)
+		require.NoError(t, err)
+		require.Empty(t, groups)
+		_, _, err = l.Groups(t.Context(), "", Group{Kind: "absent", Name: "x"}, 10)
+		require.ErrorIs(t, err, ErrNotFound)
 	})
 }
 
