@@ -2,11 +2,11 @@ package middleware
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -51,7 +51,7 @@ func (m *metrics) outcomesOf(route string) (all []pipeline.Outcome) {
 			all = append(all, pipeline.Outcome{Outcome: label(one, "outcome"), Class: label(one, "class"), Messages: n})
 		}
 	}
-	slices.SortFunc(all, func(a, b pipeline.Outcome) int {
+	sorted.By(all, func(a, b pipeline.Outcome) int {
 		return cmp.Or(cmp.Compare(b.Messages, a.Messages), cmp.Compare(a.Outcome, b.Outcome), cmp.Compare(a.Class, b.Class))
 	})
 	return all
