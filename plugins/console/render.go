@@ -291,7 +291,7 @@ func classes(c console.Cell) string {
 // exactTime returns the time of a cell that says how far away it is, and "" for any other.
 func exactTime(c console.Cell) string {
 	at, _ := c.Data.(string)
-	if _, err := time.Parse(time.RFC3339, at); err != nil || at == c.Text {
+	if _, err := time.Parse(time.RFC3339, at); err != nil || strings.Replace(at, "T", " ", 1) == strings.Replace(c.Text, "T", " ", 1) {
 		return ""
 	}
 	return at
