@@ -29,13 +29,8 @@ func Pooler(t testing.TB, dsn, mode string) string {
 	tier.Met(t, "postgres")
 	server, err := pgx.ParseConfig(dsn)
 	require.NoError(t, err)
-	dir, err := os.MkdirTemp("/var/tmp", "millrace-pgbouncer-") // the account must reach it
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	as := account(t)
-	if as != nil {
-		require.NoError(t, os.Chown(dir, int(as.Credential.Uid), int(as.Credential.Gid)))
-	}
+	dir := (&Pair{t: t, account: as}).folder()
 	password := ""
 	if server.Password != "" {
 		password = " password='" + strings.ReplaceAll(server.Password, "'", "''") + "'"

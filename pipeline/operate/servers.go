@@ -66,7 +66,7 @@ func unreached(err error, proxy string) error {
 	_, distrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
 	_, unknown := errors.AsType[*net.DNSError](err)
-	remedy := ""
+	var remedy string
 	switch {
 	case distrusted:
 		return remediedError{err, "set ca_file (of traces: OTEL_EXPORTER_OTLP_CERTIFICATE) to the authority of the server, or correct its address in the settings"}
