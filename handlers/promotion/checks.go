@@ -8,6 +8,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/reach"
 )
 
 // checkKey is an idempotency key of no charge, because no type has its name.
@@ -23,7 +24,7 @@ func (p *Plugin) Examinations() []operate.Examination {
 	const api = "money-api"
 	var servers []operate.Examination
 	if !cfg.Simulator.Enabled {
-		servers = operate.Servers{Name: api, URL: cfg.URL, Client: cfg.Config.Config}.Examinations()
+		servers = reach.Servers{Name: api, URL: cfg.URL, Client: cfg.Config.Config}.Examinations()
 	}
 	return append(servers, keys, operate.Examination{Place: api, Open: func(context.Context) ([]operate.Examine, func(), error) {
 		if cfg.Simulator.Enabled {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/reach"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -83,7 +83,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Service("waitingroom.eventservice", events)
 	if address := p.config.EventService.URL; address != "" {
 		r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(p.config.EventService.Called(address)...)...)
-		r.Offer(operate.Servers{Name: p.Name(), URL: address, Client: p.config.EventService.Config})
+		r.Offer(reach.Servers{Name: p.Name(), URL: address, Client: p.config.EventService.Config})
 	}
 	p.endpoints(r)
 	series := topevents.New()

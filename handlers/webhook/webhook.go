@@ -24,6 +24,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/reach"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -68,7 +69,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	p.calls.Name, p.calls.Place, p.calls.Then = "webhook receiver", pipeline.ServerOf(c.URL), "each record waits for its retry"
 	r.Offer(&p.calls) // the graph and the routes say when the receiver does not work
-	r.Offer(operate.Servers{Name: p.Name(), URL: c.URL, Client: c.Config})
+	r.Offer(reach.Servers{Name: p.Name(), URL: c.URL, Client: c.Config})
 	r.Route(pipeline.Route{
 		Name: "webhook", From: p.topics.Source(c.Topic, "millrace-webhook"), Handle: p.post, Calls: pipeline.ServersOf(c.Called(c.URL)...),
 		Policy: pipeline.Policy{

@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
+	"time"
 )
 
 // Reach connects to the server of an address as a request does, with the proxy and the certificates that apply at this
@@ -15,7 +17,7 @@ import (
 // reached itself, because the proxy connects to it for a request.
 //
 // A server may refuse the certificate of the client only after the handshake. Reach therefore waits until the server
-// closes the connection, or until ctx ends, which is no error then.
+// closes the connection, for a second at most. A server that refuses it by its answer to a request is not noticed.
 func (t *Transport) Reach(ctx context.Context, address string) (proxy string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody) // which is not sent
 	if err != nil {
@@ -66,8 +68,11 @@ func refusal(ctx context.Context, conn *http.ClientConn, raw net.Conn) error {
 			once.Do(func() { close(closed) })
 		}
 	})
+	enough := time.NewTimer(refusalTime)
+	defer enough.Stop()
 	select {
 	case <-closed:
+	case <-enough.C:
 	case <-ctx.Done():
 	}
 	if alert, ok := errors.AsType[*net.OpError](conn.Err()); ok && alert.Op == opAlert {
@@ -76,14 +81,17 @@ func refusal(ctx context.Context, conn *http.ClientConn, raw net.Conn) error {
 	return nil
 }
 
+// refusalTime is how long a server may take to refuse a certificate after the handshake, which it does at once.
+const refusalTime = time.Second
+
 // opAlert is the operation of an error of crypto/tls that the other side has sent.
 const opAlert = "remote error"
 
-// Refused reports whether an error of Reach is the alert of a server that does not accept the client, such as its
-// certificate.
+// Refused reports whether an error of Reach is the alert of a server that does not accept the certificate of the client,
+// or wants one.
 func Refused(err error) bool {
 	alert, ok := errors.AsType[*net.OpError](err)
-	return ok && alert.Op == opAlert
+	return ok && alert.Op == opAlert && (strings.Contains(alert.Error(), "certificate") || strings.Contains(alert.Error(), "access denied"))
 }
 
 func portOf(u *url.URL) string {

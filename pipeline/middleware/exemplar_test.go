@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
@@ -80,6 +82,29 @@ func TestDurationsHaveTheTraceOfAMessage(t *testing.T) {
 		require.EqualValues(t, 1, count, name)
 		require.Empty(t, all, name)
 	}
+}
+
+// The bucket of what is longer than each bound exists once it has an exemplar, and is no bound.
+func TestASlowMessageWithATraceIsBeyondTheBounds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reg, err := pipeline.NewRegistry(pipeline.Env{Tracer: sdktrace.NewTracerProvider()}, onRoute{pipeline.Route{
+			From: pipelinetest.NewFeed("in"), Handle: handler(func(context.Context, string) error {
+				time.Sleep(time.Hour)
+				return nil
+			}),
+			Policy: pipeline.Policy{Timeout: 2 * time.Hour},
+		}})
+		require.NoError(t, err)
+		chain := middleware.New(reg, middleware.Options{})
+		route := reg.Routes()[0]
+		run, _ := chain.Wrap(route)
+		_, err = run(message.NewMessage("uuid", []byte("payload")))
+		require.NoError(t, err)
+		longest, beyond := chain.Measures(route.Name).Durations.Quantile(0.5)
+		require.True(t, beyond)
+		require.InDelta(t, 10, longest, 5, "the last bound")
+	})
 }
 
 func TestDurationsOfABatchHaveTheTraceOfAMessage(t *testing.T) {

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"cmp"
+	"math"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -62,6 +63,9 @@ func distributionOf(from prometheus.Collector, route string) (d pipeline.Distrib
 		h := one.GetHistogram()
 		d.Count, d.Sum = h.GetSampleCount(), h.GetSampleSum()
 		for _, bucket := range h.GetBucket() {
+			if math.IsInf(bucket.GetUpperBound(), 1) { // it is there once it has an exemplar
+				continue
+			}
 			d.Bounds, d.AtMost = append(d.Bounds, bucket.GetUpperBound()), append(d.AtMost, bucket.GetCumulativeCount())
 		}
 	}

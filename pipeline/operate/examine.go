@@ -299,13 +299,19 @@ func within[T any](ctx context.Context, limit time.Duration, do func(context.Con
 
 func away(err error) bool { return errors.Is(err, pipeline.ErrUnavailable) }
 
+// Remedied is an error of an Examine.Read whose check says what to do.
+type Remedied interface {
+	error
+	Remedy() string
+}
+
 func failedCheck(name string, err error) Check {
 	c := Check{Name: name, Level: Fail, Text: logs.OneLine(err.Error())}
 	if _, ok := errors.AsType[*panicError](err); ok {
 		c.Remedy = remedyPanic
 	}
-	if r, ok := errors.AsType[remediedError](err); ok {
-		c.Remedy = r.remedy
+	if r, ok := errors.AsType[Remedied](err); ok {
+		c.Remedy = r.Remedy()
 	}
 	return c
 }

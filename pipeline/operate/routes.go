@@ -191,7 +191,7 @@ func hasStatus(reg *pipeline.Registry, r pipeline.Route) bool {
 // Reported returns the route whose status has the numbers of a route: the one that retries into what it reads, or itself.
 func Reported(reg *pipeline.Registry, route string) string {
 	for _, r := range reg.Routes() {
-		if retriesOf(reg, r) == route {
+		if r.Name != route && retriesOf(reg, r) == route {
 			return r.Name
 		}
 	}

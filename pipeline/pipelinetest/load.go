@@ -70,7 +70,20 @@ func (l *Load) Until(what string, ok func() bool) {
 // Stop waits for the calls under way, and returns how many were made.
 func (l *Load) Stop() (calls int64) {
 	l.t.Helper()
-	l.stop()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		l.stop()
+	}()
+	l.Until("the calls under way end", func() bool {
+		select {
+		case <-stopped:
+			return true
+		default:
+			return false
+		}
+	})
+	<-stopped
 	l.check()
 	for i := range l.ended {
 		calls += l.ended[i].Load()

@@ -1,9 +1,12 @@
 package console
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -31,6 +34,11 @@ func newLogin(c Config, log *slog.Logger) (*login, error) {
 	case c.UsersFile != "":
 		if l.users, err = newUsers(c.UsersFile, log); err != nil {
 			return nil, err
+		}
+		for _, name := range slices.Sorted(maps.Keys(c.Roles)) {
+			if l.users.file.Value(context.Background()).hashes[name] == nil {
+				log.Warn("plugins.console.roles names nobody of users_file", slog.String("user", name), slog.String("file", c.UsersFile))
+			}
 		}
 		return l, nil
 	case !c.signsIn():

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -16,7 +17,7 @@ import (
 // session, because another client of the pooler can take it in between.
 const poolerRounds = 5
 
-// protocolViolation is the SQLSTATE with which PgBouncer refuses a statement.
+// protocolViolation is the SQLSTATE of errors that PgBouncer has itself.
 const protocolViolation = "08P01"
 
 // readPooler compares the process that each connection was promised at its start with the one that
@@ -79,7 +80,7 @@ func (r *poolerReading) round(ctx context.Context, idle, busy *pgx.Conn) error {
 		return err
 	}
 	tx, err := busy.Begin(ctx)
-	if code, _ := postgresCode(err); code == protocolViolation { // PostgreSQL itself has none for a BEGIN
+	if code, _ := postgresCode(err); code == protocolViolation && strings.Contains(err.Error(), "statement pooling") {
 		r.refused = true
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpserver"
 	"github.com/millrace-io/millrace/pipeline/logs"
-	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/reach"
 )
 
 // Plugin is the operations server and the tracing of a process. Put it first in the list of
@@ -63,7 +63,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	if to, err := exportOf(p.config, os.Getenv); err == nil && to.otlp { // Tracing has returned the error
 		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(to.endpoint.String()))
-		r.Offer(operate.Servers{Name: "traces", URL: to.endpoint.String(), Client: exportClient(os.Getenv), Optional: true})
+		r.Offer(reach.Servers{Name: "traces", URL: to.endpoint.String(), Client: exportClient(os.Getenv), Optional: true})
 	}
 	r.Service(p.Name(), p.server)
 	r.Offer(p) // it is an operate.Examined, an operate.ConditionReader and a console.Contributor

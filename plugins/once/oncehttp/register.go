@@ -5,7 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/reach"
 )
 
 // Register opens the client when the services start, and closes it when they stop. It adds the client's
@@ -16,7 +16,7 @@ func (c *Client) Register(r *pipeline.Registry) {
 	r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(c.config.Called(c.config.URL)...)...)
 	r.Collect(c.Collectors()...)
 	r.Offer(c) // it is an operate.Conditioned
-	r.Offer(operate.Servers{Name: "api " + c.mapping.Name, URL: c.config.URL, Client: c.config.Config})
+	r.Offer(reach.Servers{Name: "api " + c.mapping.Name, URL: c.config.URL, Client: c.config.Config})
 }
 
 type service struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
-	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/reach"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
@@ -39,7 +39,7 @@ func (a *Config) HasKeys() bool { return a.JWKSFile != "" || a.JWKSURL != "" }
 func (a *Config) Declare(r *pipeline.Registry, plugin string) {
 	if a.JWKSURL != "" {
 		r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(a.JWKSClient.Called(a.JWKSURL)...)...)
-		r.Offer(operate.Servers{Name: plugin, URL: a.JWKSURL, Client: a.JWKSClient})
+		r.Offer(reach.Servers{Name: plugin, URL: a.JWKSURL, Client: a.JWKSClient})
 	}
 }
 
