@@ -115,9 +115,8 @@ func TestAServerThatDoesNotSpeak(t *testing.T) {
 	require.Regexp(t, "no answer (in time|within)", d.Checks[0].Text)
 }
 
-// The certificate of the client, and the proxy in between.
+// It is not parallel, because a process that it starts has the closed listeners of other tests for a moment.
 func TestServersBehindAProxy(t *testing.T) {
-	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	pipelinetest.BehindProxy(t, map[string]string{"api.invalid:443": server.Listener.Addr().String()}, func() error {

@@ -18,9 +18,9 @@ import (
 	"github.com/millrace-io/millrace/plugins/telemetry"
 )
 
-// Spans reach collectors through the proxy of the environment, and doctor connects to them in the same way.
+// Spans reach collectors through the proxy of the environment, and doctor connects to them in the same way. It is not
+// parallel, because a process that it starts has the closed listeners of other tests for a moment.
 func TestTheProxyOfTheEnvironmentIsUsed(t *testing.T) {
-	t.Parallel()
 	plain, secured := newCollector(t), newCollector(t)
 	a := pipelinetest.NewAuthority(t)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
@@ -39,7 +39,7 @@ func TestTheProxyOfTheEnvironmentIsUsed(t *testing.T) {
 			c := plain
 			if strings.HasPrefix(address, "https:") {
 				c = secured
-				require.NoError(t, os.Setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", ca)) //nolint:usetesting // the test is parallel; this process has no other one
+				require.NoError(t, os.Setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", ca)) //nolint:usetesting // it ends with this process
 			}
 			cfg := telemetry.Config{Listen: "127.0.0.1:0", OTLPEndpoint: address, SampleRatio: 1, ServiceName: "mill"}
 			provider, flush, err := tracing(t, cfg)
