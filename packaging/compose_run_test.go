@@ -294,7 +294,7 @@ func TestTheCommandsOfTheStackOnRealServers(t *testing.T) {
 			}
 		case strings.HasPrefix(line, "curl --no-buffer --header "):
 			c.admitted(words[3], words[4])
-		case line == "docker compose down":
+		case line == "docker compose --profile jobs --profile room down":
 			c.down()
 		default:
 			c.upLine(words)

@@ -71,7 +71,7 @@ func TestThePageForKubernetes(t *testing.T) {
 			require.Regexp(t, `^(helm|kubectl|skopeo) `, line)
 		}
 	}
-	require.Equal(t, 3, asked)
+	require.Equal(t, 4, asked)
 
 	defaults := exampleValues(t, "millrace/values.yaml")
 	named := regexp.MustCompile("`((?:secrets|pod|migration|monitoring|networkPolicy|topologySpread)\\.[A-Za-z.]+)(?:: [A-Za-z]+)?`").FindAllStringSubmatch(page, -1)
