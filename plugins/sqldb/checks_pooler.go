@@ -80,7 +80,7 @@ func (r *poolerReading) round(ctx context.Context, idle, busy *pgx.Conn) error {
 		return err
 	}
 	tx, err := busy.Begin(ctx)
-	if code, _ := postgresCode(err); code == protocolViolation && strings.Contains(err.Error(), "statement pooling") {
+	if refusesTransactions(err) {
 		r.refused = true
 		return nil
 	}
@@ -90,6 +90,12 @@ func (r *poolerReading) round(ctx context.Context, idle, busy *pgx.Conn) error {
 	err = errors.Join(pid(tx, &one.busy), pid(idle, &one.after), tx.Rollback(ctx))
 	r.rounds = append(r.rounds, one)
 	return err
+}
+
+// refusesTransactions tells the refusal of PgBouncer from its other errors, such as that of a pool without a free session.
+func refusesTransactions(err error) bool {
+	code, _ := postgresCode(err)
+	return code == protocolViolation && strings.Contains(err.Error(), "statement pooling")
 }
 
 func (r poolerReading) check() operate.Check {

@@ -72,3 +72,15 @@ func TestChecksOfReadings(t *testing.T) {
 		})
 	}
 }
+
+// PgBouncer has one SQLSTATE for all of its own errors, and only one of them is about transactions.
+func TestAFullPoolerDoesNotRefuseTransactions(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]bool{
+		"transaction blocks not allowed in statement pooling mode": true,
+		"query_wait_timeout": false,
+	} {
+		require.Equal(t, want, refusesTransactions(&pgconn.PgError{Code: protocolViolation, Message: message}), message)
+	}
+	require.False(t, refusesTransactions(nil))
+}
