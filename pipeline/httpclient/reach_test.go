@@ -3,6 +3,7 @@ package httpclient_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -99,6 +100,19 @@ func TestReachOfAServerThatIsNotReached(t *testing.T) {
 	require.True(t, httpclient.Refused(err), "without a certificate: %v", err)
 }
 
+// A server may end a handshake for a reason of its own, such as a name that it does not have.
+func TestReachOfAServerThatEndsTheHandshake(t *testing.T) {
+	t.Parallel()
+	a := pipelinetest.NewAuthority(t)
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, errors.New("no such name") }}
+	s.StartTLS()
+	defer s.Close()
+	_, err := reach(t, files(t, a), s.URL)
+	require.ErrorContains(t, err, "remote error: tls: ")
+	require.False(t, httpclient.Refused(err), "%v", err)
+}
+
 // A server that never closes the connection has accepted the client.
 func TestReachOfAServerThatDoesNotClose(t *testing.T) {
 	t.Parallel()
@@ -110,8 +124,6 @@ func TestReachOfAServerThatDoesNotClose(t *testing.T) {
 	require.NoError(t, err)
 	l, err := tls.Listen("tcp", "127.0.0.1:0", own)
 	require.NoError(t, err)
-	ctx, end := context.WithCancel(t.Context())
-	defer end()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -120,7 +132,6 @@ func TestReachOfAServerThatDoesNotClose(t *testing.T) {
 			return
 		}
 		_, _ = io.Copy(io.Discard, c) // until the client has ended what it sends
-		end()
 		<-t.Context().Done()
 		_ = c.Close()
 	}()
@@ -130,7 +141,7 @@ func TestReachOfAServerThatDoesNotClose(t *testing.T) {
 	})
 	transport, err := httpclient.NewTransport(files(t, a), nil, "api", nil)
 	require.NoError(t, err)
-	_, err = transport.Reach(ctx, "https://"+l.Addr().String())
+	_, err = transport.Reach(t.Context(), "https://"+l.Addr().String())
 	require.NoError(t, err)
 }
 

@@ -289,6 +289,32 @@ func (s sources) Register(r *pipeline.Registry) error {
 	return nil
 }
 
+// readerFirst registers the route that reads retries, and retries into the same topic, before the one that they are of.
+type readerFirst struct{}
+
+func (readerFirst) Name() string { return "reader-first" }
+
+func (readerFirst) Register(r *pipeline.Registry) error {
+	at := func(name string) end { return end{pipeline.Endpoint{Kind: "kafka", Name: name}} }
+	for _, from := range []string{"again", "grain"} {
+		r.Route(pipeline.Route{
+			Name: "of." + from, From: at(from), Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+			Policy: pipeline.Policy{DeadLetter: at("dead"), Retry: pipeline.Retry{To: at("again"), Max: 3}},
+		})
+	}
+	return nil
+}
+
+func TestTheNumbersOfARetryAreReportedWithItsRoute(t *testing.T) {
+	t.Parallel()
+	for name, plugin := range map[string]pipeline.Plugin{"of.grain": readerFirst{}, "grind": newMill(time.Now())} {
+		reg, err := pipeline.NewRegistry(pipeline.Env{}, plugin)
+		require.NoError(t, err)
+		require.Equal(t, name, operate.Reported(reg, name))
+		require.Equal(t, name, operate.Reported(reg, map[string]string{"of.grain": "of.again", "grind": "grind.retry"}[name]))
+	}
+}
+
 func TestRoutesOfOneName(t *testing.T) {
 	t.Parallel()
 	a, err := read(t, newMill(time.Now()), operate.Input{"route": {"grind.retry"}})
