@@ -231,7 +231,7 @@ func TestRefusedStart(t *testing.T) {
 		"a hash that is not of bcrypt":  {[]string{"USERS_FILE=" + plain}, "line 1: the hash of ann is not of bcrypt: write it with htpasswd -B"},
 		"a file that does not exist":    {[]string{"USERS_FILE=/absent"}, "plugins.console.users_file: open /absent"},
 		"a role of a user":              {[]string{"USERS_FILE=" + users, "ROLES__ANN=operator"}, ""},
-		"a role of nobody":              {[]string{"USERS_FILE=" + users, "ROLES__BOB=operator"}, ""}, // such as one who was removed from the file
+		"a role of nobody":              {[]string{"USERS_FILE=" + users, "ROLES__BOB=operator"}, ""}, // such as one who was removed from the file; the start warns
 		"a role that does not exist":    {[]string{"USERS_FILE=" + users, "ROLES__ANN=root"}, `plugins.console.roles.ann: must be viewer, operator or admin, got "root"`},
 		"a role without a login":        {[]string{"ROLES__ANN=admin"}, "plugins.console.roles.ann: has no effect without plugins.console.users_file or plugins.console.auth"},
 		"an address that can't be read": {[]string{"LISTEN=9465"}, `plugins.console.listen: must be host:port, got "9465"`},

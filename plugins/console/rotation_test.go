@@ -17,6 +17,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	pages "github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/console"
@@ -103,4 +104,16 @@ func TestUsersAndTheCertificateAreRotatedUnderLoad(t *testing.T) {
 	is(http.StatusUnauthorized, "server 3", name(3), "open")
 	is(http.StatusOK, "server 3", name(3), "another")
 	require.Contains(t, r.log.String(), "file can't be read again, so what it had before stays in use")
+}
+
+// A user who was removed from the file may still have a role. The start goes on, and the log says so.
+func TestARoleOfNobodyIsAWarning(t *testing.T) {
+	t.Parallel()
+	users := filepath.Join(t.TempDir(), "users")
+	pipelinetest.Replace(t, users, line(t, "ann", "open"))
+	r := start(t, func(c *console.Config) {
+		c.UsersFile, c.Roles = users, map[string]operate.Role{"ann": operate.Admin, "bob": operate.Operator}
+	})
+	require.Contains(t, r.log.String(), "roles names nobody of users_file\" plugin=console user=bob")
+	require.NotContains(t, r.log.String(), "user=ann")
 }
