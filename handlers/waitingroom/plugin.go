@@ -82,8 +82,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	r.Service("waitingroom.eventservice", events)
 	if address := p.config.EventService.URL; address != "" {
-		r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(p.config.EventService.Called(address)...)...)
-		r.Offer(reach.Servers{Name: p.Name(), URL: address, Client: p.config.EventService.Config})
+		reach.Servers{Name: p.Name(), URL: address, Client: p.config.EventService.Config}.Register(r)
 	}
 	p.endpoints(r)
 	series := topevents.New()

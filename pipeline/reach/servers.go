@@ -25,6 +25,13 @@ type Servers struct {
 	Optional bool
 }
 
+// Register adds the servers to the topology (pipeline.UseCalls) and to doctor. A plugin calls it in its own Register. One
+// whose route declares the calls (pipeline.Route.Calls) only offers the Servers.
+func (s Servers) Register(r *pipeline.Registry) {
+	r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(s.Client.Called(s.URL)...)...)
+	r.Offer(s)
+}
+
 // Examinations implements operate.Examined. Each server is a place of its own, so what is away is named.
 func (s Servers) Examinations() (places []operate.Examination) {
 	for _, server := range pipeline.ServersOf(s.Client.Called(s.URL)...) {

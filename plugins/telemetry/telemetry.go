@@ -62,8 +62,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		r.Endpoint(pipeline.UseOperations, pipeline.Endpoint{Kind: pipeline.KindHTTP, Name: pprofPath})
 	}
 	if to, err := exportOf(p.config, os.Getenv); err == nil && to.otlp { // Tracing has returned the error
-		r.Endpoint(pipeline.UseCalls, pipeline.ServerOf(to.endpoint.String()))
-		r.Offer(reach.Servers{Name: "traces", URL: to.endpoint.String(), Client: exportClient(os.Getenv), Optional: true})
+		reach.Servers{Name: "traces", URL: to.endpoint.String(), Client: exportClient(os.Getenv), Optional: true}.Register(r)
 	}
 	r.Service(p.Name(), p.server)
 	r.Offer(p) // it is an operate.Examined, an operate.ConditionReader and a console.Contributor

@@ -13,10 +13,9 @@ import (
 // with a kind calls it in its own Register.
 func (c *Client) Register(r *pipeline.Registry) {
 	r.Service("oncehttp."+c.mapping.Name, service{c, r.Env().Logger})
-	r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(c.config.Called(c.config.URL)...)...)
 	r.Collect(c.Collectors()...)
 	r.Offer(c) // it is an operate.Conditioned
-	r.Offer(reach.Servers{Name: "api " + c.mapping.Name, URL: c.config.URL, Client: c.config.Config})
+	reach.Servers{Name: "api " + c.mapping.Name, URL: c.config.URL, Client: c.config.Config}.Register(r)
 }
 
 type service struct {

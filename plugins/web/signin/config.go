@@ -38,8 +38,7 @@ func (a *Config) HasKeys() bool { return a.JWKSFile != "" || a.JWKSURL != "" }
 // Declare names the servers that fetching the keys calls, in the Register of the plugin, and has doctor examine them.
 func (a *Config) Declare(r *pipeline.Registry, plugin string) {
 	if a.JWKSURL != "" {
-		r.Endpoint(pipeline.UseCalls, pipeline.ServersOf(a.JWKSClient.Called(a.JWKSURL)...)...)
-		r.Offer(reach.Servers{Name: plugin, URL: a.JWKSURL, Client: a.JWKSClient})
+		reach.Servers{Name: plugin, URL: a.JWKSURL, Client: a.JWKSClient}.Register(r)
 	}
 }
 
