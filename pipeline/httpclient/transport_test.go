@@ -146,8 +146,7 @@ func TestCertificatesAreRotatedUnderLoad(t *testing.T) {
 func TestTheProxyOfTheEnvironmentIsUsed(t *testing.T) {
 	t.Parallel()
 	a := pipelinetest.NewAuthority(t)
-	dir := t.TempDir()
-	c := httpclient.Config{CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem")}
+	c := files(t, a)
 	s := newSecured(t, a, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/token" {
 			w.Header().Set("Content-Type", "application/json")
@@ -158,8 +157,6 @@ func TestTheProxyOfTheEnvironmentIsUsed(t *testing.T) {
 	}))
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "plain") }))
 	defer plain.Close()
-	pipelinetest.Replace(t, c.CAFile, a.PEM)
-	issue(t, a, "client", c.CertFile, c.KeyFile)
 	c.OAuth2 = httpclient.OAuth2{TokenURL: "https://api.invalid/token", ClientID: "client"}
 	hosts := map[string]string{"api.invalid:443": strings.TrimPrefix(s.url, "https://"), "plain.invalid:80": plain.Listener.Addr().String()}
 	pipelinetest.BehindProxy(t, hosts, func() error {
