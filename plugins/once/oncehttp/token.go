@@ -43,6 +43,7 @@ type tokens struct {
 	start   time.Time
 	next    atomic.Int64 // when to look again, after start
 	mu      sync.Mutex   // around a look
+	looked  atomic.Bool  // the first look has ended
 	current atomic.Pointer[credential]
 }
 
@@ -57,13 +58,18 @@ func newTokens(client string, token setting.Secret, headers map[string]setting.S
 	return t
 }
 
-// get returns the current credential. One call per tokenLook looks for a new token.
+// get returns the current credential. One call per tokenLook looks for a new token. The first calls wait for its
+// end, because a provided secret may have no earlier value.
 func (t *tokens) get(ctx context.Context) *credential {
 	now, next := time.Since(t.start), t.next.Load()
-	if int64(now) >= next && t.next.CompareAndSwap(next, int64(now+tokenLook)) {
+	due := int64(now) >= next && t.next.CompareAndSwap(next, int64(now+tokenLook))
+	if due || !t.looked.Load() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.look(ctx)
+		if due || !t.looked.Load() {
+			t.look(ctx)
+			t.looked.Store(true)
+		}
 	}
 	return t.current.Load()
 }
