@@ -55,6 +55,7 @@ func korean() map[string]string {
 		"no_place": "이 대기 줄에 순서가 없습니다.", "place_ended": "순서가 종료되었습니다.",
 		"sign_in": "먼저 로그인한 다음 이 페이지를 다시 여세요.", "to_sign_in": "로그인", "no_room": "이 행사에는 대기실이 없습니다.",
 		"no_new_users": "대기실에 새로운 이용자가 들어올 수 없습니다.", "bought": "이 행사에서 허용된 구매를 모두 마쳤습니다.",
+		"bad_user": "이 계정으로는 대기실에 들어갈 수 없습니다. 예매처에 문의하세요.",
 
 		// Titles of the document, before the name of the event.
 		"title_ahead": "앞에 {count}명", "title_waiting": "대기 중", "title_next": "다음 차례", "title_turn": "입장할 차례",

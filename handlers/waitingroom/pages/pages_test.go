@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -52,12 +53,30 @@ func TestThePageNamesEachEnd(t *testing.T) {
 	}
 }
 
+// The page shows a refusal without a text as a connection that is lost, and tries again without end.
+func TestThePageNamesEachRefusal(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../internal/broker/README.md")
+	require.NoError(t, err)
+	page := render(t, Room{})
+	named := page[strings.Index(page, "const ends"):strings.Index(page, "const ways")]
+	words := 0
+	for _, row := range regexp.MustCompile(`(?m)^\| (?:400|404|409|410) \| (.*) \|$`).FindAllStringSubmatch(string(readme), -1) {
+		refused, _, _ := strings.Cut(row[1], "DELETE `in_shop`") // the page asks for the end of a turn by itself
+		for _, word := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(refused, -1) {
+			require.Contains(t, named, "\n  "+word[1]+": ")
+			words++
+		}
+	}
+	require.Equal(t, 9, words)
+}
+
 // A closed room takes nobody, and without a sign-in there is nothing to connect with.
 func TestThePageOffersNoWayThatCanNotHelp(t *testing.T) {
 	t.Parallel()
 	page := render(t, Room{})
 	require.NotContains(t, page, "data-sign-in", "no page to sign in at")
-	require.Contains(t, page, `const ways = { no_user: signIn, expired: [...signIn, "connect"], room_closed: [], bought: [] };`)
+	require.Contains(t, page, `const ways = { no_user: signIn, expired: [...signIn, "connect"], room_closed: [], bought: [], bad_user: [] };`)
 	require.Regexp(t, `<a id="sign-in" rel="noreferrer" hidden>Sign in</a>`, page)
 }
 

@@ -56,6 +56,7 @@ func Texts() map[string]string {
 		"no_place": "You have no place in this queue.", "place_ended": "Your place has ended.",
 		"sign_in": "Sign in first, then open this page again.", "to_sign_in": "Sign in", "no_room": "There is no waiting room for this event.",
 		"no_new_users": "The waiting room takes no new users.", "bought": "You have made all purchases that this event allows.",
+		"bad_user": "Your account can't enter a waiting room. Please write to the shop.",
 
 		// Titles of the document, before the name of the event.
 		"title_ahead": "{count} ahead", "title_waiting": "Waiting", "title_next": "You are next", "title_turn": "Your turn",
