@@ -20,7 +20,6 @@ import (
 
 const (
 	tokenTimeout = 10 * time.Second // of a fetch
-	renewTimeout = time.Second      // of a fetch while the last token is still valid
 	tokenAgain   = time.Second      // between a fetch that failed and the next one
 	renewAgain   = 10 * time.Second // the same while the last token is still valid
 	tokenWarning = time.Minute      // between two warnings
@@ -30,8 +29,9 @@ const (
 	endPart, maxEnd, renewPart = 10, 30 * time.Second, 5
 )
 
-// tokens fetches the tokens of an API, and keeps one while it is valid. Of the requests that need a new
-// one, one fetches it within its own deadline and the others wait. It is safe for concurrent use.
+// tokens fetches the tokens of an API, and keeps one while it is valid. The first request that needs a new one
+// starts its fetch, which goes on when that request ends, because the next one would only begin it again. Requests
+// wait for it while there is no valid token. It is safe for concurrent use.
 type tokens struct {
 	settings OAuth2
 	secret   *setting.Live
@@ -78,29 +78,22 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 			again = renewAgain
 		}
 		recent := t.err != nil && now.Sub(t.failed) < again
+		if (!valid || renew) && !recent && t.fetching == nil {
+			t.fetching = make(chan struct{})
+			go t.fetch(valid)
+		}
+		header, err, fetching := t.header, t.err, t.fetching
+		t.mu.Unlock()
 		switch {
-		case valid && (!renew || recent || t.fetching != nil):
-			header := t.header
-			t.mu.Unlock()
+		case valid:
 			return header, nil
 		case recent:
-			err := t.err
-			t.mu.Unlock()
 			return "", err
-		case t.fetching == nil:
-			t.fetching = make(chan struct{})
-			t.mu.Unlock()
-			if err := t.fetch(ctx, valid); err != nil && !valid {
-				return "", err
-			}
-		default:
-			fetching := t.fetching
-			t.mu.Unlock()
-			select {
-			case <-fetching: // its result, or the next fetch if its request has ended
-			case <-ctx.Done():
-				return "", fmt.Errorf("no token yet: %w", ctx.Err())
-			}
+		}
+		select {
+		case <-fetching:
+		case <-ctx.Done():
+			return "", fmt.Errorf("no token yet: %w", ctx.Err())
 		}
 	}
 }
@@ -115,17 +108,10 @@ func (t *tokens) state(now time.Time) (valid, renew bool) {
 	return left > min(maxEnd, t.life/endPart), left < t.life/renewPart
 }
 
-// fetch fetches a token. The request that needs it bounds the fetch, and its end is no failure of the
-// token endpoint. The trace of that request is not continued: it is about the API.
-func (t *tokens) fetch(caller context.Context, valid bool) error {
-	limit := tokenTimeout
-	if valid {
-		limit = renewTimeout
-	}
-	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), oauth2.HTTPClient, t.client), limit)
+// fetch fetches a token. No trace of a request is continued: it is about the API.
+func (t *tokens) fetch(valid bool) {
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), oauth2.HTTPClient, t.client), tokenTimeout)
 	defer cancel()
-	stop := context.AfterFunc(caller, cancel)
-	defer stop()
 	config := clientcredentials.Config{
 		ClientID: t.settings.ClientID, ClientSecret: t.secret.Value(ctx), TokenURL: t.settings.TokenURL, Scopes: t.settings.Scopes,
 		EndpointParams: url.Values{},
@@ -138,26 +124,19 @@ func (t *tokens) fetch(caller context.Context, valid bool) error {
 	}
 	began := t.now()
 	token, err := config.Token(ctx)
-	if err != nil {
-		err = tokenError(err)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	close(t.fetching)
 	t.fetching = nil
-	switch {
-	case err == nil:
-		t.header, t.issued, t.life, t.err = token.Type()+" "+token.AccessToken, began, 0, nil
-		if !token.Expiry.IsZero() {
-			t.life = max(1, time.Until(token.Expiry))
-		}
-	case caller.Err() != nil:
-		return fmt.Errorf("no token yet: %w", caller.Err())
-	default:
-		t.failed, t.err = t.now(), err
-		t.warn.Warn(t.log, "no token fetched", slog.String("of", t.name), logs.Err(err), slog.Bool("last_one_valid", valid))
+	if err != nil {
+		t.failed, t.err = t.now(), tokenError(err)
+		t.warn.Warn(t.log, "no token fetched", slog.String("of", t.name), logs.Err(t.err), slog.Bool("last_one_valid", valid))
+		return
 	}
-	return err
+	t.header, t.issued, t.life, t.err = token.Type()+" "+token.AccessToken, began, 0, nil
+	if !token.Expiry.IsZero() {
+		t.life = max(1, time.Until(token.Expiry))
+	}
 }
 
 // refuse is called when the API has refused a token. It reports whether there may be another one: a token

@@ -126,6 +126,17 @@ func (p *provider) answers(want string) {
 	require.Equal(p.t, "body with Bearer "+want, text)
 }
 
+// fetched waits until no token is being fetched.
+func (p *provider) fetched() {
+	t := p.transport.tokens
+	t.mu.Lock()
+	fetching := t.fetching
+	t.mu.Unlock()
+	if fetching != nil {
+		<-fetching
+	}
+}
+
 func TestRequestsShareAToken(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, nil)
@@ -152,6 +163,8 @@ func TestATokenExpires(t *testing.T) {
 	p.pass(799 * time.Second)
 	p.answers("token 1")
 	p.pass(2 * time.Second)
+	p.answers("token 1") // it is valid, and the next one is being fetched
+	p.fetched()
 	p.answers("token 2")
 
 	p.set(func() {
@@ -221,41 +234,60 @@ func TestNothingIsSentWithoutAToken(t *testing.T) {
 	}
 }
 
-// The endpoint does not answer. Each request waits for its own time only, and the end of the one that asks
-// is no failure of the endpoint.
-func TestAWaitForATokenEndsWithTheRequest(t *testing.T) {
+// The endpoint takes longer than a request may. The request ends in time, and the fetch goes on for the next one.
+func TestAFetchOutlivesTheRequest(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, nil)
-	asked, released := make(chan struct{}, 10), make(chan struct{})
-	p.set(func() {
-		p.fault = func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // the end of the request is noticed
-			asked <- struct{}{}
-			select {
-			case <-released:
-			case <-r.Context().Done():
-			}
-		}
-	})
-	defer close(released)
+	asked, release := p.slow()
 	first, end := context.WithCancel(t.Context())
-	failed := make(chan error, 2)
+	failed := make(chan error, 1)
 	go func() {
 		_, _, err := p.post(first)
 		failed <- err
 	}()
 	<-asked
-	second, endSecond := context.WithCancel(t.Context())
-	go func() {
-		_, _, err := p.post(second)
-		failed <- err
-	}()
-	p.set(func() { p.fault = nil })
 	end()
-	require.ErrorIs(t, <-failed, context.Canceled)
-	require.NoError(t, <-failed, "the other request fetches the token")
-	endSecond()
+	err := <-failed
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, ErrNotSent)
+	release()
+	p.answers("token 1")
+	require.EqualValues(t, 1, p.fetches.Load())
 	require.Zero(t, p.transport.tokens.failed)
+}
+
+// While a token is valid, no request waits for the next one.
+func TestARenewalDelaysNoRequest(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, nil)
+	p.answers("token 1")
+	asked, release := p.slow()
+	p.pass(801 * time.Second)
+	for range 5 {
+		p.answers("token 1")
+	}
+	<-asked
+	release()
+	p.fetched()
+	p.answers("token 2")
+	require.EqualValues(t, 2, p.fetches.Load())
+}
+
+// slow lets the endpoint answer only after release, and says when it was asked.
+func (p *provider) slow() (asked chan struct{}, release func()) {
+	asked, released := make(chan struct{}, 10), make(chan struct{})
+	p.set(func() {
+		p.fault = func(w http.ResponseWriter, r *http.Request) {
+			asked <- struct{}{}
+			<-released
+			p.set(func() { p.fault = nil })
+			p.fetches.Add(-1)
+			p.issue(w, r)
+		}
+	})
+	release = sync.OnceFunc(func() { close(released) })
+	p.t.Cleanup(release)
+	return asked, release
 }
 
 // The API does not accept a token any more, for instance because it was revoked. The request is sent again
