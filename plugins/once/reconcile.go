@@ -151,7 +151,7 @@ func eachEffect(ctx context.Context, l *ledger.Ledger, g ledger.Group, total int
 	err := l.EachEffect(ctx, g, sums, func(e ledger.Effect) error {
 		done++
 		operate.Progress(ctx, done, max(done, total))
-		one := reconcile.Effect{ID: e.ID, State: e.State, PerhapsDone: e.PerhapsDone, AcceptedAt: e.AcceptedAt, SettledAt: e.SettledAt, Receipt: e.Receipt}
+		one := reconcile.Effect{ID: e.ID, State: e.State, PerhapsDone: e.PerhapsDone, Sent: e.Sent, AcceptedAt: e.AcceptedAt, SettledAt: e.SettledAt, Receipt: e.Receipt}
 		if sums {
 			one.Sum, one.HasSum = sum(e.Payload)
 		}

@@ -12,6 +12,7 @@ type Effect struct {
 	ID          string
 	State       rules.State
 	PerhapsDone bool // it is not settled, and may have been done
+	Sent        bool // a request for it may have reached the far side
 	AcceptedAt  time.Time
 	SettledAt   time.Time // zero: not settled
 	Receipt     string
@@ -74,8 +75,8 @@ func (l *Ledger) EachEffect(ctx context.Context, g Group, payloads bool, fn func
 func (k *kind) effect(r *storedRow) Effect {
 	_, lost := k.policy().MayBeLost(r.Row)
 	return Effect{
-		ID: r.id, State: r.State, PerhapsDone: !r.State.Settled() && (lost || r.PerhapsDone()), AcceptedAt: r.AcceptedAt, SettledAt: r.SettledAt,
-		Receipt: r.Receipt, Payload: r.payload,
+		ID: r.id, State: r.State, PerhapsDone: !r.State.Settled() && (lost || r.PerhapsDone()), Sent: !r.KeyFirstUsedAt.IsZero(),
+		AcceptedAt: r.AcceptedAt, SettledAt: r.SettledAt, Receipt: r.Receipt, Payload: r.payload,
 	}
 }
 

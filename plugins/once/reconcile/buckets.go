@@ -10,8 +10,10 @@ const (
 	Pending         Bucket = "pending"
 	Unclear         Bucket = "unclear"
 	Unknown         Bucket = "unknown"
+	UnknownLater    Bucket = "unknown_later"
 	DoneNotInBook   Bucket = "done_not_in_book"
 	InBookPending   Bucket = "in_book_pending"
+	InBookRefused   Bucket = "in_book_refused"
 	InBookUnclear   Bucket = "in_book_unclear"
 	InBookUnknown   Bucket = "in_book_unknown"
 	InBookFailed    Bucket = "in_book_failed"
@@ -33,10 +35,13 @@ func Buckets() []Description {
 			"once explain --kind KIND --group GROUP --id ID says when it is called for or looked up; compare again after that, with a newer book"},
 		{Unknown, "UNKNOWN, and not in the book",
 			"if the book is complete it was not done: once resolve --kind KIND --group GROUP --id ID --not-done"},
+		{UnknownLater, "accepted or ended UNKNOWN after the book's time, so its absence proves nothing", "compare again, with a newer book"},
 		{DoneNotInBook, "done in the ledger, and not in the book: lost, or the book is not complete",
 			"ask who runs the far side for its receipt (once explain --kind KIND --group GROUP --id ID), and do not replay it before they have answered"},
 		{InBookPending, "in the book, and never called for by this ledger",
 			"find who did it without this ledger, and once pause --kind KIND --group GROUP before it is done again"},
+		{InBookRefused, "in the book, and all answers in the ledger say that it was not done",
+			"once pause --kind KIND --group GROUP before it is done again; then ask who runs the far side which of its answers (once explain --kind KIND --group GROUP --id ID) it gives after it has done an effect, and do not map that one to a class such as retry"},
 		{InBookUnclear, "in the book, and perhaps done in the ledger, which is not settled",
 			"compare again when the call has ended; once explain --kind KIND --group GROUP --id ID says when"},
 		{InBookUnknown, "in the book, and UNKNOWN in the ledger",
@@ -70,7 +75,9 @@ func (p Pair) buckets() []Bucket {
 		switch {
 		case booked:
 			put(present, present != "")
-		case p.Later && absent != Failed && absent != Unknown && absent != "":
+		case p.Later && absent == Unknown:
+			put(UnknownLater, true)
+		case p.Later && absent != Failed && absent != "":
 			put(Later, true)
 		default:
 			put(absent, absent != "")
@@ -100,8 +107,11 @@ func (p Pair) byState() (absent, present Bucket) {
 	case rules.Unknown:
 		return Unknown, InBookUnknown
 	}
-	if p.Effect.PerhapsDone {
+	switch {
+	case p.Effect.PerhapsDone:
 		return Unclear, InBookUnclear
+	case p.Effect.Sent:
+		return Pending, InBookRefused
 	}
 	return Pending, InBookPending
 }

@@ -20,6 +20,7 @@ type Effect struct {
 	ID          string
 	State       rules.State
 	PerhapsDone bool // of one that is not settled
+	Sent        bool // a request may have reached the far side
 	AcceptedAt  time.Time
 	SettledAt   time.Time
 	Receipt     string
@@ -61,7 +62,7 @@ var ErrNoKeys = errors.New("the book has idempotency keys")
 type Pair struct {
 	Name   string // the id, or the text in the book
 	Effect *Effect
-	Later  bool // it was accepted or done after the book's time
+	Later  bool // it was accepted, done or ended UNKNOWN after the book's time
 	Entry  *Entry
 }
 
@@ -167,7 +168,8 @@ func (c *comparison) readEffects(ctx context.Context, into *Sorter[sortedEffect]
 		if c.report.Columns.ByKey {
 			text = c.Key(e.ID)
 		}
-		later := e.AcceptedAt.After(before) || e.State == rules.Success && e.SettledAt.After(before)
+		// One that is UNKNOWN may have been done at any time before it ended.
+		later := e.AcceptedAt.After(before) || (e.State == rules.Success || e.State == rules.Unknown) && e.SettledAt.After(before)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -267,10 +269,11 @@ const (
 	flagLater = 1 << iota
 	flagPerhapsDone
 	flagSum
+	flagSent
 )
 
 func appendEffect(to []byte, e sortedEffect) []byte {
-	to = append(append(to, e.key[:]...), flagsOf(e.later, e.PerhapsDone, e.HasSum))
+	to = append(append(to, e.key[:]...), flagsOf(e.later, e.PerhapsDone, e.HasSum, e.Sent))
 	to = appendText(appendText(appendText(to, e.ID), string(e.State)), e.Receipt)
 	for _, n := range []int64{e.Sum, microsOf(e.AcceptedAt), microsOf(e.SettledAt)} {
 		to = binary.AppendVarint(to, n)
@@ -283,7 +286,7 @@ func readEffect(from *bufio.Reader) (e sortedEffect, err error) {
 		return e, err
 	}
 	flags, err := from.ReadByte()
-	e.later, e.PerhapsDone, e.HasSum = flags&flagLater != 0, flags&flagPerhapsDone != 0, flags&flagSum != 0
+	e.later, e.PerhapsDone, e.HasSum, e.Sent = flags&flagLater != 0, flags&flagPerhapsDone != 0, flags&flagSum != 0, flags&flagSent != 0
 	for _, to := range []*string{&e.ID, (*string)(&e.State), &e.Receipt} {
 		if err == nil {
 			*to, err = readText(from)
@@ -320,7 +323,7 @@ type sortedLine struct {
 }
 
 func appendLine(to []byte, l sortedLine) []byte {
-	to = append(append(to, l.key[:]...), flagsOf(false, false, l.HasSum))
+	to = append(append(to, l.key[:]...), flagsOf(false, false, l.HasSum, false))
 	to = appendText(appendText(to, l.Text), l.Receipt)
 	return binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(to, int64(l.Number)), l.Times), l.Sum)
 }
@@ -346,8 +349,8 @@ func readLine(from *bufio.Reader) (l sortedLine, err error) {
 	return l, whole(err)
 }
 
-func flagsOf(later, perhapsDone, sum bool) (flags byte) {
-	for i, is := range []bool{later, perhapsDone, sum} {
+func flagsOf(all ...bool) (flags byte) {
+	for i, is := range all {
 		if is {
 			flags |= 1 << i
 		}

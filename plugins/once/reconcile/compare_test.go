@@ -85,8 +85,10 @@ func TestDifferencesAreFound(t *testing.T) {
 	t.Parallel()
 	sending := effect("17", rules.Sending)
 	sending.PerhapsDone = true
-	late, lateDone := effect("17", rules.Pending), effect("17", rules.Success)
-	late.AcceptedAt, lateDone.SettledAt = written, written.Add(-time.Second)
+	late, lateDone, lateUnknown := effect("17", rules.Pending), effect("17", rules.Success), effect("17", rules.Unknown)
+	late.AcceptedAt, lateDone.SettledAt, lateUnknown.SettledAt = written, written.Add(-time.Second), written
+	refused := effect("17", rules.Errored)
+	refused.Sent = true
 	sum := effect("17", rules.Success)
 	sum.Sum, sum.HasSum = 500, true
 	for name, tt := range map[string]struct {
@@ -108,6 +110,10 @@ func TestDifferencesAreFound(t *testing.T) {
 		"done later, and in the book":   {lateDone, "17,r-17,,", true, []Bucket{Matched}},
 		"never called for":              {effect("17", rules.Pending), "17,,,", false, []Bucket{InBookPending}},
 		"the answer is not stored":      {sending, "17,,,", false, []Bucket{InBookUnclear}},
+		"unknown later":                 {lateUnknown, "", false, []Bucket{UnknownLater}},
+		"unknown later, in the book":    {lateUnknown, "17,,,", false, []Bucket{InBookUnknown}},
+		"refused, and in the book":      {refused, "17,,,", false, []Bucket{InBookRefused}},
+		"refused":                       {refused, "", false, []Bucket{Pending}},
 		"unknown, and in the book":      {effect("17", rules.Unknown), "17,,,", false, []Bucket{InBookUnknown}},
 		"failed, and in the book":       {effect("17", rules.Failed), "17,,,", false, []Bucket{InBookFailed}},
 		"cancelled, and in the book":    {effect("17", rules.Cancelled), "17,,,", false, []Bucket{InBookCancelled}},
@@ -227,7 +233,7 @@ func drawEffect(t *rapid.T, id string) *Effect {
 	if e.State.Settled() {
 		e.SettledAt = at("settled")
 	} else {
-		e.PerhapsDone = rapid.Bool().Draw(t, "perhaps done")
+		e.PerhapsDone, e.Sent = rapid.Bool().Draw(t, "perhaps done"), rapid.Bool().Draw(t, "sent")
 	}
 	if e.State == rules.Success {
 		e.Receipt = rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "receipt of the effect")
@@ -261,11 +267,15 @@ func (d *drawn) buckets() (in []Bucket) {
 			in = append(in, InBookUnknown)
 		case e.State != rules.Success && e.PerhapsDone:
 			in = append(in, InBookUnclear)
+		case e.State != rules.Success && e.Sent:
+			in = append(in, InBookRefused)
 		case e.State != rules.Success:
 			in = append(in, InBookPending)
 		}
 	case e.State == rules.Failed:
 		in = append(in, Failed)
+	case e.State == rules.Unknown && (!old || !oldDone):
+		in = append(in, UnknownLater)
 	case e.State == rules.Unknown:
 		in = append(in, Unknown)
 	case e.State == rules.Cancelled:

@@ -86,7 +86,7 @@ func (t *Totals) count(p Pair) {
 
 // open returns the number of effects of which ledger and book don't contradict each other, and that are not settled.
 func (r *Report) open() int64 {
-	return r.Buckets[Pending] + r.Buckets[Unclear] + r.Buckets[Unknown]
+	return r.Buckets[Pending] + r.Buckets[Unclear] + r.Buckets[Unknown] + r.Buckets[UnknownLater]
 }
 
 // broken returns the number of effects about which ledger and book differ.
