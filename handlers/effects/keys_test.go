@@ -61,6 +61,28 @@ func TestAnIDThatIsNoIdempotencyKeyIsADeadLetter(t *testing.T) {
 		"key: invoice.number is the idempotency key, because request.idempotency_key is id: the idempotency key can't be sent: it must be printable ASCII without spaces")
 }
 
+// An id that means another path, or is a part of the path, names no effect either: it would be called for without end.
+func TestAnIDThatDoesNotFitThePathIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ settings, number, want string }{
+		"a dot segment":      {strings.Replace(overHTTP, "path: /v1/invoices", "path: /v1/invoices/{id}", 1), "..", `request.path: {id} in the path is "..", which can't be an element of it`},
+		"a part of the path": {withKeys("id"), "/v1", "request.path: the path has the idempotency key in it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn, api := sqldbtest.File(t), newFar(t, true)
+			w := newWorld(t, dsn)
+			w.start(t, c.settings, dsn, api)
+			w.send(t, "invoices", `{"invoice":{"customer":"acme","number":"`+c.number+`"}}`)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			dead, err := w.Topics.Published("invoices-dead").Wait(ctx, 1)
+			require.NoError(t, err)
+			require.Contains(t, dead[0].Metadata.Get(pipeline.MetaDeadError), c.want)
+		})
+	}
+}
+
 // Numbers that no float64 has stay as they are written, from the record to the receipt.
 func TestLargeNumbersStayExact(t *testing.T) {
 	t.Parallel()

@@ -44,7 +44,30 @@ func (k *Kind) keyOf(r record) (once.Key, error) {
 			err = fmt.Errorf("key: %s is the idempotency key, because request.idempotency_key is id: %w", k.Key, reason)
 		}
 	}
-	return once.Key{Group: group, ID: id}, errors.Join(err, wrong)
+	key := once.Key{Group: group, ID: id}
+	if err = errors.Join(err, wrong); err == nil {
+		err = k.fits(key)
+	}
+	return key, err
+}
+
+// fits returns why an effect can't be called for at the paths of the kind. The idempotency keys that are not the id
+// can always stand in a path.
+func (k *Kind) fits(key once.Key) error {
+	idempotency := "key"
+	if k.Request.IdempotencyKey == keyID {
+		idempotency = key.ID
+	}
+	if err := oncehttp.CheckCall(k.Request.Path, key, idempotency); err != nil {
+		return fmt.Errorf("request.path: %w", err)
+	}
+	if k.Lookup == nil {
+		return nil
+	}
+	if err := oncehttp.CheckCall(k.Lookup.Path, key, idempotency); err != nil {
+		return fmt.Errorf("lookup.path: %w", err)
+	}
+	return nil
 }
 
 // name returns the text or whole number at the path of a setting.

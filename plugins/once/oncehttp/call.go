@@ -38,8 +38,8 @@ var (
 // path is below Config.URL and may have a query. {key} in it stands for the idempotency key, {group} and
 // {id} for the parts of the effect's key, each escaped.
 //
-// The request is JSON. An idempotency key that can't be sent is Rejected, because it is the same on every
-// attempt.
+// The request is JSON. An idempotency key that can't be sent, or an id that can't be an element of the path, such as
+// "..", is Rejected, because it is the same on every attempt. CheckCall says so when the effect is accepted.
 func Post[T any](ctx context.Context, c *Client, path string, a once.Attempt[T]) once.Answer {
 	return c.call(ctx, cmp.Or(a.Kind, operationSend), path, a.Key,
 		request{key: a.Idempotency, body: a.Request, replay: a.Repeat == once.ByKey})
@@ -66,7 +66,11 @@ func (c *Client) call(ctx context.Context, operation, path string, k once.Key, r
 		method = http.MethodGet
 	}
 	template, err := n.targets.request(method, path, k, req.key)
-	if err != nil {
+	var unfit *unfitError
+	switch {
+	case errors.As(err, &unfit): // of this effect, on every attempt
+		return o.refuse(once.Answer{Class: once.Rejected, Err: err})
+	case err != nil:
 		return o.refuse(once.Answer{Class: once.NotSent, Err: err, General: true})
 	}
 	return n.call(ctx, operation, o, template, req)

@@ -68,6 +68,35 @@ func TestThePathsOfCalls(t *testing.T) {
 		_, err := at.request(http.MethodGet, "/v1/{group}", bad, key)
 		require.ErrorContains(t, err, "can't be an element of it")
 	}
+	for path, want := range map[string]string{"/v1/{group}.json": "/v1/...json", "/v1?g={group}": "/v1?g=.."} {
+		at := targets{base: base}
+		made, err := at.request(http.MethodGet, path, once.Key{Group: "..", ID: "1"}, key)
+		require.NoError(t, err)
+		require.Equal(t, want, made.URL.RequestURI())
+	}
+}
+
+// A key that is a part of a path which other effects use as well was not put there by the caller.
+func TestAKeyIsInAPathByChance(t *testing.T) {
+	t.Parallel()
+	at := targets{base: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}}
+	_, err := at.request(http.MethodPost, "/v1/invoices", once.Key{Group: "acme", ID: "/v1"}, "/v1")
+	require.ErrorContains(t, err, "write {key} in its place")
+	for _, key := range []string{"17", "/v1"} {
+		_, err := at.request(http.MethodPost, "/v1/invoices", once.Key{Group: "acme", ID: key}, key)
+		require.NoError(t, err)
+	}
+}
+
+// An effect whose id can't be in the path ends, and the others of the kind go on.
+func TestAnIDThatDoesNotFitThePathIsRejected(t *testing.T) {
+	t.Parallel()
+	client, _ := openClient(t, "http://127.0.0.1:1")
+	a := Post(t.Context(), client, "/v1/{id}", once.Attempt[int]{Idempotency: "k", Key: once.Key{Group: "acme", ID: ".."}})
+	require.Equal(t, once.Rejected, a.Class)
+	require.False(t, a.General)
+	require.Contains(t, a.Text, `{id} in the path is "..", which can't be an element of it`)
+	require.Equal(t, once.Rejected, Find(t.Context(), client, "/v1/{id}", once.Lookup{Idempotency: "k", Key: once.Key{Group: "acme", ID: ".."}}).Class)
 }
 
 // A caller that writes ids into its paths does not fill the memory.
