@@ -51,7 +51,7 @@ func newMetrics() *metrics {
 		}, []string{"kind"}),
 		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "millrace_once_backlog",
-			Help: "Effects of all instances at the last measurement, by kind and state: due, waiting, calling, failed, unknown. Of each the first ten thousand are counted.",
+			Help: "Effects of all instances at the last measurement, by kind and state: due, of which the first ten thousand are counted, waiting, calling, failed, unknown.",
 		}, []string{"kind", "state"}),
 		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "millrace_once_oldest_due_seconds",

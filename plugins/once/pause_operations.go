@@ -15,8 +15,9 @@ func (p *Plugin) pauseActions() []operate.Action {
 	return []operate.Action{
 		p.pauseAction("pause", "Start no call for a group or a kind until it is resumed", `Start no call for a group, or with --all for a whole kind, until it is resumed.
 
-When the command has returned no call starts any more, in any instance. Calls
-that are running end normally, and effects are accepted.`,
+When the command has returned nothing is claimed any more, in any instance.
+What was claimed before ends normally; an instance that stalls may send it as
+late as lease_margin after that. Effects are accepted meanwhile.`,
 			func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
 				const said = "No call starts any more. Calls that are running end normally."
 				if g.Name == "" {

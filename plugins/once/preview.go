@@ -95,7 +95,7 @@ func (p *Plugin) previewSteer(verb string) read {
 				state = rules.GroupPaused
 			}
 		}
-		would := wouldSteer(verb, state, waiting, calling, paused)
+		would := wouldSteer(verb, state, waiting, calling, paused, p.afterCancel(g.Kind))
 		a.Lines = append([]string{would}, a.Lines...)
 		switch v := a.Value.(type) {
 		case groupStatus:
@@ -108,8 +108,8 @@ func (p *Plugin) previewSteer(verb string) read {
 }
 
 // wouldSteer says what a pause, a resume or a cancellation would do. paused says when calls of a group start whose kind is
-// paused, too.
-func wouldSteer(verb string, state rules.GroupState, waiting, calling int64, paused string) string {
+// paused, too, and perhapsDone what a cancellation leaves of those that are perhaps done.
+func wouldSteer(verb string, state rules.GroupState, waiting, calling int64, paused, perhapsDone string) string {
 	running := "none is being called"
 	if calling > 0 {
 		running = fmt.Sprintf("those that are being called (%d) would end normally", calling)
@@ -118,7 +118,7 @@ func wouldSteer(verb string, state rules.GroupState, waiting, calling int64, pau
 	case verb == "cancel" && state == rules.GroupCancelled:
 		return fmt.Sprintf("It is cancelled already. Of effects that wait (%d), those that certainly were not done would be cancelled.", waiting)
 	case verb == "cancel":
-		return fmt.Sprintf("Would cancel it for good: of effects that wait (%d), those that certainly were not done would end, and others would be looked up; %s.", waiting, running)
+		return fmt.Sprintf("Would cancel it for good: of effects that wait (%d), those that certainly were not done would end, and of others nothing would be sent: they %s; %s.", waiting, perhapsDone, running)
 	case state == rules.GroupCancelled:
 		return "Would be refused, because it is cancelled, which is final."
 	case verb == "pause" && state == rules.GroupPaused:
@@ -131,6 +131,18 @@ func wouldSteer(verb string, state rules.GroupState, waiting, calling int64, pau
 		return fmt.Sprintf("Would resume it: calls for effects that wait (%d) would start%s.", waiting, paused)
 	}
 	return fmt.Sprintf("Would resume it: calls for effects that wait (%d) would start again within seconds.", waiting)
+}
+
+// afterCancel says what becomes of effects that are perhaps done when their group is cancelled.
+func (p *Plugin) afterCancel(kind string) string {
+	w := p.kindOf(kind)
+	switch {
+	case w == nil:
+		return "are looked up, or end UNKNOWN if their kind has no lookup"
+	case w.effects.ledgerKind(p.instance()).Policy.MaxLookups == 0:
+		return "end UNKNOWN, because their kind has no lookup"
+	}
+	return "are looked up"
 }
 
 // previewLimits says what the limits of a kind would be.

@@ -63,7 +63,7 @@ func TestEachPreviewSaysWhatWouldBeDone(t *testing.T) {
 		o.must("once pause", wholeKind())
 		require.Equal(t, "Would resume it: calls for effects that wait (1) would start when the kind is resumed, too.", o.would("once resume", input("")))
 		require.Equal(t, "Would resume it: calls for effects that wait (1) would start again within seconds.", o.would("once resume", wholeKind()))
-		require.Equal(t, "Would cancel it for good: of effects that wait (1), those that certainly were not done would end, and others would be looked up; none is being called.",
+		require.Equal(t, "Would cancel it for good: of effects that wait (1), those that certainly were not done would end, and of others nothing would be sent: they end UNKNOWN, because their kind has no lookup; none is being called.",
 			o.would("once cancel", input("")))
 		o.must("once cancel", input(""))
 		require.Equal(t, "It is cancelled already. Of effects that wait (0), those that certainly were not done would be cancelled.", o.would("once cancel", input("")))

@@ -95,7 +95,7 @@ func (p *Plugin) recover(in operate.Input, do func(kind string, since time.Time)
 // whatFollows says what becomes of an effect of the kind.
 func whatFollows(p rules.Policy, r ledger.Recovery) string {
 	young := r.Since.Add(p.KeyTTL)
-	whileYoung := fmt.Sprintf("is sent again with its key until %s, when the key is %s old, and ends UNKNOWN afterwards", young.Format(time.RFC3339), p.KeyTTL)
+	whileYoung := fmt.Sprintf("is sent again with its key until its key is %s old, which is %s for what was first sent after the backup and earlier for what was sent before it, and ends UNKNOWN afterwards", p.KeyTTL, young.Format(time.RFC3339))
 	if !young.After(r.Until) {
 		whileYoung = fmt.Sprintf("ends UNKNOWN, because the far side may have forgotten a key that is older than %s", p.KeyTTL)
 	}

@@ -82,7 +82,7 @@ func TestARestoredLedgerLooksBeforeItSends(t *testing.T) {
 		done, notDone end           // in the lost time
 		says          string
 	}{
-		"a key and a lookup":         {once.ByKey, executesEachOne, nil, minute, found, sent, "Each is looked up before anything is sent. What is not found is sent again with its key until"},
+		"a key and a lookup":         {once.ByKey, executesEachOne, nil, minute, found, sent, "Each is looked up before anything is sent. What is not found is sent again with its key until its key is"},
 		"a lookup":                   {once.ByLookup, executesEachOne, nil, minute, found, sent, "because a request may be under way for 1m0s. What is not found is sent."},
 		"an old key and a lookup":    {once.ByKey, executesEachOne, nil, 2 * hour, found, isNot, "What is not found ends UNKNOWN, because the far side may have forgotten a key that is older than 1h0m0s."},
 		"a key":                      {once.ByKey, executesOncePerID, withoutLookup, minute, found, sent, "The kind has no lookup, so each is sent again with its key until"},

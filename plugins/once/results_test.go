@@ -80,7 +80,10 @@ func TestTheEndOfEachEffectIsTold(t *testing.T) {
 		require.Equal(t, rules.Success, enqueue("2"))
 		p.far.Next(oncetest.Step{Execute: true, Answer: once.Answer{Text: "no answer within 3s"}})
 		require.Equal(t, rules.Unknown, enqueue("3"))
+		p.far.Next(oncetest.Step{Answer: once.Answer{Text: "no answer within 3s"}})
+		require.Equal(t, rules.Unknown, enqueue("5"))
 		o := operator{t, w}
+		o.must("once resolve", operate.Input{"kind": {"invoice"}, "group": {"acme"}, "id": {"5"}, "not-done": {"true"}})
 		o.must("once cancel", operate.Input{"kind": {"invoice"}, "group": {"acme"}})
 		require.Equal(t, rules.Cancelled, enqueue("4"))
 		o.must("once resolve", operate.Input{"kind": {"invoice"}, "group": {"acme"}, "id": {"3"}, "done": {"found"}})
@@ -88,13 +91,15 @@ func TestTheEndOfEachEffectIsTold(t *testing.T) {
 		m.Metadata.Set(pipeline.MetaTraceParent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
 		w.Topics.Feed("invoice").Send(m)
 
-		all := toldOf(t, w, 6)
+		all := toldOf(t, w, 8)
 		for what, want := range map[string]once.Result{
 			"acme:1 FAILED":    {Attempts: 1, Class: "rejected", Error: "no_such_customer: unknown customer"},
 			"acme:2 SUCCESS":   {Attempts: 1, Receipt: "receipt of invoice:acme:2"},
 			"acme:3 UNKNOWN":   {Attempts: 1, Class: "unclear", Error: "no answer within 3s"},
 			"acme:3 SUCCESS":   {Attempts: 1, Receipt: "found"},
 			"acme:4 CANCELLED": {},
+			"acme:5 UNKNOWN":   {Attempts: 1, Class: "unclear", Error: "no answer within 3s"},
+			"acme:5 FAILED":    {Attempts: 1, Class: rules.ClassResolved, Error: "a test"},
 			"zeta:1 SUCCESS":   {Attempts: 1, Receipt: "receipt of invoice:zeta:1"},
 		} {
 			got, ok := all[what]

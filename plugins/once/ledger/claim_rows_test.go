@@ -44,6 +44,10 @@ func TestARowIsClaimedByItsNumber(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, due.Lanes)
 		require.Greater(t, due.Next, testGrace/2)
+		x, err := l.Explain(t.Context(), all[0].Key)
+		require.NoError(t, err)
+		require.Equal(t, rules.Send, x.NextCall)
+		require.Greater(t, x.NextCallIn, testGrace/2, "nobody knows when an entry is read")
 
 		met := map[Key]bool{}
 		claim := func(rows []int64, limit int) (claimed int, rest []int64) {

@@ -44,7 +44,7 @@ ON CONFLICT (kind, holder) DO UPDATE SET reason = excluded.reason, until = exclu
 
 	sqlDueAt = `SELECT at FROM once_effect_due WHERE kind = $1 AND grp = $2 AND id = $3`
 
-	sqlCalling = `SELECT count(*) FROM once_due_effects WHERE kind = $1 AND calling`
+	sqlCalling = `SELECT count(*) FROM once_due_effects WHERE kind = $1 AND calling AND at > $2`
 )
 
 // sqlAhead counts what is claimed before an effect that is due at $2.
@@ -121,7 +121,7 @@ func (l *Ledger) Held(ctx context.Context, key Key) (h Held, err error) {
 					return err
 				}
 			}
-			if err := q.query(ctx, func(r scanner) error { return r.Scan(&h.Calling) }, sqlCalling, k.number); err != nil {
+			if err := q.query(ctx, func(r scanner) error { return r.Scan(&h.Calling) }, sqlCalling, k.number, now); err != nil {
 				return err
 			}
 			set, tat, err := readLimits(ctx, q, k)

@@ -22,16 +22,17 @@ var (
 	+ coalesce((SELECT sum(%[1]s) FROM once_deltas AS t WHERE t.kind = g.kind AND t.grp = g.grp), 0) AS bigint)`, c)
 	})
 
-	// sqlStatus reads the status of the groups of a subquery g, in one snapshot.
+	// sqlStatus reads the status of the groups of a subquery g, in one snapshot. It gets the parameter with the time: a lease
+	// that has ended, such as that of a killed worker whose group is paused, is no call.
 	sqlStatus = `SELECT g.kind, g.grp, g.state, g.created_at, ` + groupCounts + `,
-	(SELECT count(*) FROM once_due_effects AS d WHERE d.kind = g.kind AND d.grp = g.grp AND d.calling),
+	(SELECT count(*) FROM once_due_effects AS d WHERE d.kind = g.kind AND d.grp = g.grp AND d.calling AND d.at > %s),
 	(SELECT min(d.at) FROM (SELECT d.at FROM once_due AS d WHERE d.kind = g.kind AND d.grp = g.grp ORDER BY d.kind, d.grp LIMIT ` + fmt.Sprint(oldestOf) + `) AS d)
 FROM (%s) AS g`
 
-	sqlGroups       = fmt.Sprintf(sqlStatus, `SELECT kind, grp, state, created_at FROM once_groups WHERE (kind, grp) > ($2, $3) ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
-	sqlGroupsOfKind = fmt.Sprintf(sqlStatus, `SELECT kind, grp, state, created_at FROM once_groups WHERE kind = $2 AND grp > $3 ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
+	sqlGroups       = fmt.Sprintf(sqlStatus, "$4", `SELECT kind, grp, state, created_at FROM once_groups WHERE (kind, grp) > ($2, $3) ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
+	sqlGroupsOfKind = fmt.Sprintf(sqlStatus, "$4", `SELECT kind, grp, state, created_at FROM once_groups WHERE kind = $2 AND grp > $3 ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
 
-	sqlGroup = fmt.Sprintf(sqlStatus, `SELECT kind, grp, state, created_at FROM once_groups WHERE kind = $1 AND grp = $2
+	sqlGroup = fmt.Sprintf(sqlStatus, "$3", `SELECT kind, grp, state, created_at FROM once_groups WHERE kind = $1 AND grp = $2
 	UNION ALL SELECT kind, grp, 1, accepted_at FROM (SELECT kind, grp, accepted_at FROM once_effects WHERE kind = $1 AND grp = $2 ORDER BY kind, grp, id LIMIT 1) AS e
 		WHERE NOT EXISTS (SELECT 1 FROM once_groups WHERE kind = $1 AND grp = $2)`)
 
@@ -75,7 +76,7 @@ func (l *Ledger) Groups(ctx context.Context, kind string, after Group, limit int
 			}
 			number = k.number
 		}
-		groups, err = selectAll(ctx, l, l.scanStatus, sql, limit+1, number, after.Name)
+		groups, err = selectAll(ctx, l, l.scanStatus, sql, limit+1, number, after.Name, atNow{})
 		return err
 	})
 	if len(groups) > limit {
@@ -91,7 +92,7 @@ func (l *Ledger) Status(ctx context.Context, g Group) (s Status, err error) {
 		if err != nil {
 			return err
 		}
-		found, err := selectAll(ctx, l, l.scanStatus, sqlGroup, k.number, g.Name)
+		found, err := selectAll(ctx, l, l.scanStatus, sqlGroup, k.number, g.Name, atNow{})
 		if err != nil {
 			return err
 		}
@@ -168,6 +169,13 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (x Explanation, err error) 
 			}
 			if kind.registered && !row.State.Settled() {
 				next, at := kind.policy().NextBegin(row.Row, x.Group, now)
+				var due time.Time // later than what the rules say of one that waits for its grace
+				if err := q.query(ctx, func(r scanner) error { return r.Scan((*portableTime)(&due)) }, sqlDueAt, key.kind, key.group, key.id); err != nil {
+					return err
+				}
+				if due.After(at) {
+					at = due
+				}
 				x.NextCall, x.NextCallIn = next, max(0, at.Sub(now))
 			}
 			return nil

@@ -43,6 +43,42 @@ func TestAPausedGroupIsMetOnce(t *testing.T) {
 	})
 }
 
+// A worker was killed in a call, and nobody may claim its effect. It is not being called.
+func TestAnEndedLeaseIsNoCall(t *testing.T) {
+	t.Parallel()
+	for name, pause := range map[string]func(t *testing.T, l *Ledger) error{
+		"its group is paused": func(t *testing.T, l *Ledger) error { return l.Pause(t.Context(), acme, operator) },
+		"its kind is paused":  func(t *testing.T, l *Ledger) error { return l.PauseKind(t.Context(), "invoice", operator) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachDatabase(t, func(t *testing.T, h *testDB) {
+				l := h.open(t)
+				mustAccept(t, l, records("acme", 1)...)
+				require.Len(t, claimAll(t, l, "invoice"), 1)
+				calling := func() (all []bool) {
+					waiting, _, err := l.Waiting(t.Context(), acme, 10)
+					require.NoError(t, err)
+					b, err := l.Backlog(t.Context(), "invoice")
+					require.NoError(t, err)
+					held, err := l.Held(t.Context(), waiting[0].Key)
+					require.NoError(t, err)
+					s := mustStatus(t, l, acme)
+					require.EqualValues(t, 1, s.Calling+s.Waiting)
+					require.EqualValues(t, 1, b.Calling+b.Waiting)
+					return []bool{waiting[0].Calling, b.Calling == 1, held.Calling == 1, s.Calling == 1}
+				}
+				require.Equal(t, []bool{true, true, true, true}, calling())
+				require.NoError(t, pause(t, l))
+				require.Equal(t, []bool{true, true, true, true}, calling(), "it ends normally")
+				h.advance(time.Minute)
+				require.Empty(t, claimAll(t, l, "invoice"))
+				require.Equal(t, []bool{false, false, false, false}, calling())
+			})
+		})
+	}
+}
+
 // The mark of a group stays while anything is parked, also when a sweep ended in the middle.
 func TestAnInterruptedSweepGoesOn(t *testing.T) {
 	t.Parallel()

@@ -142,10 +142,16 @@ func (l *Ledger) update(ctx context.Context, lock groupLock, fn func(q querier, 
 	}
 }
 
+// atNow is, as the last argument of a query, the time at which it reads.
+type atNow struct{}
+
 // selectAll reads one value per row of a query.
 func selectAll[T any](ctx context.Context, l *Ledger, scan func(r scanner, to *T, now time.Time) error, sql string, args ...any) (all []T, err error) {
 	err = l.store.read(ctx, func(q querier, now time.Time) error {
 		all = nil
+		if n := len(args) - 1; n >= 0 && args[n] == any(atNow{}) {
+			args = append(args[:n:n], now)
+		}
 		return q.query(ctx, func(r scanner) error {
 			var value T
 			err := scan(r, &value, now)

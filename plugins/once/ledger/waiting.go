@@ -37,9 +37,11 @@ func (l *Ledger) Waiting(ctx context.Context, g Group, limit int) (all []Waiting
 		if err != nil {
 			return err
 		}
-		all, err = selectAll(ctx, l, func(r scanner, w *Waiting, _ time.Time) error {
+		all, err = selectAll(ctx, l, func(r scanner, w *Waiting, now time.Time) error {
 			w.Key = Key{Kind: g.Kind, Group: g.Name}
-			return r.Scan(&w.ID, (*stateColumn)(&w.State), &w.Calling, (*portableTime)(&w.At), &w.Class, &w.Error)
+			err := r.Scan(&w.ID, (*stateColumn)(&w.State), &w.Calling, (*portableTime)(&w.At), &w.Class, &w.Error)
+			w.Calling = w.Calling && w.At.After(now)
+			return err
 		}, sqlWaiting, k.number, g.Name, limit+1)
 		return err
 	})
