@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"database/sql"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -201,6 +202,30 @@ func TestAnOpenTransactionOfACallerStopsOnlyItsKeys(t *testing.T) {
 		require.Empty(t, claimAll(t, l, "invoice"))
 		require.Equal(t, rules.Cancelled, mustExplain(t, l, key("acme", 7)).Row.State)
 		require.Equal(t, []Accepted{Cancelled}, mustAccept(t, l, record("acme", 7)))
+	})
+}
+
+// A caller holds many keys for longer than any limit, and a batch has them among others. The others are accepted.
+func TestAnOpenTransactionOfACallerMayHoldManyKeys(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		all := records("acme", 256)
+		slices.SortFunc(all, func(a, b Record) int { return strings.Compare(a.ID, b.ID) })
+		var held []Record
+		for i := 0; i < len(all); i += 4 {
+			held = append(held, all[i])
+		}
+		require.NoError(t, l.AcceptTx(t.Context(), PgxTx(h.begin(t)), held))
+		results, err := l.Accept(t.Context(), all)
+		require.NoError(t, err)
+		for i, r := range results {
+			if i%4 == 0 {
+				require.ErrorIs(t, r.Err, ErrUnavailable)
+				continue
+			}
+			require.Equal(t, AcceptResult{Accepted: Fresh}, r, i)
+		}
 	})
 }
 

@@ -242,7 +242,7 @@ func (l *Ledger) recoverClaim(ctx context.Context, claimed []Claimed, rows []*st
 		if err == nil {
 			return ours, nil
 		}
-		loop.Sleep(ctx, shortWait)
+		loop.Sleep(ctx, 100*time.Millisecond)
 	}
 	return nil, lost
 }

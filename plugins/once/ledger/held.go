@@ -44,7 +44,7 @@ ON CONFLICT (kind, holder) DO UPDATE SET reason = excluded.reason, until = exclu
 
 	sqlDueAt = `SELECT at FROM once_effect_due WHERE kind = $1 AND grp = $2 AND id = $3`
 
-	sqlCalling = `SELECT count(*) FROM once_due_effects WHERE kind = $1 AND calling AND at > $2`
+	sqlCalling = `SELECT count(*) FILTER (WHERE at > $2) FROM once_due_effects WHERE kind = $1 AND calling`
 )
 
 // sqlAhead counts what is claimed before an effect that is due at $2.

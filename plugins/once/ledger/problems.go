@@ -85,7 +85,7 @@ var sqlBacklog = `SELECT ` + eachCount(", ", func(c string) string {
 	return fmt.Sprintf(`CAST(coalesce((SELECT %[1]s FROM once_totals WHERE kind = $1 AND grp = '' AND part = ''), 0)
 	+ coalesce((SELECT sum(%[1]s) FROM once_deltas WHERE kind = $1), 0) AS bigint)`, c)
 }) + `,
-	(SELECT count(*) FROM once_due_effects WHERE kind = $1 AND calling AND at > $2),
+	(SELECT count(*) FILTER (WHERE at > $2) FROM once_due_effects WHERE kind = $1 AND calling),
 	(SELECT count(*) FROM (SELECT 1 FROM (` + laneList() + `) AS l JOIN once_due_effects AS d ON d.kind = $1 AND d.lane = l.lane AND d.at <= $2 LIMIT ` + fmt.Sprint(BacklogLimit) + `) AS d),
 	(SELECT min(l.at) FROM (SELECT (SELECT min(d.at) FROM once_due AS d WHERE d.kind = $1 AND d.lane = l.lane) AS at FROM (` + laneList() + `) AS l) AS l)`
 

@@ -25,7 +25,7 @@ var (
 	// sqlStatus reads the status of the groups of a subquery g, in one snapshot. It gets the parameter with the time: a lease
 	// that has ended, such as that of a killed worker whose group is paused, is no call.
 	sqlStatus = `SELECT g.kind, g.grp, g.state, g.created_at, ` + groupCounts + `,
-	(SELECT count(*) FROM once_due_effects AS d WHERE d.kind = g.kind AND d.grp = g.grp AND d.calling AND d.at > %s),
+	(SELECT count(*) FILTER (WHERE d.at > %s) FROM once_due_effects AS d WHERE d.kind = g.kind AND d.grp = g.grp AND d.calling),
 	(SELECT min(d.at) FROM (SELECT d.at FROM once_due AS d WHERE d.kind = g.kind AND d.grp = g.grp ORDER BY d.kind, d.grp LIMIT ` + fmt.Sprint(oldestOf) + `) AS d)
 FROM (%s) AS g`
 

@@ -95,12 +95,13 @@ func (l *Ledger) refuse(ctx context.Context, err error) error {
 	return err
 }
 
-// shortWait bounds the wait for a lock while split looks for the item that has to wait.
-const shortWait = 100 * time.Millisecond
+// leastWait is the shortest wait for a lock of split.
+const leastWait = 5 * time.Millisecond
 
 // split runs try for all items in one transaction. If that fails because of some of them, since
 // another transaction holds a key or the database can't store a value, it divides them until failed
-// is called for each of those alone. Other errors are returned.
+// is called for each of those alone. Other errors are returned. A part waits for a lock a quarter of the time of the whole,
+// because the whole has waited already, and because many keys may be held.
 func split[T any](ctx context.Context, l *Ledger, items []T, wait time.Duration, try func(ctx context.Context, items []T, wait time.Duration) error, failed func(item T, err error)) error {
 	err := try(ctx, items, wait)
 	switch l.store.fault(err) {
@@ -116,10 +117,11 @@ func split[T any](ctx context.Context, l *Ledger, items []T, wait time.Duration,
 		return nil
 	}
 	half := len(items) / 2
-	if err := split(ctx, l, items[:half], shortWait, try, failed); err != nil {
+	wait = max(wait/4, leastWait)
+	if err := split(ctx, l, items[:half], wait, try, failed); err != nil {
 		return err
 	}
-	return split(ctx, l, items[half:], shortWait, try, failed)
+	return split(ctx, l, items[half:], wait, try, failed)
 }
 
 // update runs fn in a transaction. It repeats after a deadlock, or when a lock was not free in time.
