@@ -151,15 +151,6 @@ func (r *Store) Control(ctx context.Context, event string, c Change) (Status, er
 	if err != nil {
 		return Status{}, err
 	}
-	if c.Verb == Open {
-		closesAt := int64(0)
-		if c.ClosesAt != nil {
-			closesAt = *c.ClosesAt
-		}
-		if err := r.createRoom(ctx, event, closesAt); err != nil {
-			return Status{}, err
-		}
-	}
 	secret, commitment := "", ""
 	// A pre-queue that exists keeps its own.
 	if c.Verb == Open && c.Mode != nil && *c.Mode == Shuffle {
@@ -167,7 +158,11 @@ func (r *Store) Control(ctx context.Context, event string, c Change) (Status, er
 		commitment = shuffle.Commitment(secret).String()
 	}
 	fields = append(fields, "change", rand.Text())
-	return r.control(ctx, event, append([]any{c.Verb, c.By, c.Why, c.User, secret, commitment}, fields...)...)
+	s, err := r.control(ctx, event, append([]any{c.Verb, c.By, c.Why, c.User, secret, commitment}, fields...)...)
+	if c.Verb == Open && (err == nil || errors.Is(err, redis.ErrNotReplicated)) {
+		err = errors.Join(err, r.created(ctx, event))
+	}
+	return s, err
 }
 
 // RoomStatus describes a room.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -185,6 +186,106 @@ func TestAnEmptyRoomWithoutConfigurationIsCleared(t *testing.T) {
 		require.False(t, r.tick().Cleared)
 		r.pass(time.Minute)
 		require.True(t, r.tick().Cleared)
+	})
+}
+
+// Nobody comes for hours, at night or because all seats are sold. What was sold stays sold, and who has bought has.
+func TestSeatsStaySoldWhenTheRoomIsIdle(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2, purchases(1))
+		r.buys("u1")
+		r.tick()
+		for range 2 { // the second time nobody has bought since
+			r.pass(2 * time.Hour)
+			require.True(t, r.tick().Cleared)
+			require.NoError(t, r.rooms.Create(r.ctx, r.event))
+			require.NoError(t, r.rooms.SetCapacity(r.ctx, r.event, 2))
+			status, err := r.rooms.RoomStatus(r.ctx, r.event)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, status.Sold)
+			require.EqualValues(t, 1, status.Free)
+			_, err = r.rooms.Enter(r.ctx, r.event, "u1", "broker-1", 0)
+			require.ErrorIs(t, err, ErrRejected, "purchases are counted")
+			r.tick()
+		}
+		r.buys("u2")
+		r.tick()
+		r.pass(2 * time.Hour)
+		require.True(t, r.tick().Cleared)
+		require.EqualValues(t, 2, r.control(Change{Verb: Open, Capacity: p(int64(2))}).Sold, "an operator has to say that there are more")
+		_, err := r.rooms.Enter(r.ctx, r.event, "u3", "broker-1", 0)
+		require.ErrorIs(t, err, ErrRejected)
+		r.control(Change{Verb: Close})
+		r.pass(24 * time.Hour)
+		require.True(t, r.tick().Cleared)
+		require.Zero(t, r.client.Exists(r.ctx, "ROOM_SOLD:{"+r.event+"}", "ENTRY_BUYERS:{"+r.event+"}").Val())
+	})
+}
+
+// A room that closed itself after its last sale stays closed for as long as one that an operator has closed.
+func TestARoomThatIsSoldOutStaysClosed(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1, func(o *Options) { o.CloseSoldOut = true })
+		r.buys("u1")
+		require.Equal(t, Closed, r.tick().Table.State)
+		r.pass(2 * time.Hour)
+		require.False(t, r.tick().Cleared)
+		r.pass(22 * time.Hour)
+		require.True(t, r.tick().Cleared)
+		cleared, err := r.rooms.Cleared(r.ctx, r.event)
+		require.NoError(t, err)
+		require.True(t, cleared, "it ended")
+	})
+}
+
+// An operator creates a room as it shall be, so users who come at that moment find no room or that one.
+func TestARoomIsOpenedInOneStep(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		require.NoError(t, r.client.Del(r.ctx, keys(r.event)...).Err())
+		past := int64(1)
+		_, err := r.rooms.Control(r.ctx, r.event, Change{Verb: Open, By: "ann", ClosesAt: &past})
+		require.ErrorIs(t, err, ErrTimes)
+		_, err = r.rooms.RoomStatus(r.ctx, r.event)
+		require.ErrorIs(t, err, ErrUnknown, "nothing is left of a room that can't be opened like this")
+
+		watched := make(chan []string, 1)
+		entering, stop := context.WithCancel(r.ctx)
+		go func() { // a user tries the page all the time
+			var states []string
+			for entering.Err() == nil {
+				if status, err := r.rooms.RoomStatus(r.ctx, r.event); err == nil && !slices.Contains(states, status.State) {
+					states = append(states, status.State)
+				}
+			}
+			watched <- states
+		}()
+		shuffled := Shuffle
+		later := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+		for range 20 {
+			require.Equal(t, PreQueue, r.control(Change{Verb: Open, Mode: &shuffled, OpensAt: &later}).State)
+			require.NoError(t, r.client.Del(r.ctx, keys(r.event)...).Err())
+		}
+		stop()
+		require.Subset(t, []string{PreQueue}, <-watched)
+	})
+}
+
+// While the users of a closed room are being removed, the first of them are gone already, so the others can't keep theirs.
+func TestARoomIsNotOpenedWhileItsUsersAreRemoved(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		r.enterAll(1200)
+		r.control(Change{Verb: Close})
+		require.Positive(t, r.tick().Removed)
+		_, err := r.rooms.Control(r.ctx, r.event, Change{Verb: Open, By: "ann"})
+		require.ErrorIs(t, err, ErrConflict)
+		for r.tick().More { //nolint:revive // until all are removed
+		}
+		require.Equal(t, "open", r.control(Change{Verb: Open}).State)
+		status, err := r.rooms.RoomStatus(r.ctx, r.event)
+		require.NoError(t, err)
+		require.Zero(t, status.Waiting)
 	})
 }
 

@@ -37,7 +37,7 @@ func keys(event string) []string {
 	names := []string{
 		"WAITING", "WAITING_QUEUE_INDEX_RECORD", "WAITING_USER_IDS", "WAITING_QUEUE_IDX", "ENTRY_QUEUE_SLOTS", "ENTRY",
 		"ENTRY_LEASES", "ENTRY_RECORD", "ENTRY_ENDED", "WAITING_SEEN", "WAITING_LEFT", "WAITING_ASIDE", "ROOM", "ROOM_TABLE",
-		"ROOM_AUDIT", "ENTRY_GONE", "WAITING_FORGET", "WAITING_FROZEN", "ROOM_SHUFFLE", "ENTRY_BUYERS",
+		"ROOM_AUDIT", "ENTRY_GONE", "WAITING_FORGET", "WAITING_FROZEN", "ROOM_SHUFFLE", "ENTRY_BUYERS", "ROOM_SOLD",
 	}
 	list := make([]string, 0, len(names)+2)
 	for _, name := range names {
@@ -50,6 +50,9 @@ func keys(event string) []string {
 func TableKey(event string) string { return "ROOM_TABLE:{" + event + "}" }
 
 func roomKey(event string) string { return "ROOM:{" + event + "}" }
+
+// soldKey has the seats that were sold in a room that nobody has closed, while there is no room.
+func soldKey(event string) string { return "ROOM_SOLD:{" + event + "}" }
 
 // frozenKey has the users of a pre-queue while it is drawn.
 func frozenKey(event string) string { return "WAITING_FROZEN:{" + event + "}" }

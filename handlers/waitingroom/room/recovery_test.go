@@ -236,6 +236,19 @@ func TestARoomThatIsCreatedAgainStaysOnTheList(t *testing.T) {
 }
 
 // W22
+// Redis has lost a room, and a newcomer creates it again. Its epoch is another one, so the brokers of those who wait send all
+// their signs at once.
+func TestARoomThatIsCreatedAgainHasAnotherEpoch(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		before := r.tick().Table.Epoch
+		require.NoError(t, r.client.Del(r.ctx, keys(r.event)...).Err())
+		r.outage(time.Minute)
+		require.NoError(t, r.rooms.Create(r.ctx, r.event))
+		require.NotEqual(t, before, r.tick().Table.Epoch)
+	})
+}
+
 func TestABadRecordIsSetAside(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, 3)

@@ -1,7 +1,6 @@
 package room
 
 import (
-	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -85,10 +84,11 @@ func newRooms(server *redis.Server, o Options, front ...string) *Store {
 		return redis.NewScript(slices.Concat(front, parts)...)
 	}
 	common := read("common")
-	for _, name := range []string{"enter", "status", "claim", "tick", "seen", "leave", "verify", "extend", "finish", "control", "capacity", "draw"} {
+	for _, name := range []string{"enter", "status", "claim", "tick", "seen", "leave", "verify", "extend", "finish", "capacity", "draw"} {
 		r.scripts[name] = script(common, read(name))
 	}
-	r.create = script(read("create"))
+	r.scripts["control"] = script(read("new"), read("open"), common, read("control"))
+	r.create = script(read("new"), read("create"))
 	return r
 }
 
@@ -343,12 +343,16 @@ func (r *Store) each(ctx context.Context, name, event string, n int, args func(i
 }
 
 // Create creates the room of an event without configuration. It is open, and its capacity is
-// unknown until SetCapacity. A room that exists stays as it is.
+// unknown until SetCapacity. What was sold in an earlier room that nobody has closed stays sold. A room that exists stays
+// as it is.
 func (r *Store) Create(ctx context.Context, event string) error {
 	if err := r.Full(ctx); err != nil {
 		return err
 	}
-	return r.createRoom(ctx, event, 0)
+	if err := r.server.Do(ctx, r.create.Call([]string{roomKey(event), soldKey(event)})); err != nil {
+		return err
+	}
+	return r.created(ctx, event)
 }
 
 // Full returns ErrTooMany when there are Options.MaxEvents rooms.
@@ -364,17 +368,9 @@ func (r *Store) Full(ctx context.Context) error {
 	return err
 }
 
-// createRoom creates a room without a limit. It removes the mark of Deny. The error is ErrTimes when the
-// room would end, by its schedule, in the past.
-func (r *Store) createRoom(ctx context.Context, event string, closesAt int64) error {
-	create := r.create.Call([]string{roomKey(event)}, closesAt)
-	if err := r.server.Do(ctx, create); err != nil {
-		return err
-	}
-	if n, err := create.Int(); err != nil || n < 0 {
-		return cmp.Or(err, ErrTimes)
-	}
-	// After it: a tick takes an event without a room off the set.
+// created puts an event that has a room now into the set of events, and removes the mark of Deny. It comes after the
+// room, because a tick takes an event without a room off the set.
+func (r *Store) created(ctx context.Context, event string) error {
 	return r.server.Do(ctx, redis.Command("SADD", roomsKey, event), redis.Command("DEL", queryKey(event)))
 }
 

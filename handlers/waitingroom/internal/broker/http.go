@@ -109,10 +109,12 @@ func (b *Broker) queue(ctx context.Context, event, user string, given cursor) (r
 		return p, err
 	case cursor == unsigned:
 		return room.Place{}, nil
-	case cursor != 0:
-		if cleared, err := b.opts.Rooms.Cleared(ctx, event); cleared || err != nil {
-			return room.Place{}, err
-		}
+	}
+	switch cleared, err := b.opts.Rooms.Cleared(ctx, event); {
+	case err != nil, cleared && cursor != 0:
+		return room.Place{}, err
+	case cleared: // a new room would sell its seats again
+		return room.Place{Reason: "room_closed"}, room.ErrRejected
 	}
 	err = b.opts.Events.Confirm(ctx, event)
 	switch {

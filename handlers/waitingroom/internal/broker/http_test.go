@@ -212,6 +212,8 @@ func TestAUserWhoReturnsAfterTheEventWasCleared(t *testing.T) {
 		require.Equal(t, http.StatusNoContent, w.send("GET", w.path(), "u", "Last-Event-ID", "unsigned").status)
 		_, err := w.rooms.RoomStatus(t.Context(), w.event)
 		require.ErrorIs(t, err, room.ErrUnknown)
+		require.Equal(t, "410 room_closed", w.send("GET", w.path(), "n").word(), "a new room would sell the seats again")
+		w.open(1, 0)
 		require.False(t, w.send("GET", w.path(), "u").place(t).Resumed)
 	})
 }

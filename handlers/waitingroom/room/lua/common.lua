@@ -1,11 +1,11 @@
 -- common.lua: in front of the scripts of a room. It reads the room and the time, and ends the script when there is no room.
 -- Written for Redis 7.0, Valkey 8 and miniredis.
--- KEYS: the 21 keys of the event in the order of keys.go, then the prefix of its token keys. All have the same slot.
+-- KEYS: the 22 keys of the event in the order of keys.go, then the prefix of its token keys. All have the same slot.
 -- ARGV[1] event   ARGV[2] promote_interval in ms   ARGV[3] ready_ttl   ARGV[4] token_ttl   ARGV[5] grace + seen_interval
 -- ARGV[6] seen_interval   ARGV[7] 1: the slot of a promoted user without a connection is released
 -- Reply: a code, the server's time in ms, and 1 when the last tick is not recent. Then what the script says. A place is
 --        {state, index, jti, end, reason, how, ahead, promoted}; its times are in ms of the server.
-local WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, AUDIT, GONE, FORGET, FROZEN, ORDER, BUYERS, META, TOKEN = unpack(KEYS)
+local WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, AUDIT, GONE, FORGET, FROZEN, ORDER, BUYERS, SOLD, META, TOKEN = unpack(KEYS)
 local event, interval, readyTime, tokenTime = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local absence, seenTime, release = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
 

@@ -35,7 +35,8 @@ local shuffle = fields.mode == 'shuffle'
 local begins = verb == 'open' and (fields.mode or room.mode) == 'shuffle' and not room.cut
 if verb == 'open' and shuffle and room.cut or verb == 'set' and shuffle and not room.commitment then state = nil end
 if begins and state ~= 'pre-queue' then state = total() == 0 and 'pre-queue' or nil end
-if room.frozen and room.state == 'closed' and verb == 'open' then state = nil end -- until all users are removed
+-- Once the first users are removed, until all are: those behind would keep places that those in front have lost.
+if room.state == 'closed' and verb == 'open' and (room.frozen or room.removing == '1') then state = nil end
 
 -- The times that the room would have. An end that has passed, or is before the opening, would close the room at once.
 local function timeAfter(field) return tonumber(fields[field] or verb == 'set' and room[field] or 0) or 0 end
@@ -87,6 +88,7 @@ elseif code == 'OK' and verb ~= 'status' then
   put('changes', string.sub(id .. ' ' .. ids, 1, 10 * (#id + 1)))
   audit(verb, by, why, table.concat(details, ' '))
 end
+if created and code ~= 'OK' then redis.call('DEL', ROOM) end
 room.secret = nil
 room.hold = num(math.max(0, tonumber(room.hold_until) - now))
 local reply = answer(code, num(total()), num(redis.call('ZCARD', LEASES)), num(free()), num(redis.call('HLEN', ASIDE)))

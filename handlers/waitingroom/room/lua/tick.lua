@@ -202,6 +202,7 @@ elseif room.state == 'closed' then
     removed = removed + 1
   end
   more = more or #heads == 2 * budget
+  put('removing', #heads == 2 * budget and '1' or '0')
   if room.frozen and not more then
     redis.call('HDEL', ROOM, 'frozen')
     room.frozen, more = nil, true
@@ -224,7 +225,8 @@ end
 local count, waiting, slots = redis.call('ZCARD', WAITING), total(), free()
 local leases = redis.call('ZCARD', LEASES)
 
--- A room without users is cleared after its time. The audit stays.
+-- A room without users is cleared after its time. The audit stays, and so do the seats and purchases of a sale that nobody
+-- has closed: its next user creates the room again.
 local empty = waiting == 0 and leases == 0
 if not empty then
   if room.empty_since then redis.call('HDEL', ROOM, 'empty_since') end
@@ -232,10 +234,16 @@ elseif not room.empty_since then
   put('empty_since', num(now))
 end
 local idle = empty and now - tonumber(room.empty_since) or 0
-if room.state == 'closed' and empty and now - tonumber(room.closed_at) >= tonumber(ARGV[11]) or room.configured ~= '1' and idle >= HOUR then
-  if room.configured == '1' then audit('clear', 'schedule', 'clear_after has passed', '') end
+local over = room.state == 'closed' and empty and now - tonumber(room.closed_at) >= tonumber(ARGV[11])
+if over or room.state ~= 'closed' and room.configured ~= '1' and idle >= HOUR then
+  if over then
+    audit('clear', 'schedule', 'clear_after has passed', '')
+    redis.call('UNLINK', BUYERS, SOLD)
+  elseif tonumber(room.sold) > 0 then
+    redis.call('SET', SOLD, room.sold)
+  end
   redis.call('UNLINK', WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, GONE, FORGET, FROZEN,
-    ORDER, BUYERS, META)
+    ORDER, META)
   return answer('OK', '1', '0', num(expired), num(abandoned), num(removed), '0', '0', num(gap), '0', '1', rewound, '')
 end
 
