@@ -129,6 +129,32 @@ in_book_twice: effect doubled; correct it with who runs the far side, which did 
 	})
 }
 
+// The far side has done the effect and answers that it has not, so it would be done again. That is no other program's work.
+func TestAnAnswerThatComesAfterTheEffect(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		change := func(k *once.Kind[invoice], c *once.KindConfig) { c.Retry = pipeline.Backoff{First: time.Hour, Max: time.Hour} }
+		p := newInvoices(w.Once, once.Always, change)
+		stop := w.StartUntil(p)
+		p.far.Next(oncetest.Step{Execute: true, Answer: once.Answer{Class: once.Retry, Text: "500"}})
+		_, err := p.effects.Enqueue(t.Context(), one)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			s, err := p.effects.State(t.Context(), one.key())
+			return err == nil && s.State == rules.Errored
+		}, time.Minute, 2*time.Millisecond)
+		require.NoError(t, stop())
+		book := filepath.Join(t.TempDir(), "book.csv")
+		f, err := os.Create(book)
+		require.NoError(t, err)
+		require.NoError(t, p.far.WriteBook(f))
+		require.NoError(t, f.Close())
+		stdout, stderr, code := commandLine(t, w, change, "once", "reconcile", "--kind", "invoice", "--group", one.Customer, "--book", book, "--lag", "0s")
+		require.Equal(t, app.ExitBad, code, stderr)
+		require.Contains(t, stdout, "in_book_refused: effect "+one.Number+"; once pause --kind invoice --group "+one.Customer+" before it is done again")
+	})
+}
+
 // golden takes out of a text what differs between two runs, and the spaces at the end of lines.
 func golden(text, book string) string {
 	text = regexp.MustCompile(` +\n`).ReplaceAllString(text, "\n")
