@@ -133,7 +133,9 @@ in_book_twice: effect doubled; correct it with who runs the far side, which did 
 func TestAnAnswerThatComesAfterTheEffect(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *oncetest.World) {
-		change := func(k *once.Kind[invoice], c *once.KindConfig) { c.Retry = pipeline.Backoff{First: time.Hour, Max: time.Hour} }
+		change := func(k *once.Kind[invoice], c *once.KindConfig) {
+			c.Retry = pipeline.Backoff{First: time.Hour, Max: time.Hour}
+		}
 		p := newInvoices(w.Once, once.Always, change)
 		stop := w.StartUntil(p)
 		p.far.Next(oncetest.Step{Execute: true, Answer: once.Answer{Class: once.Retry, Text: "500"}})
