@@ -229,7 +229,7 @@ type Flow struct {
 	Order Order
 	// MaxInFlight limits the messages in flight of the whole subscription. Zero: no further limit.
 	MaxInFlight int
-	// LongestHold is set by the Runtime, from the Policy.
+	// LongestHold is set by the Runtime, from the Policy. Negative: no limit. Zero: the transport's own.
 	LongestHold time.Duration
 	// Gate stops reading while it returns false. Messages in flight continue. It is called often,
 	// so it must be fast. Nil: always open. The Runtime also closes it while an operator has paused

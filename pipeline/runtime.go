@@ -137,6 +137,9 @@ func (r *Runtime) startRoutes(ctx context.Context) error {
 	for _, route := range r.reg.routes {
 		flow := route.Flow
 		flow.LongestHold, flow.Gate = route.Policy.Hold(), r.reg.gateOf(route)
+		if flow.LongestHold == 0 {
+			flow.LongestHold = -1
+		}
 		sub, err := route.From.Open(ctx, flow)
 		if err != nil {
 			return fmt.Errorf("route %s: open %s: %w", route.Name, route.From.Describe(), err)

@@ -387,8 +387,8 @@ func TestTheLongestHoldReachesTheTransport(t *testing.T) {
 		"ten times Timeout": {pipeline.Policy{Timeout: 10 * time.Second}, 100 * time.Second},
 		"at least a minute": {pipeline.Policy{Timeout: time.Second}, time.Minute},
 		"the defaults":      {pipeline.Policy{}, 300 * time.Second},
-		"no limit":          {pipeline.Policy{LongestHold: -1}, 0},
-		"no time limit":     {pipeline.Policy{Timeout: -1}, 0},
+		"no limit":          {pipeline.Policy{LongestHold: -1}, -1},
+		"no time limit":     {pipeline.Policy{Timeout: -1}, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			feed := flowRecorder{pipelinetest.NewFeed("in"), make(chan pipeline.Flow, 1)}

@@ -174,6 +174,9 @@ func (c *Chain) deadLetter(r *pipeline.Route, msg *message.Message, err error, b
 		FirstFailedAt: before.firstFailed(now),
 		FailedAt:      now,
 	}.Message()
+	if d.Malformed == nil { // any client can send the mark, and it would stop a replay
+		delete(dead.Metadata, pipeline.MetaMalformed)
+	}
 	pipeline.InjectTrace(msg.Context(), dead.Metadata)
 	ctx, cancel := c.publishContext(msg.Context())
 	defer cancel()

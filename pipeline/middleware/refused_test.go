@@ -291,3 +291,21 @@ func TestEachDroppedMessageIsLogged(t *testing.T) {
 	}
 	require.NotContains(t, log.String(), "suppressed")
 }
+
+// Any client can send the mark of a message that its transport could not decode. The dead letter of a message that was
+// decoded does not have it, because it could never be replayed.
+func TestTheMarkOfAnUndecodableMessageIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for name, malformed := range map[string]error{"": nil, "x": errors.New("no field message")} {
+		dead := pipelinetest.NewRecorder("dead")
+		handle := wrap(t, pipeline.Route{
+			From: pipelinetest.NewFeed("in"), Handle: handler(func(context.Context, string) error { return pipeline.Permanent(errors.New("boom")) }),
+			Policy: pipeline.Policy{DeadLetter: dead},
+		})
+		m := from(pipeline.Delivery{Delivered: 1, Malformed: malformed})
+		m.Metadata.Set(pipeline.MetaMalformed, "x")
+		_, err := handle(m)
+		require.NoError(t, err)
+		require.Equal(t, name, dead.Messages()[0].Metadata.Get(pipeline.MetaMalformed))
+	}
+}

@@ -22,10 +22,12 @@ type handler struct {
 }
 
 // Setup notes the membership. A cooperative member has one session for many assignments.
-func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
+func (h *handler) Setup(session sarama.ConsumerGroupSession) (err error) {
 	h.s.groupClient.begin(session.Context())
 	if h.s.client.Config().Consumer.Offsets.Initial == sarama.OffsetNewest {
-		h.s.added = h.s.commits.added() // before this session commits anything
+		if h.s.added, err = h.s.commits.added(); err != nil { // before this session commits anything
+			return err
+		}
 	}
 	h.s.joined(len(session.Claims()[h.s.topic]))
 	return nil
@@ -61,22 +63,30 @@ func (c committed) of(partition int32) (commit progress, exists bool, err error)
 // was, when the first partition has a commit now and this one has none, or does not exist yet.
 // Commits of later partitions prove nothing: another member may have made them for partitions that
 // were added together with this one.
-func (c committed) added() func(partition int32) bool {
+// Without an answer there is an error, because the records of an added partition would be skipped.
+func (c committed) added() (func(partition int32) bool, error) {
 	all, err := c.client.Partitions(c.topic)
 	if err != nil {
-		return func(int32) bool { return false }
+		return nil, fmt.Errorf("read the partitions of %s: %w", c.topic, err)
 	}
 	answer, err := c.fetch(all...)
 	if err != nil {
-		return func(int32) bool { return false }
+		return nil, fmt.Errorf("read the commits of %s: %w", c.topic, err)
 	}
-	has := func(p int32) bool {
-		b := answer.GetBlock(c.topic, p)
-		return b != nil && b.Err == sarama.ErrNoError && b.Offset >= 0
+	has := map[int32]bool{}
+	for _, partition := range all {
+		b := answer.GetBlock(c.topic, partition)
+		switch {
+		case b == nil:
+			return nil, fmt.Errorf("read the commit of %s/%d: %w", c.topic, partition, sarama.ErrIncompleteResponse)
+		case b.Err != sarama.ErrNoError:
+			return nil, fmt.Errorf("read the commit of %s/%d: %w", c.topic, partition, b.Err)
+		}
+		has[partition] = b.Offset >= 0
 	}
 	return func(partition int32) bool {
-		return !slices.Contains(all, partition) || has(0) && !has(partition)
-	}
+		return !slices.Contains(all, partition) || has[0] && !has[partition]
+	}, nil
 }
 
 // fetch reads from the group's coordinator. It tries again with a refreshed coordinator:

@@ -57,7 +57,7 @@ func (c ClientConfig) Overrides() map[string]any {
 type Config struct {
 	ClientConfig `yaml:",inline"`
 	poll.Config  `yaml:",inline"` // of the readers behind Plugin.Source and Domain.Source
-	// ReclaimInterval is how often a source claims idle entries of other consumers. Zero:
+	// ReclaimInterval is how often a source claims idle entries of other consumers, except those of domains where
 	// plugins/reclaim does it.
 	ReclaimInterval time.Duration `yaml:"reclaim_interval"`
 	// CloseTimeout bounds the close of a subscription that was not drained.
@@ -93,7 +93,7 @@ func DefaultConfig() Config {
 // Validate reports all errors at once.
 func (c Config) Validate() error {
 	var p setting.Problems
-	p.Check(c.ReclaimInterval >= 0, "reclaim_interval", "must be >= 0, got %s", c.ReclaimInterval)
+	p.Positive("reclaim_interval", c.ReclaimInterval) // without it, entries of an instance that has ended would stay for good
 	p.Positive("close_timeout", c.CloseTimeout)
 	return errors.Join(c.ClientConfig.Validate(), c.Config.Validate(), p.Err(), c.TrimConfig.Validate(), validateDomains(c.Domains))
 }

@@ -50,7 +50,7 @@ func (p *Plugin) knownStreams(reg *pipeline.Registry) []string {
 	domains := p.cfg.Domains
 	for _, r := range reg.Routes() {
 		at := r.From.Describe()
-		isDomain := slices.ContainsFunc(domains, func(d DomainConfig) bool { return strings.HasPrefix(at.Name, d.Prefix) })
+		isDomain := slices.ContainsFunc(domains, func(d DomainConfig) bool { return isShard(d.Prefix, at.Name) })
 		if at.Kind == poll.Kind && !isDomain && !strings.Contains(at.Name, manyOf) {
 			known[at.Name] = true
 		}

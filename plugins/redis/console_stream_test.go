@@ -143,11 +143,11 @@ func TestOnlyStreamsOfRoutesHaveAPage(t *testing.T) {
 	p.cfg.Domains = []DomainConfig{{Prefix: "jobs", Shards: 2}}
 	reg, err := pipeline.NewRegistry(pipeline.Env{}, p, held{p, "orders", nil}, ends{
 		{Kind: "redis-stream", Name: "room:<0…9>"}, {Kind: "elastic-streams", Name: "paid:A:<id>"}, {Kind: "kafka", Name: "clicks:<id>"},
-		{Kind: "redis-stream", Name: "<not in plugins.redis.domains>"},
+		{Kind: "redis-stream", Name: "<not in plugins.redis.domains>"}, {Kind: "redis-stream", Name: "jobs-audit"},
 	})
 	require.NoError(t, err)
 	for stream, shown := range map[string]bool{
-		"orders": true, "jobs:1": true, "room:7": true, "paid:A:77": true,
+		"orders": true, "jobs:1": true, "jobs-audit": true, "room:7": true, "paid:A:77": true,
 		"": false, "order": false, "orders:2": false, "jobs:2": false, "paid:B:77": false, "clicks:1": false, "sessions": false,
 	} {
 		require.Equal(t, shown, p.readsStream(reg, stream), stream)

@@ -144,6 +144,7 @@ func TestAShutdownFinishesWhatIsInFlight(t *testing.T) {
 func TestTheLongestHoldOfTheRoute(t *testing.T) {
 	for name, hold := range map[string]struct{ route, setting time.Duration }{
 		"the route's": {100 * time.Millisecond, time.Hour}, "the setting": {time.Hour, 100 * time.Millisecond}, "no setting": {100 * time.Millisecond, 0},
+		"the route has none": {-1, 100 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachServer(t, func(t *testing.T, s server) {

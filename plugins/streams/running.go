@@ -102,7 +102,7 @@ func longestHandlerHold(c Config, f pipeline.Flow) time.Duration {
 	if c.LongestHold > 0 && f.LongestHold > 0 {
 		return min(c.LongestHold, f.LongestHold)
 	}
-	return f.LongestHold
+	return max(c.LongestHold, f.LongestHold)
 }
 
 // slots is the size of a stream here; a Window of the route's Flow bounds it too.

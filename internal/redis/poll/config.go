@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -74,7 +75,7 @@ type Options struct {
 	// Stream, Group and Consumer are required. Live readers of a group have different Consumers.
 	Stream, Group, Consumer string
 
-	// LongestHandlerHold is LongestHold from the start of a handler. Zero: LongestHold.
+	// LongestHandlerHold is LongestHold from the start of a handler. Zero: LongestHold. Negative: no limit.
 	LongestHandlerHold time.Duration
 	// ReclaimInterval is the time between two claims of idle entries. Zero or less: no claims.
 	ReclaimInterval time.Duration
@@ -147,7 +148,7 @@ func (o Options) withDefaults() Options {
 	o.PollInterval = positive(o.PollInterval, d.PollInterval)
 	o.InitialPollInterval = min(positive(o.InitialPollInterval, d.InitialPollInterval), o.PollInterval)
 	o.MinIdle = positive(o.MinIdle, d.MinIdle)
-	o.LongestHandlerHold = positive(o.LongestHandlerHold, o.LongestHold)
+	o.LongestHandlerHold = cmp.Or(o.LongestHandlerHold, o.LongestHold)
 	o.AckBatchSize = min(positive(o.AckBatchSize, d.AckBatchSize), maxIDs)
 	o.AckFlushInterval = positive(o.AckFlushInterval, d.AckFlushInterval)
 	if o.Scheduler == nil {
