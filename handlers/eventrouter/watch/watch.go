@@ -10,11 +10,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
@@ -121,7 +121,7 @@ type watcher struct {
 func (w *watcher) stream(ctx context.Context) (reason string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrRefused, err)
+		return "", fmt.Errorf("%w: %w", ErrRefused, httpclient.WithoutURL(err))
 	}
 	req.Header.Set("Accept", "text/event-stream")
 	if w.last != "" {
@@ -132,10 +132,7 @@ func (w *watcher) stream(ctx context.Context) (reason string, err error) {
 	}
 	resp, err := w.Client.Do(req)
 	if err != nil {
-		if failed, ok := errors.AsType[*url.Error](err); ok {
-			err = failed.Err // without the URL
-		}
-		return "", err
+		return "", httpclient.WithoutURL(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {

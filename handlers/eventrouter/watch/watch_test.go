@@ -101,6 +101,15 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// A caller shows the error to people, and the address may have the token.
+func TestAnErrorHasNoAddress(t *testing.T) {
+	t.Parallel()
+	_, err := watch.Follow(t.Context(), watch.Options{URL: "http://ann:p4ss@[::1/hidden?token=t", Message: func(watch.Message) {}})
+	require.ErrorIs(t, err, watch.ErrRefused)
+	require.NotContains(t, err.Error(), "p4ss")
+	require.NotContains(t, err.Error(), "hidden")
+}
+
 // The watch token stays with the configured address.
 func TestARedirectIsNotFollowed(t *testing.T) {
 	t.Parallel()
