@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -29,6 +30,10 @@ import (
 
 // metaID is the metadata key of the id that the receiver gets. All retries of a record have it.
 const metaID = "webhook-id"
+
+// maxID limits the bytes of the id. A record without one is named after its topic, partition and offset, which have
+// less than 300.
+const maxID = 512
 
 // maxRetryAfter is the longest wait that an answer can ask for.
 const maxRetryAfter = 24 * time.Hour
@@ -87,10 +92,16 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	if err != nil {
 		return nil, pipeline.Permanent(httpclient.WithoutURL(err))
 	}
+	from := "header " + metaID
 	if m.Metadata.Get(metaID) == "" {
+		from = "uuid"
 		m.Metadata.Set(metaID, m.UUID) // a retry record has a new UUID
 	}
 	id, at := m.Metadata.Get(metaID), strconv.FormatInt(time.Now().Unix(), 10)
+	if !canBeSent(id) { // no retry changes it, and the receiver is not to blame
+		return nil, pipeline.Permanent(fmt.Errorf("webhook: the %s of the record can't be sent as Webhook-Id: it must be 1 to %d printable ASCII characters without spaces around them",
+			from, maxID))
+	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Webhook-Id", id)
 	req.Header.Set("Webhook-Timestamp", at)
@@ -132,6 +143,12 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 // only the server.
 func (p *Plugin) refused(resp *http.Response) error {
 	return fmt.Errorf("webhook: %s answered %s", pipeline.ServerOf(p.config.URL).Name, resp.Status)
+}
+
+// canBeSent reports whether an id arrives as it is signed: net/http refuses control characters and cuts spaces off, and
+// servers refuse long headers.
+func canBeSent(id string) bool {
+	return id != "" && len(id) <= maxID && strings.TrimSpace(id) == id && !strings.ContainsFunc(id, func(c rune) bool { return c < ' ' || c > '~' })
 }
 
 // do sends a request in a span of its own, which the receiver continues. The span has no text of an error, because it may
