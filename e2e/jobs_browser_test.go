@@ -32,11 +32,11 @@ func TestThePageOfAJobInABrowser(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, b *browser, jobs *jobsOf, shared *service){
 		"a cut connection": pageReconnects, "a gateway that is killed": pageOutlivesItsGateway, "a token that expires": pageExplainsAnExpiredToken,
 		"a busy server": pageWaitsForABusyServer, "pages of other origins": foreignPagesReceiveNothing,
-		"several jobs": pageNamesSeveralJobs,
-		"a phone":      pageFitsAPhone, "a screen reader": pageSpeaksToAScreenReader,
+		"several jobs": pageNamesSeveralJobs, "numbers that come again": pageTakesNumbersBack,
+		"a phone": pageFitsAPhone, "a screen reader": pageSpeaksToAScreenReader,
 	} {
 		t.Run(name, func(t *testing.T) {
-			defaultBut(t, name, "a gateway that is killed", "a busy server", "several jobs", "a phone")
+			defaultBut(t, name, "a gateway that is killed", "a busy server", "several jobs", "numbers that come again", "a phone")
 			t.Parallel()
 			test(t, b, jobs, shared)
 		})

@@ -40,8 +40,9 @@ func (*Config) EnabledByDefault() bool { return false }
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
 	var p setting.Problems
+	// The value is not repeated: a mistyped address may hold a password.
 	u, err := url.Parse(c.URL)
-	p.Check(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "url", "must be an http or https address, got %q", c.URL)
+	p.Check(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "url", "must be an http or https address")
 	p = append(p, c.Config.Validate(c.URL, false))
 	p.Check(c.Topic != "", "topic", "must be set")
 	p.Check(!c.Secret.IsZero(), "secret", "must be set: the receiver checks the signature with it")

@@ -12,8 +12,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -30,6 +30,10 @@ import (
 
 // metaID is the metadata key of the id that the receiver gets. All retries of a record have it.
 const metaID = "webhook-id"
+
+// maxID limits the bytes of the id. A record without one is named after its topic, partition and offset, which have
+// less than 300.
+const maxID = 512
 
 // maxRetryAfter is the longest wait that an answer can ask for.
 const maxRetryAfter = 24 * time.Hour
@@ -86,12 +90,18 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	req, err := http.NewRequestWithContext(m.Context(), http.MethodPost, p.config.URL, bytes.NewReader(m.Payload))
 	if err != nil {
-		return nil, pipeline.Permanent(err)
+		return nil, pipeline.Permanent(httpclient.WithoutURL(err))
 	}
+	from := "header " + metaID
 	if m.Metadata.Get(metaID) == "" {
+		from = "uuid"
 		m.Metadata.Set(metaID, m.UUID) // a retry record has a new UUID
 	}
 	id, at := m.Metadata.Get(metaID), strconv.FormatInt(time.Now().Unix(), 10)
+	if !canBeSent(id) { // no retry changes it, and the receiver is not to blame
+		return nil, pipeline.Permanent(fmt.Errorf("webhook: the %s of the record can't be sent as Webhook-Id: it must be 1 to %d printable ASCII characters without spaces around them",
+			from, maxID))
+	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Webhook-Id", id)
 	req.Header.Set("Webhook-Timestamp", at)
@@ -100,8 +110,9 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	defer ended()
 	resp, err := p.do(req)
 	if err != nil {
+		err = httpclient.WithoutURL(err)
 		if !errors.Is(m.Context().Err(), context.Canceled) { // otherwise this process has given up
-			p.calls.Failed(withoutURL(err))
+			p.calls.Failed(err.Error())
 		}
 		return nil, fmt.Errorf("webhook: %w", err)
 	}
@@ -114,7 +125,7 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests,
 		code == http.StatusUnauthorized: // the token or the key of the signature is wrong, such as while it is rotated, and not the record
 		p.calls.Failed("answered " + resp.Status)
-		err := fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status)
+		err := p.refused(resp)
 		if wait, ok := httpclient.RetryAfter(resp.Header, time.Now()); ok {
 			failed, _ := strconv.Atoi(m.Metadata.Get(pipeline.MetaAttempt))
 			// No sooner than the receiver asks, and not sooner than without its answer: zero seconds from
@@ -124,8 +135,20 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 		return nil, err
 	default:
 		p.calls.Answered()
-		return nil, pipeline.Permanent(fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status))
+		return nil, pipeline.Permanent(p.refused(resp))
 	}
+}
+
+// refused returns the error of an answer. It is kept in logs, retry records and dead letters, so of the address it has
+// only the server.
+func (p *Plugin) refused(resp *http.Response) error {
+	return fmt.Errorf("webhook: %s answered %s", pipeline.ServerOf(p.config.URL).Name, resp.Status)
+}
+
+// canBeSent reports whether an id arrives as it is signed: net/http refuses control characters and cuts spaces off, and
+// servers refuse long headers.
+func canBeSent(id string) bool {
+	return id != "" && len(id) <= maxID && strings.TrimSpace(id) == id && !strings.ContainsFunc(id, func(c rune) bool { return c < ' ' || c > '~' })
 }
 
 // do sends a request in a span of its own, which the receiver continues. The span has no text of an error, because it may
@@ -151,14 +174,6 @@ func (p *Plugin) do(req *http.Request) (*http.Response, error) {
 		span.SetStatus(codes.Error, kind)
 	}
 	return resp, err //nolint:wrapcheck // the caller names the receiver
-}
-
-// withoutURL returns the reason of a call that failed. The path and the query of an address may be secret.
-func withoutURL(err error) string {
-	if of, ok := errors.AsType[*url.Error](err); ok {
-		err = of.Err
-	}
-	return err.Error()
 }
 
 // sign returns the signature of a payload: HMAC-SHA256 over "id.timestamp.payload".

@@ -3,8 +3,10 @@
 package httpclient
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 )
 
 // NoRedirect is the CheckRedirect of an http.Client that sends a credential or trusts the answer: a
@@ -12,4 +14,14 @@ import (
 // The error names that server, without the path and the query of its address.
 func NoRedirect(to *http.Request, _ []*http.Request) error {
 	return fmt.Errorf("a redirect to %s://%s is not followed: configure the address that answers", to.URL.Scheme, to.URL.Host)
+}
+
+// WithoutURL returns the reason in an error of an http.Client or of http.NewRequest, without the address of the
+// request: its user, path and query may be secret, while errors are kept in logs and records that more people read.
+// A caller that wants to name the server takes it from pipeline.ServerOf.
+func WithoutURL(err error) error {
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		return failed.Err
+	}
+	return err
 }

@@ -166,10 +166,7 @@ func tokenError(err error) error {
 		}
 		return fmt.Errorf("the token endpoint refuses us with status %d%s: check client_id, client_secret and scopes", status, code)
 	}
-	if failed, ok := errors.AsType[*url.Error](err); ok {
-		err = failed.Err
-	}
-	return fmt.Errorf("the token endpoint: %w", err)
+	return fmt.Errorf("the token endpoint: %w", WithoutURL(err))
 }
 
 // validSecret returns why a secret can't be that of a client.

@@ -47,7 +47,7 @@ func (c *Config) Validate() error {
 		staleAfter, c.CheckInterval, c.CheckTimeout)
 	u, err := url.Parse(c.OTLPEndpoint)
 	p.Check(c.OTLPEndpoint == "" || err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https"), "otlp_endpoint",
-		"must be a URL such as http://127.0.0.1:4318, or empty, got %q", c.OTLPEndpoint)
+		"must be a URL such as http://127.0.0.1:4318, or empty") // the value is not repeated: it may hold a password
 	p.Check(c.SampleRatio >= 0 && c.SampleRatio <= 1, "sample_ratio", "must be from 0 to 1, got %v", c.SampleRatio)
 	p.Check(c.ServiceName != "", "service_name", "must not be empty")
 	return p.Err()

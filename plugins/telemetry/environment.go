@@ -80,7 +80,7 @@ func endpointOf(cfg Config, value func(string) string) (e export, err error) {
 		}
 		u, err := url.Parse(address)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return e, fmt.Errorf("telemetry: %s: must be a URL such as http://127.0.0.1:4318, got %q", name, address)
+			return e, fmt.Errorf("telemetry: %s: must be a URL such as http://127.0.0.1:4318", name) // the value is not repeated: it may hold a password
 		}
 		return export{otlp: true, endpoint: u, fromVariable: true}, nil
 	}

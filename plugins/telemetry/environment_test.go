@@ -122,8 +122,8 @@ func TestStandardVariablesAreChecked(t *testing.T) {
 	for env, want := range map[string]string{
 		"OTEL_TRACES_EXPORTER=zipkin":                          `OTEL_TRACES_EXPORTER: must be otlp, console, none or a list of them, got "zipkin"`,
 		"OTEL_TRACES_EXPORTER=otlp,none":                       `OTEL_TRACES_EXPORTER: none must stand alone, got "otlp,none"`,
-		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318":           `OTEL_EXPORTER_OTLP_ENDPOINT: must be a URL such as http://127.0.0.1:4318, got "collector:4318"`,
-		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://":           `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: must be a URL such as http://127.0.0.1:4318, got "http://"`,
+		"OTEL_EXPORTER_OTLP_ENDPOINT=ann:p4ss@collector:4318":  `OTEL_EXPORTER_OTLP_ENDPOINT: must be a URL such as http://127.0.0.1:4318`,
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://":           `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: must be a URL such as http://127.0.0.1:4318`,
 		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc":                     `OTEL_EXPORTER_OTLP_PROTOCOL: must be http/protobuf or http/json, because spans are sent over HTTP (port 4318 of a collector), got "grpc"`,
 		"OTEL_TRACES_SAMPLER=sometimes":                        `OTEL_TRACES_SAMPLER: must be always_on, always_off, traceidratio, or one of these after parentbased_, got "sometimes"`,
 		"OTEL_TRACES_SAMPLER_ARG=2":                            `OTEL_TRACES_SAMPLER_ARG: must be from 0 to 1, got "2"`,
@@ -136,6 +136,7 @@ func TestStandardVariablesAreChecked(t *testing.T) {
 			require.Error(t, err)
 			require.True(t, strings.HasPrefix(said, refusedProcess), said)
 			require.Contains(t, said, want)
+			require.NotContains(t, said, "p4ss")
 		})
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
@@ -57,8 +57,9 @@ func (m Message) Reason() string {
 type Options struct {
 	// URL is that of the stream: https://host/jobs/<domain>/<job_id>/events.
 	URL string
-	// Token is the watch token. Empty: the gateway needs none.
-	Token string
+	// Token returns the watch token. It is called for each connection, because a job may run for longer than
+	// a token is valid. nil or an empty token: the gateway needs none.
+	Token func() string
 	// LastEventID is the ID of the last message that was received, to continue after it. The number
 	// of an event alone is accepted too, but the gateway then can't notice that the number belongs
 	// to another event by now. Empty: the stream begins with the oldest event of the log.
@@ -77,12 +78,19 @@ type Options struct {
 // defaultRetry is the delay before the next connection if the gateway has not sent one.
 const defaultRetry = 3 * time.Second
 
+// silence is the time without a line after which a stream is lost, although its connection is still open. Every gateway
+// sends two heartbeats in this time, because plugins.sse.heartbeat is a minute at most.
+const silence = 2*time.Minute + 5*time.Second
+
+var errSilent = fmt.Errorf("nothing has arrived for %s", silence)
+
 // ErrRefused says that the gateway refuses the request, and would refuse it again.
 var ErrRefused = errors.New("the gateway refused the request")
 
 // Follow watches until the job has ended and returns its last stage. It connects again
-// when a stream ends before, for as long as ctx allows, and continues after the last ID. The
-// error wraps ErrRefused, or is that of ctx.
+// when a stream ends before, or is silent, for as long as ctx allows, and continues after the last
+// ID. A gateway ends a stream after its max_watch, and then accepts the next one unless the token has
+// expired. The error wraps ErrRefused, or is that of ctx.
 func Follow(ctx context.Context, o Options) (reason string, err error) {
 	w := watcher{Options: o, retry: defaultRetry, last: o.LastEventID}
 	if w.Client == nil {
@@ -119,23 +127,34 @@ type watcher struct {
 
 // stream reads one stream. It returns a reason when the job has ended.
 func (w *watcher) stream(ctx context.Context) (reason string, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer silent.Stop()
+	reason, err = w.read(ctx, silent)
+	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
+		err = errSilent
+	}
+	return reason, err
+}
+
+func (w *watcher) read(ctx context.Context, silent *time.Timer) (reason string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrRefused, err)
+		return "", fmt.Errorf("%w: %w", ErrRefused, httpclient.WithoutURL(err))
 	}
 	req.Header.Set("Accept", "text/event-stream")
 	if w.last != "" {
 		req.Header.Set("Last-Event-ID", w.last)
 	}
-	if w.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+w.Token)
+	if w.Token != nil {
+		if token := w.Token(); token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
 	}
 	resp, err := w.Client.Do(req)
 	if err != nil {
-		if failed, ok := errors.AsType[*url.Error](err); ok {
-			err = failed.Err // without the URL
-		}
-		return "", err
+		return "", httpclient.WithoutURL(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	switch resp.StatusCode {
@@ -151,18 +170,19 @@ func (w *watcher) stream(ctx context.Context) (reason string, err error) {
 	if w.Connected != nil {
 		w.Connected()
 	}
-	return w.readStream(resp.Body)
+	return w.readStream(resp.Body, silent)
 }
 
 // maxLine limits a line of a stream, in bytes.
 const maxLine = 1 << 20
 
-func (w *watcher) readStream(body io.Reader) (reason string, err error) {
+func (w *watcher) readStream(body io.Reader, silent *time.Timer) (reason string, err error) {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxLine)
 	var m Message
 	var data []string
-	for lines.Scan() {
+	for silent.Reset(silence); lines.Scan(); silent.Reset(silence) {
+		silent.Stop() // the receiver of messages may take its time
 		line := lines.Text()
 		if line == "" {
 			if data == nil {
@@ -215,9 +235,7 @@ func (w *watcher) takeMessage(m Message) (reason string, err error) {
 		switch reason := m.Reason(); reason {
 		case "done", "error":
 			return reason, nil
-		case "expired":
-			return "", fmt.Errorf("%w: the token has expired", ErrRefused)
-		default:
+		default: // also expired: if it was the token and not max_watch, the next request is refused
 			return "", fmt.Errorf("the gateway closed the stream: %s", reason)
 		}
 	}

@@ -253,6 +253,9 @@ func (g *Gate) call(ctx context.Context, event, verb string, body map[string]any
 func (g *Gate) do(r *http.Request) (status int, body []byte, err error) {
 	answer, err := g.opts.Client.Do(r)
 	if err != nil {
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			err = failed.Err // the shop logs it, and the URL may hold a user
+		}
 		return 0, nil, err
 	}
 	defer func() { _ = answer.Body.Close() }()

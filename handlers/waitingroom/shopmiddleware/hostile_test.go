@@ -37,6 +37,23 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	require.Nil(t, shared.CheckRedirect, "the client of the shop is unchanged")
 }
 
+// The shop logs the errors of its gate, and whoever reads them must not learn what else is in the address.
+func TestTheAddressIsInNoError(t *testing.T) {
+	t.Parallel()
+	away := httptest.NewServer(nil)
+	away.Close()
+	g, err := New(Options{URL: strings.Replace(away.URL, "://", "://ann:p4ss@", 1) + "/hidden", Event: func(*http.Request) string { return "7" }})
+	require.NoError(t, err)
+	_, err = g.Verify(t.Context(), "7", "token", "session")
+	require.ErrorIs(t, err, ErrUnavailable)
+	_, keys := g.fetchKeys(t.Context())
+	for _, err := range []error{err, keys} {
+		require.ErrorContains(t, err, "connection refused")
+		require.NotContains(t, err.Error(), "ann")
+		require.NotContains(t, err.Error(), "hidden")
+	}
+}
+
 func TestOddKeysAreSkipped(t *testing.T) {
 	t.Parallel()
 	r := newRoom(t)

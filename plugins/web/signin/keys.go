@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -219,10 +218,7 @@ func (s *Keys) get(ctx context.Context) (keys *jose.JSONWebKeySet, skipped strin
 	}
 	answer, err := s.client.Do(r)
 	if err != nil {
-		if failed, ok := errors.AsType[*url.Error](err); ok {
-			err = failed.Err // without the URL
-		}
-		return nil, "", err
+		return nil, "", httpclient.WithoutURL(err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {

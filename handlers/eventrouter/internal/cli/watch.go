@@ -22,6 +22,7 @@ import (
 type watchFlags struct {
 	url, token string
 	after      int64
+	sign       func() string // without a token; may be nil
 }
 
 // Line is a line of watch --json.
@@ -39,8 +40,9 @@ func (c commands) watch() *cobra.Command {
 		Long: `Show the events of a job until it ends.
 
 The command connects to a gateway, as a browser does. It connects again when the connection
-breaks, and continues after the last event. Without --token it signs one with the first of
-plugins.token.keys. The exit code is 1 if the job ends with error.`,
+breaks or is silent, or after max_watch, and continues after the last event. Without --token it
+signs one for each connection, with the first of plugins.token.keys. The exit code is 1 if the job
+ends with error, or if the gateway refuses the token, such as one of --token that has expired.`,
 		Example: "  millrace jobs watch scan/42 --profile gateway\n  millrace jobs watch scan/42 --url https://example.com --token $TOKEN --json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -56,8 +58,9 @@ plugins.token.keys. The exit code is 1 if the job ends with error.`,
 			}
 			return c.h.Services(cmd.Context(), cmd, app.ServicesOptions{Plugins: []string{"token"}}, func(ctx context.Context, _ *app.Running) error {
 				f.url = c.WebURL()
-				if f.token == "" { // without a key, perhaps the gateway needs no token
-					f.token, _ = c.Sign([]string{j.String()}, "", time.Now().Add(c.Settings().MaxWatch))
+				f.sign = func() string {
+					signed, _ := c.Sign([]string{j.String()}, "", time.Now().Add(c.Settings().MaxWatch)) // without a key, perhaps the gateway needs no token
+					return signed
 				}
 				return c.follow(ctx, cmd, j, f)
 			})
@@ -69,6 +72,14 @@ plugins.token.keys. The exit code is 1 if the job ends with error.`,
 	flags.Int64Var(&f.after, "after", 0, "begin after the event with this `number`")
 	flags.Bool("json", false, "write one JSON object per message, for scripts")
 	return cmd
+}
+
+// present returns the token of the next connection, or "".
+func (f watchFlags) present() string {
+	if f.token == "" && f.sign != nil {
+		return f.sign()
+	}
+	return f.token
 }
 
 // cursor returns the id to begin after.
@@ -86,7 +97,7 @@ func (c commands) follow(ctx context.Context, cmd *cobra.Command, j job, f watch
 	}
 	var failed error // of the output
 	reason, err := watch.Follow(ctx, watch.Options{
-		URL: address.JoinPath("jobs", j.domain, j.id, "events").String(), Token: f.token, LastEventID: f.cursor(),
+		URL: address.JoinPath("jobs", j.domain, j.id, "events").String(), Token: f.present, LastEventID: f.cursor(),
 		Message: func(m watch.Message) {
 			if err := c.message(m, c.h.JSON(cmd)); failed == nil {
 				failed = err

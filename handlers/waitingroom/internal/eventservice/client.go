@@ -176,10 +176,7 @@ func (c *client) get(ctx context.Context, event string) (int64, error) {
 	r.Header.Set("Accept", "application/json")
 	answer, err := c.http.Do(r)
 	if err != nil {
-		if failed, ok := errors.AsType[*url.Error](err); ok {
-			err = failed.Err // without the URL
-		}
-		return 0, err
+		return 0, httpclient.WithoutURL(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	trace.SpanFromContext(ctx).SetAttributes(attribute.Int("http.response.status_code", answer.StatusCode))
