@@ -39,6 +39,9 @@ type handler struct {
 	Import  string // path of the package
 	Binary  string // of another module
 
+	Main      string // of the binary, if that exists
+	HasLedger bool   // in Main
+
 	effect // of a kind of effects
 	skeleton
 }
@@ -46,18 +49,16 @@ type handler struct {
 // skeleton is what a command writes. The files are names and their templates.
 type skeleton struct {
 	files, main [][2]string
-	arguments   string // of New, in a binary that exists
-	from        string // what the arguments are
-	settings    string // without which the plugin is off; %[2]s is the name. Empty: it is on
+	add         string // the template of what a binary that exists lacks
 	wired       string // what the service has afterwards; %[1]s is the name
 }
 
 // handlerSkeleton is that of `new handler`.
 func handlerSkeleton() skeleton {
 	return skeleton{
-		files:     [][2]string{{"doc.go", "doc.go"}, {"handler.go", "handler.go"}, {"handler_test.go", "handler_test.go"}, {"README.md", "README.md"}},
-		main:      [][2]string{{"main.go", "main.go"}, {"embedded.yaml", "embedded.yaml"}, {"production.yaml", "production.yaml"}},
-		arguments: "topics, dead", from: "of kafka.New and deadletter.New",
+		files: [][2]string{{"doc.go", "doc.go"}, {"handler.go", "handler.go"}, {"handler_test.go", "handler_test.go"}, {"README.md", "README.md"}},
+		main:  [][2]string{{"main.go", "main.go"}, {"embedded.yaml", "embedded.yaml"}, {"production.yaml", "production.yaml"}},
+		add:   "add.txt",
 		wired: "The binary has the routes %[1]s and %[1]s.retry.",
 	}
 }
@@ -149,11 +150,13 @@ func (h *Host) newHandler(ctx context.Context, dir string, d handler) error {
 func (h *Host) writeMain(root string, d handler) error {
 	folder := filepath.Join(root, "cmd", d.Binary)
 	file := filepath.Join(folder, "main.go")
-	if _, err := os.Stat(file); err == nil {
-		fmt.Fprintf(h.opts.Stdout, "\n%s exists, so add the plugin to it. The arguments are those %s:\n\n\timport %q\n\tPlugins: …, %s.New(%s)\n", file, d.from, d.Import, d.Package, d.arguments)
-		if d.settings != "" {
-			fmt.Fprintf(h.opts.Stdout, "\nThe plugin is off until the settings, such as cmd/%s/embedded.yaml, have:\n\n"+d.settings, d.Binary, d.Name)
+	if text, err := os.ReadFile(file); err == nil {
+		d.Main, d.HasLedger = file, bytes.Contains(text, []byte("once.NewPlugin("))
+		add, err := d.render([][2]string{{"", d.add}})
+		if err != nil {
+			return err
 		}
+		fmt.Fprintf(h.opts.Stdout, "%s", add[0].text)
 	} else {
 		files, err := d.render(d.main)
 		if err != nil {
