@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/stretchr/testify/require"
 )
 
@@ -128,7 +129,7 @@ func alsoRaise() map[string][]happening {
 		// Payouts of the other type, and its pause, don't hide that one stands still.
 		"MillraceNothingIsPaid": {
 			is(`millrace_promotion_overdue_seconds`, 400), grows(`millrace_promotion_attempts_total{type="VOUCHER",state="SUCCESS"}`, 50),
-			is(`millrace_route_paused_seconds{route=~"promotion.voucher.+"}`, 600),
+			is(`millrace_promotion_route_paused{type="VOUCHER"}`, 1),
 		},
 	}
 }
@@ -219,7 +220,7 @@ func checkAlerts(t *testing.T, e *promql.Engine, r *recorded) {
 		}
 		require.NotEmpty(t, raisers()[rule.Alert], "nothing is known that raises %s", rule.Alert)
 		if slices.Contains(quietInAPause(), rule.Alert) {
-			now, _ = raised(t, e, healthy, rule, append(raisers()[rule.Alert], is(`millrace_route_paused_seconds`, 600)))
+			now, _ = raised(t, e, healthy, rule, append(raisers()[rule.Alert], is(`millrace_route_paused_seconds`, 600), is(`millrace_promotion_route_paused`, 1)))
 			require.Empty(t, now, "%s is raised for a paused route", rule.Alert)
 			now, _ = raised(t, e, healthy, rule, append(raisers()[rule.Alert], is(`millrace_route_paused_seconds{route="promotion.started"}`, 600)))
 			require.NotEmpty(t, now, "the pause of another route silences %s", rule.Alert)
@@ -241,6 +242,35 @@ func checkAlerts(t *testing.T, e *promql.Engine, r *recorded) {
 	}
 	for name := range raisers() {
 		require.True(t, seen[name], "no alert %s", name)
+	}
+}
+
+// The rules name no type of promotions, because a further one is a file and a line of Go.
+func TestAPauseSilencesTheAlertsOfAFurtherType(t *testing.T) {
+	t.Parallel()
+	e, at := newEngine(t), time.Unix(1_800_000_000, 0)
+	answer := func(rule rulefmt.Rule, paused float64) promql.Vector {
+		r := newRecorded()
+		for text, v := range map[string]float64{
+			`{__name__="millrace_promotion_overdue_seconds",type="CASHBACK"}`:                8000,
+			`{__name__="millrace_promotion_oldest_unpaid_seconds",type="CASHBACK"}`:          8000,
+			`{__name__="millrace_promotion_attempts_total",type="CASHBACK",state="SUCCESS"}`: 7,
+			`{__name__="millrace_promotion_route_paused",type="CASHBACK"}`:                   paused,
+			`{__name__="millrace_route_paused_seconds",route="promotion.cashback.stream"}`:   600 * paused,
+		} {
+			l, err := parser.ParseMetric(text)
+			require.NoError(t, err)
+			r.add(l, at, v)
+		}
+		now, err := eval(t.Context(), e, r.stretched(past), rule.Expr, at)
+		require.NoError(t, err, rule.Alert)
+		return now
+	}
+	for _, rule := range alerts(t) {
+		if rule.Alert == "MillraceNothingIsPaid" || rule.Alert == "MillraceOldestUnpaidTooOld" {
+			require.NotEmpty(t, answer(rule, 0), rule.Alert)
+			require.Empty(t, answer(rule, 1), "%s is raised while the routes of its type are paused", rule.Alert)
+		}
 	}
 }
 

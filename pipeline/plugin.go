@@ -34,10 +34,22 @@ type Configurable interface {
 
 // Dependent is implemented by a plugin that does not work without others.
 type Dependent interface {
-	// Needs returns the names of those plugins. They can't be switched off (plugins.<name>.enabled)
-	// while this plugin is enabled. It is called after the settings were decoded, and may depend on
-	// them.
+	// Needs returns the names of those plugins. While this plugin is enabled, they must be in the binary
+	// and can't be switched off (plugins.<name>.enabled). It is called after the settings were decoded, and
+	// may depend on them.
 	Needs() []string
+}
+
+// Names returns the names of those capabilities that are plugins, for Needs. A handler that got Topics and
+// DeadLetters then needs the plugins that the binary has chosen for them, and none for the fakes of a test.
+func Names(capabilities ...any) []string {
+	var names []string
+	for _, c := range capabilities {
+		if p, ok := c.(Plugin); ok {
+			names = append(names, p.Name())
+		}
+	}
+	return names
 }
 
 // Migratable is implemented by a plugin that keeps tables. The command `migrate` brings them up to

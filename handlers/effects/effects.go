@@ -42,7 +42,7 @@ func (p *Plugin) Settings() any { return &p.config }
 func (p *Plugin) Needs() (names []string) {
 	for _, k := range p.config.Kinds {
 		if k != nil { // otherwise Validate says so
-			names = append(names, k.Effects.Needs()...)
+			names = append(names, k.Effects.Needs(p.once)...)
 		}
 	}
 	if len(p.config.HTTP.Kinds) > 0 {

@@ -13,6 +13,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sse"
@@ -40,7 +42,8 @@ func TestWhatKindsOfSettingsNeed(t *testing.T) {
 		{map[string]*effects.Kind{"mail": {Effects: once.KindConfig{Topic: "mails"}}, "parcel": {}}, []string{"deadletter", "kafka", "once"}},
 		{map[string]*effects.Kind{"mail": {Effects: once.KindConfig{Via: once.ViaStreams}}}, []string{"once", "reclaim", "redis"}},
 	} {
-		p := effects.New(once.NewPlugin(nil, nil), web.New(token.New(), sse.New()))
+		topics := kafka.New()
+		p := effects.New(once.NewPlugin(topics, deadletter.New(topics)), web.New(token.New(), sse.New()))
 		p.Settings().(*effects.Config).Kinds = c.kinds
 		require.ElementsMatch(t, c.want, p.Needs())
 	}

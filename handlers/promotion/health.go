@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
@@ -33,6 +35,28 @@ func (r readiness) waits(of payouts.Type) bool {
 	}
 	pays := &payout.Processor{Type: t}
 	return r.paused(pays.AcceptRoute()) || r.paused(pays.StreamRoute()) || r.paused(pays.RetryRoute())
+}
+
+// pausedRoutes is the metric of the types that wait. Alerts about a type can't know the names of its routes.
+type pausedRoutes struct{ readiness }
+
+func pausedRouteDesc() *prometheus.Desc {
+	return prometheus.NewDesc("millrace_promotion_route_paused",
+		"1 while an operator has paused a route that pays promotions of the type, as this instance knows it.", []string{"type"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (pausedRoutes) Describe(ch chan<- *prometheus.Desc) { ch <- pausedRouteDesc() }
+
+// Collect implements prometheus.Collector.
+func (p pausedRoutes) Collect(ch chan<- prometheus.Metric) {
+	for _, t := range promotiontype.Names() {
+		paused := 0.0
+		if p.waits(payouts.Type(t)) {
+			paused = 1
+		}
+		ch <- prometheus.MustNewConstMetric(pausedRouteDesc(), prometheus.GaugeValue, paused, t)
+	}
 }
 
 // check reports the age of the oldest unpaid payout of each promotion. It fails when the ledger is

@@ -2,11 +2,14 @@ package promotion
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
@@ -41,6 +44,25 @@ func TestReadinessIsTheLastMeasurement(t *testing.T) {
 	require.ErrorContains(t, check(), "this instance settles nothing")
 	last = feeder.Measurement{At: time.Now().Add(-4 * feeder.MeasureInterval)}
 	require.ErrorContains(t, check(), "the ledger has not been measured since")
+}
+
+// Alerts about a type are silent while a route is paused that pays it, also one that is for retries only.
+func TestTheTypeOfAPausedRouteIsMeasured(t *testing.T) {
+	t.Parallel()
+	for route, want := range map[string][2]float64{ // POINT, VOUCHER
+		"":                        {0, 0},
+		"promotion.point.accept":  {1, 0},
+		"promotion.point.stream":  {1, 0},
+		"promotion.voucher.retry": {0, 1},
+		"promotion.started":       {0, 0},
+	} {
+		metric := pausedRoutes{readiness{paused: func(name string) bool { return name == route }}}
+		require.NoError(t, testutil.CollectAndCompare(metric, strings.NewReader(fmt.Sprintf(`# HELP millrace_promotion_route_paused 1 while an operator has paused a route that pays promotions of the type, as this instance knows it.
+# TYPE millrace_promotion_route_paused gauge
+millrace_promotion_route_paused{type="POINT"} %v
+millrace_promotion_route_paused{type="VOUCHER"} %v
+`, want[0], want[1]))), route)
+	}
 }
 
 // An instance tells the others at which rate its calls begin after the Money API refused too many.

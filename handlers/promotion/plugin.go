@@ -131,7 +131,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 			Policy: pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(promotiontype.StartedDeadTopic)},
 		})
 	}
-	r.Health("promotion", readiness{feeds.Measured, &p.run.progress, r.RoutePaused}.check)
+	ready := readiness{feeds.Measured, &p.run.progress, r.RoutePaused}
+	r.Health("promotion", ready.check)
+	r.Collect(pausedRoutes{ready})
 	r.Offer(conditions{p.run, feeds.Measured})
 	r.Collect(append(payoutMetrics.Collectors(), feederMetrics.Collectors()...)...)
 	r.Collect(clientMetrics{p.run}, p.run.simulated())

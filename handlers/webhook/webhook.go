@@ -57,7 +57,7 @@ func New(topics pipeline.Topics, dead pipeline.DeadLetters) *Plugin {
 func (p *Plugin) Name() string { return "webhook" }
 
 // Needs returns the plugins that this one does not work without.
-func (p *Plugin) Needs() []string { return []string{"kafka", "deadletter"} }
+func (p *Plugin) Needs() []string { return pipeline.Names(p.topics, p.dead) }
 
 // Settings returns the plugin's *Config.
 func (p *Plugin) Settings() any { return &p.config }

@@ -66,15 +66,32 @@ func (h *Host) sendAudit(topic string) *SendAudit {
 	return nil
 }
 
-// Person returns the user of this process as name@host, for records of operators' actions. It is
-// empty when the user is unknown.
+// Person returns the user of this process as name@host, for records of operators' actions, or who called sudo
+// when that user is root. It is empty when the user is nobody's own, such as that of a container.
 func Person() string {
-	name := os.Getenv("USER")
+	name, id := os.Getenv("USER"), ""
 	if u, err := user.Current(); err == nil {
-		name = u.Username
+		name, id = u.Username, u.Uid
 	}
+	accounts, _ := os.ReadFile("/etc/passwd")
+	name = personOf(name, id, os.Getenv("SUDO_USER"), string(accounts))
 	if host, err := os.Hostname(); err == nil && name != "" {
 		name += "@" + host
+	}
+	return name
+}
+
+// personOf returns the person behind the user, or nothing. accounts is the text of /etc/passwd, in which the user
+// of a service or of an image has no login shell, because everybody who may enter the container is that user.
+func personOf(name, id, sudoer, accounts string) string {
+	if id == "0" && sudoer != "" {
+		return sudoer
+	}
+	for line := range strings.Lines(accounts) {
+		fields := strings.Split(strings.TrimSpace(line), ":")
+		if shell := fields[len(fields)-1]; fields[0] == name && (strings.HasSuffix(shell, "/nologin") || strings.HasSuffix(shell, "/false")) {
+			return ""
+		}
 	}
 	return name
 }

@@ -39,6 +39,9 @@ type handler struct {
 	Import  string // path of the package
 	Binary  string // of another module
 
+	Main      string // of the binary, if that exists
+	HasLedger bool   // in Main
+
 	effect // of a kind of effects
 	skeleton
 }
@@ -46,18 +49,16 @@ type handler struct {
 // skeleton is what a command writes. The files are names and their templates.
 type skeleton struct {
 	files, main [][2]string
-	arguments   string // of New, in a binary that exists
-	from        string // what the arguments are
-	settings    string // without which the plugin is off; %[2]s is the name. Empty: it is on
+	add         string // the template of what a binary that exists lacks
 	wired       string // what the service has afterwards; %[1]s is the name
 }
 
 // handlerSkeleton is that of `new handler`.
 func handlerSkeleton() skeleton {
 	return skeleton{
-		files:     [][2]string{{"doc.go", "doc.go"}, {"handler.go", "handler.go"}, {"handler_test.go", "handler_test.go"}, {"README.md", "README.md"}},
-		main:      [][2]string{{"main.go", "main.go"}, {"embedded.yaml", "embedded.yaml"}, {"production.yaml", "production.yaml"}},
-		arguments: "topics, dead", from: "of kafka.New and deadletter.New",
+		files: [][2]string{{"doc.go", "doc.go"}, {"handler.go", "handler.go"}, {"handler_test.go", "handler_test.go"}, {"README.md", "README.md"}},
+		main:  [][2]string{{"main.go", "main.go"}, {"embedded.yaml", "embedded.yaml"}, {"production.yaml", "production.yaml"}},
+		add:   "add.txt",
 		wired: "The binary has the routes %[1]s and %[1]s.retry.",
 	}
 }
@@ -133,35 +134,66 @@ func (h *Host) newHandler(ctx context.Context, dir string, d handler) error {
 	wiring, err := os.ReadFile(filepath.Join(root, wiringFile))
 	wired := err == nil
 	if wired {
+		if _, err := exec.LookPath("make"); err != nil {
+			return fmt.Errorf("the generated files of this repository need make, and nothing was written: %w", err)
+		}
 		if wiring, err = d.wire(wiring); err != nil {
 			return fmt.Errorf("new handler: %w", err)
 		}
+	}
+	before, err := filesOf(root, wired)
+	if err != nil {
+		return err
 	}
 	if err := h.write(target, files); err != nil {
 		return err
 	}
 	if wired {
-		return h.applyWiring(ctx, root, wiring, d)
+		err = h.applyWiring(ctx, root, wiring)
+	} else {
+		err = h.writeMain(root, &d)
 	}
-	return h.writeMain(root, d)
+	if err == nil {
+		return h.sayNext(root, d, wired)
+	}
+	if undone := errors.Join(before.restore(), os.RemoveAll(target)); undone != nil {
+		return errors.Join(err, undone)
+	}
+	return fmt.Errorf("%w\nAll files are as before", err)
 }
 
-func (h *Host) writeMain(root string, d handler) error {
+// writeMain writes a binary, or notes the one that exists.
+func (h *Host) writeMain(root string, d *handler) error {
 	folder := filepath.Join(root, "cmd", d.Binary)
 	file := filepath.Join(folder, "main.go")
-	if _, err := os.Stat(file); err == nil {
-		fmt.Fprintf(h.opts.Stdout, "\n%s exists, so add the plugin to it. The arguments are those %s:\n\n\timport %q\n\tPlugins: …, %s.New(%s)\n", file, d.from, d.Import, d.Package, d.arguments)
-		if d.settings != "" {
-			fmt.Fprintf(h.opts.Stdout, "\nThe plugin is off until the settings, such as cmd/%s/embedded.yaml, have:\n\n"+d.settings, d.Binary, d.Name)
-		}
-	} else {
-		files, err := d.render(d.main)
+	if text, err := os.ReadFile(file); err == nil {
+		d.Main, d.HasLedger = file, bytes.Contains(text, []byte("once.NewPlugin("))
+		return nil
+	}
+	files, err := d.render(d.main)
+	if err != nil {
+		return err
+	}
+	return h.write(folder, files)
+}
+
+// sayNext says what the author does next.
+func (h *Host) sayNext(root string, d handler, wired bool) error {
+	if wired {
+		_, err := fmt.Fprintf(h.opts.Stdout, `
+`+d.wired+` Next:
+
+	go test ./handlers/%[1]s
+	go run ./cmd/millrace topology
+`, d.Name)
+		return err
+	}
+	if d.Main != "" {
+		add, err := d.render([][2]string{{"", d.add}})
 		if err != nil {
 			return err
 		}
-		if err := h.write(folder, files); err != nil {
-			return err
-		}
+		fmt.Fprintf(h.opts.Stdout, "%s", add[0].text)
 	}
 	replace := ""
 	if mod, err := os.ReadFile(filepath.Join(root, "go.mod")); err == nil && !strings.Contains(string(mod), framework) {
@@ -219,13 +251,16 @@ func sourceFolder() string {
 	return root
 }
 
-// write makes the folder and writes the files into it.
+// write makes the folder and writes the files into it. After an error it has written none.
 func (h *Host) write(folder string, files []sourceFile) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("new handler: %w", err)
 	}
-	for _, f := range files {
+	for i, f := range files {
 		if err := os.WriteFile(filepath.Join(folder, f.name), f.text, 0o644); err != nil { //nolint:gosec // source code
+			for _, written := range files[:i] {
+				err = errors.Join(err, os.Remove(filepath.Join(folder, written.name)))
+			}
 			return fmt.Errorf("new handler: %w", err)
 		}
 		fmt.Fprintln(h.opts.Stdout, "wrote", filepath.Join(folder, f.name))
@@ -377,8 +412,37 @@ func (h *Host) runAlive(cmd *exec.Cmd, label string, every time.Duration) ([]byt
 	}
 }
 
+// saved are the files that applyWiring changes, as they were before. If only some of them had the new plugin, the
+// binary would not compile, or each of its commands would panic.
+type saved map[string][]byte
+
+// filesOf returns the files that exist. There are none in another module.
+func filesOf(root string, wired bool) (saved, error) {
+	files := saved{}
+	if !wired {
+		return files, nil
+	}
+	for _, name := range []string{wiringFile, "wire/wire_gen.go", "configs/millrace.schema.json", "docs/settings.md", "docs/metrics.md"} {
+		file := filepath.Join(root, name)
+		text, err := os.ReadFile(file)
+		if err == nil {
+			files[file] = text
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("new handler: %w", err)
+		}
+	}
+	return files, nil
+}
+
+func (s saved) restore() (err error) {
+	for file, text := range s {
+		err = errors.Join(err, os.WriteFile(file, text, 0o644)) //nolint:gosec // source code
+	}
+	return err
+}
+
 // applyWiring writes wiringFile and generates the files that follow from it.
-func (h *Host) applyWiring(ctx context.Context, root string, text []byte, d handler) error {
+func (h *Host) applyWiring(ctx context.Context, root string, text []byte) error {
 	if err := os.WriteFile(filepath.Join(root, wiringFile), text, 0o644); err != nil { //nolint:gosec // source code
 		return fmt.Errorf("new handler: %w", err)
 	}
@@ -390,11 +454,5 @@ func (h *Host) applyWiring(ctx context.Context, root string, text []byte, d hand
 			return fmt.Errorf("make %s: %w\n%s", target, err, bytes.TrimSpace(out))
 		}
 	}
-	_, err := fmt.Fprintf(h.opts.Stdout, `
-`+d.wired+` Next:
-
-	go test ./handlers/%[1]s
-	go run ./cmd/millrace topology
-`, d.Name)
-	return err
+	return nil
 }

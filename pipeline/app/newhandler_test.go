@@ -3,6 +3,7 @@ package app_test
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -179,12 +180,74 @@ func TestNewHandlerWiresItselfIntoTheService(t *testing.T) {
 		require.Contains(t, r.stderr, "wire/sets.go needs one import block, the set Handlers, and the struct Service")
 		require.NoDirExists(t, filepath.Join(dir, "handlers", "third"))
 	})
-	t.Run("make fails", func(t *testing.T) {
-		dir, _ := serviceModule(t, ".PHONY: wire\nwire:\n\t@echo a mistake; false\n")
+}
+
+// A repository with half of a handler would not compile, or each of its commands would panic.
+func TestNewHandlerUndoesWhatItCannotFinish(t *testing.T) {
+	t.Parallel()
+	const wire = ".PHONY: wire\nwire:\n\t@echo generated > wire/wire_gen.go\n"
+	for name, makefile := range map[string]string{
+		"make wire fails":      ".PHONY: wire\nwire:\n\t@echo half > wire/wire_gen.go; echo a mistake; false\n",
+		"make schema fails":    wire + "schema:\n\t@echo a mistake; false\n",
+		"make reference fails": wire + "schema:\n\t@echo {} > configs/millrace.schema.json\nreference:\n\t@echo half > docs/settings.md; echo a mistake; false\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, _ := serviceModule(t, makefile)
+			for _, folder := range []string{"configs", "docs"} {
+				require.NoError(t, os.Mkdir(filepath.Join(dir, folder), 0o750))
+			}
+			for _, file := range []string{"wire/wire_gen.go", "configs/millrace.schema.json", "docs/settings.md", "docs/metrics.md"} {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte("before"), 0o600))
+			}
+			before := filesBelow(t, dir)
+			r := run(t.Context(), options(newToy(), "new", "handler", "mail", "--dir", dir))
+			require.Equal(t, app.ExitBad, r.code)
+			require.Contains(t, r.stderr, "a mistake\n")
+			require.Contains(t, r.stderr, "All files are as before\n")
+			require.Equal(t, before, filesBelow(t, dir))
+
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "Makefile"), []byte(".PHONY: wire\nwire schema reference:\n\t@true\n"), 0o600))
+			r = run(t.Context(), options(newToy(), "new", "handler", "mail", "--dir", dir))
+			require.Zero(t, r.code, "the next attempt: %s", r.stderr)
+		})
+	}
+	t.Run("a file can't be written", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/shop\n"), 0o600))
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "cmd", "shop", "production.yaml"), 0o750))
+		before := filesBelow(t, dir)
 		r := run(t.Context(), options(newToy(), "new", "handler", "mail", "--dir", dir))
-		require.Equal(t, app.ExitBad, r.code)
-		require.Contains(t, r.stderr, "a mistake")
+		require.Equal(t, app.ExitUsage, r.code)
+		require.Contains(t, r.stderr, "production.yaml: is a directory")
+		require.Equal(t, before, filesBelow(t, dir))
 	})
+}
+
+func TestNewHandlerNeedsMake(t *testing.T) {
+	dir, _ := serviceModule(t, "")
+	before := filesBelow(t, dir)
+	t.Setenv("PATH", t.TempDir())
+	r := run(t.Context(), options(newToy(), "new", "handler", "mail", "--dir", dir))
+	require.Equal(t, app.ExitUsage, r.code)
+	require.Contains(t, r.stderr, "need make, and nothing was written")
+	require.Equal(t, before, filesBelow(t, dir))
+}
+
+// filesBelow returns the text of each file of a folder.
+func filesBelow(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		files[path] = string(text)
+		return err
+	}))
+	return files
 }
 
 func goTool(t *testing.T, dir string, args ...string) (string, error) {

@@ -42,11 +42,10 @@ var kindName = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
 // onceSkeleton is that of `new once`.
 func onceSkeleton() skeleton {
 	return skeleton{
-		files:     [][2]string{{"PACKAGE.go", "once.go"}, {"PACKAGE_test.go", "once_test.go"}, {"README.md", "once_README.md"}},
-		main:      [][2]string{{"main.go", "once_main.go"}, {"embedded.yaml", "once_embedded.yaml"}, {"production.yaml", "production.yaml"}},
-		arguments: "ledger", from: "of once.NewPlugin",
-		settings: "\tplugins:\n\t  %[2]s:\n\t    enabled: true\n\t    api:\n\t      url: http://127.0.0.1:18090\n",
-		wired:    "The binary has the kind of effects %[1]s, once plugins.%[1]s.enabled and plugins.%[1]s.api.url are set.",
+		files: [][2]string{{"PACKAGE.go", "once.go"}, {"PACKAGE_test.go", "once_test.go"}, {"README.md", "once_README.md"}},
+		main:  [][2]string{{"main.go", "once_main.go"}, {"embedded.yaml", "once_embedded.yaml"}, {"production.yaml", "production.yaml"}},
+		add:   "once_add.txt",
+		wired: "The binary has the kind of effects %[1]s, once plugins.%[1]s.enabled and plugins.%[1]s.api.url are set.",
 	}
 }
 

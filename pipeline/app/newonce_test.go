@@ -110,3 +110,59 @@ func TestNewNamesTheCopyOfTheFramework(t *testing.T) {
 		require.Contains(t, string(main), plugin)
 	}
 }
+
+// A binary that `new handler` has written has no ledger. The printed lines are the whole change: with them it has
+// the kind of effects, and without the ledger among its plugins it does not start.
+func TestNewOnceAddsToABinaryOfNewHandler(t *testing.T) {
+	t.Parallel()
+	dir := foreignModule(t)
+	require.Zero(t, run(t.Context(), options(newToy(), "new", "handler", "greetings", "--dir", dir)).code)
+	r := run(t.Context(), options(newToy(), "new", "once", "invoice", "--repeat", "key", "--key-ttl", "23h", "--dir", dir))
+	require.Zero(t, r.code, r.stderr)
+	golden(t, "newonce_added.txt", strings.ReplaceAll(r.stdout, dir, "shop"))
+	readme, err := os.ReadFile(filepath.Join(dir, "handlers", "invoice", "README.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(readme), "`shop once problems` lists")
+	require.NotContains(t, string(readme), "`millrace ")
+
+	if testing.Short() {
+		t.Skip("compiles a module")
+	}
+	tier.Rest(t)
+	printed := func(after, until string) string {
+		t.Helper()
+		_, text, found := strings.Cut(r.stdout, after)
+		require.True(t, found, after)
+		text, _, found = strings.Cut(text, until)
+		require.True(t, found, until)
+		return text
+	}
+	folder := filepath.Join(dir, "cmd", "shop")
+	change := func(name string, pairs ...string) {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		require.NoError(t, err)
+		for i := 0; i < len(pairs); i += 2 {
+			require.Contains(t, string(text), pairs[i])
+			text = bytes.Replace(text, []byte(pairs[i]), []byte(pairs[i+1]), 1)
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(folder, name), text, 0o600))
+	}
+	imports := "\timport " + printed("\timport ", "\tledger :=")
+	change("main.go",
+		"import (\n", strings.ReplaceAll(imports, "\t", "")+"\nimport (\n",
+		"\tos.Exit(", "\tledger :="+printed("\tledger :=", "\n")+"\n\tos.Exit(",
+		"(topics, dead)}", "(topics, dead), "+printed("Plugins: …, ", "\n")+"}",
+		"deadletters.db\",\n", "deadletters.db\",\n"+printed("embedded.Environment: …, ", "\n")+",\n")
+	change("embedded.yaml", "plugins:\n", strings.ReplaceAll(printed("have:\n\n", "\n\nNext"), "\t", "")+"\n")
+	out, err := goTool(t, dir, "run", "./cmd/shop", "validate", "--profile", "embedded")
+	require.NoError(t, err, out)
+	out, err = goTool(t, dir, "run", "./cmd/shop", "topology")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "invoice.accept\n")
+
+	change("main.go", ", ledger, invoice", ", invoice")
+	out, err = goTool(t, dir, "run", "./cmd/shop", "validate", "--profile", "embedded")
+	require.Error(t, err)
+	require.Contains(t, out, "plugin invoice needs once, which this binary does not have: add it to app.Options.Plugins")
+}

@@ -414,8 +414,8 @@ type Placed interface {
 	ValidateIn(where Where) error
 }
 
-// checkEnabled reports plugins that are switched off although an enabled plugin, or the command
-// that belongs to plugin owner, needs them.
+// checkEnabled reports plugins that are switched off, or not in the binary, although an enabled plugin needs
+// them, and plugin owner if it is switched off although the command belongs to it.
 func (h *Host) checkEnabled(l *Loaded, owner string) error {
 	off := map[string]bool{}
 	for _, p := range h.opts.Plugins {
@@ -437,7 +437,11 @@ func (h *Host) checkEnabled(l *Loaded, owner string) error {
 			continue
 		}
 		for _, name := range d.Needs() {
-			if off[name] {
+			switch isOff, exists := off[name]; {
+			case !exists:
+				errs = append(errs, l.Document.Problem(section(p), fmt.Sprintf(
+					"plugin %s needs %s, which this binary does not have: add it to app.Options.Plugins", p.Name(), name)))
+			case isOff:
 				problem(name, "must be true: plugin %s needs it; switch it on, or set %s.enabled: false as well", p.Name(), section(p))
 			}
 		}

@@ -168,6 +168,20 @@ func TestAPluginCanBeSwitchedOff(t *testing.T) {
 	}
 }
 
+// A plugin that was given another one, which is not in Plugins, would be called without having been started.
+func TestWhatAPluginNeedsIsInTheBinary(t *testing.T) {
+	t.Parallel()
+	o := options(newToy(), "validate", "--config", settingsFile(t, "plugins:\n  dependent:\n    enabled: true\n"))
+	o.Plugins = append(o.Plugins, dependent{needs: []string{"toy", "ledger"}})
+	r := run(t.Context(), o)
+	require.Equal(t, app.ExitUsage, r.code, r.stderr)
+	require.Contains(t, r.stderr, "mill.yaml:2: plugins.dependent: plugin dependent needs ledger, which this binary does not have: add it to app.Options.Plugins\n")
+	require.NotContains(t, r.stderr, "needs toy")
+
+	o.Args = []string{"validate", "--config", settingsFile(t, "plugins: {dependent: {enabled: false}}\n")}
+	require.Zero(t, run(t.Context(), o).code)
+}
+
 // Without settings no empty environment is shown or created.
 func TestACommandOfAServiceAssumesNoProfile(t *testing.T) {
 	t.Parallel()

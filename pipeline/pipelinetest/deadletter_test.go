@@ -31,7 +31,7 @@ type greetings struct {
 }
 
 func (greetings) Name() string    { return "greetings" }
-func (greetings) Needs() []string { return []string{"directory", "deadletter"} }
+func (greetings) Needs() []string { return []string{"deadletter"} } // which needs the transport
 
 func (g greetings) Register(r *pipeline.Registry) error {
 	r.Route(pipeline.Route{

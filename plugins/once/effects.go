@@ -54,7 +54,7 @@ func New[T any](p *Plugin, kind Kind[T], config *KindConfig) *Effects[T] {
 }
 
 // Needs returns the plugins that the kind requires, for pipeline.Dependent.
-func (e *Effects[T]) Needs() []string { return e.config.Needs() }
+func (e *Effects[T]) Needs() []string { return e.config.Needs(e.plugin) }
 
 // Describe returns the place of the effects. A route whose handler calls Enqueue names it in Route.Calls, so that
 // topology and console show where its work goes, and why that waits. It works offline.

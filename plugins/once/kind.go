@@ -167,14 +167,14 @@ func DefaultKind(topic string) KindConfig {
 	}
 }
 
-// Needs returns the plugins that a kind with the settings requires.
-func (c *KindConfig) Needs() []string {
+// Needs returns the plugins that a kind of p with the settings requires.
+func (c *KindConfig) Needs(p *Plugin) []string {
 	needs := []string{pluginName}
 	if c.Topic != "" || c.Results != "" {
-		needs = append(needs, "kafka")
+		needs = append(needs, pipeline.Names(p.topics)...)
 	}
 	if c.Topic != "" {
-		needs = append(needs, "deadletter")
+		needs = append(needs, pipeline.Names(p.dead)...)
 	}
 	if c.Via == ViaStreams {
 		needs = append(needs, "redis", reclaim.Name)

@@ -17,6 +17,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/once/oncetest"
@@ -356,6 +358,20 @@ func TestAKindViaStreamsNeedsItsRedis(t *testing.T) {
 	_, err := pipeline.NewRegistry(pipeline.Env{}, w.Once, p)
 	require.ErrorContains(t, err, `kind "invoice" has via: streams, and the plugin once has no Redis`)
 }
+
+// A binary may have other topics than Kafka's, and a test has some of its own.
+func TestAKindNeedsTheTopicsThatItWasGiven(t *testing.T) {
+	t.Parallel()
+	c := once.KindConfig{Topic: "invoices"}
+	topics := kafka.New()
+	require.Equal(t, []string{"once", "kafka", "deadletter"}, c.Needs(once.NewPlugin(topics, deadletter.New(topics))))
+	require.Equal(t, []string{"once", "rabbit"}, c.Needs(once.NewPlugin(rabbit{}, &pipelinetest.Topics{})))
+}
+
+type rabbit struct{ pipeline.Topics }
+
+func (rabbit) Name() string                      { return "rabbit" }
+func (rabbit) Register(*pipeline.Registry) error { return nil }
 
 // An effect that must be repeated takes its turn with the rows of entries, although there is always one.
 func TestRepetitionsTakeTurnsWithEntries(t *testing.T) {

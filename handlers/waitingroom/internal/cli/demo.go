@@ -188,13 +188,13 @@ func (d *demoRun) crowd(ctx context.Context, processes *app.Processes, service *
 	})))
 	balancer.set(mux)
 	drawn, err := demo.Draw(ctx, demo.DrawOptions{
-		Event: "draw-of-" + d.event, Rooms: rooms, By: app.Person(), URL: d.entry, Client: &http.Client{}, File: filepath.Join(filepath.Dir(d.key), "draw.txt"),
+		Event: "draw-of-" + d.event, Rooms: rooms, By: "demo", URL: d.entry, Client: &http.Client{}, File: filepath.Join(filepath.Dir(d.key), "draw.txt"),
 	})
 	if err != nil {
 		return demo.Report{}, err
 	}
 	concurrency := int64(d.concurrency)
-	by := room.Change{Verb: room.Open, By: app.Person(), Why: "demo", Concurrency: &concurrency}
+	by := room.Change{Verb: room.Open, By: "demo", Why: "demo", Concurrency: &concurrency}
 	if _, err := rooms.Control(ctx, d.event, by); err != nil {
 		return demo.Report{}, err
 	}
