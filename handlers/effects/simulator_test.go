@@ -10,10 +10,12 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/internal/sqldbtest"
+	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/once/reconcile"
 	"github.com/millrace-io/millrace/plugins/once/simulator"
@@ -60,11 +62,11 @@ func TestAKindOfSettingsAtASimulatedAPI(t *testing.T) {
 	withSum := strings.NewReplacer(
 		"        request:", "        sum: invoice.cents\n        request:",
 		"receipt: invoice.id, code: error.code, message: error.text", "receipt: id",
-		"key_ttl: 23h", "key_ttl: 23h, max_retries: 60",
+		"key_ttl: 23h", "key_ttl: 23h, max_retries: 60, max_released: 1000, retry: {first: 20ms, max: 200ms}",
 		"API/billing", "API").Replace(invoices)
 	byLookup := strings.NewReplacer(
 		"repeat: by_key", "repeat: by_lookup\n        lookup: {path: \"/found/{key}\", not_found: [not_found]}",
-		"key_ttl: 23h", "under_way: 10s").Replace(withSum)
+		"key_ttl: 23h", "under_way: 2s, call_timeout: 1s").Replace(withSum)
 	for name, c := range map[string]struct{ flags, settings string }{
 		"with keys":     {"--post /v1/invoices --key-header Request-Id", withSum},
 		"with a lookup": {"--forget-keys --key-header Request-Id --lookup /found/{key}", byLookup},
@@ -80,7 +82,10 @@ func TestAKindOfSettingsAtASimulatedAPI(t *testing.T) {
 			}
 			w.send(t, "invoices", payloads...)
 			for _, payload := range payloads {
-				require.Equal(t, rules.Success, w.settled(t, "invoice", payload).State, payload)
+				// The clock is not turned, because the limit of the API is one of real time.
+				var s once.State
+				require.Eventually(t, func() bool { s = w.state(t, "invoice", payload); return s.State.Settled() }, patience, 5*time.Millisecond)
+				require.Equal(t, rules.Success, s.State, "%s: %s", payload, s.Error)
 			}
 			r := w.reconciled(t, get(t, url+"/_sim/journal?format=book"))
 			require.True(t, r.Balanced, "%+v", r)

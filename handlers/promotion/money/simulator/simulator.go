@@ -17,11 +17,12 @@ import (
 	far "github.com/millrace-io/millrace/plugins/once/simulator"
 )
 
-// Config, Faults and Summary are those of every simulated far side.
+// What every simulated far side has.
 type (
-	Config  = far.Config
-	Faults  = far.Faults
-	Summary = far.Summary
+	// Config is the settings of a Server.
+	Config = far.Config
+	// Faults are the failures of the API.
+	Faults = far.Faults
 )
 
 // Server is a simulated Money API.
