@@ -59,7 +59,7 @@ func TestAPersonSteers(t *testing.T) {
 	w.awaitSettled("POINT", 8_000, time.Minute)
 	c := w.counts("POINT")
 	require.EqualValues(t, 8_000, c.Paid+c.Cancelled)
-	require.EqualValues(t, c.Paid, w.api.Summary().Charged)
+	require.EqualValues(t, c.Paid, w.api.Summary().Executed)
 	require.Equal(t, rules.GroupCancelled, c.State)
 	out, code := w.command("campaign", "resume", "POINT", strconv.FormatInt(w.promotion, 10), "--why", "a test")
 	require.Equal(t, 1, code, "%s", out)

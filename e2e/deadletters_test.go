@@ -191,5 +191,5 @@ func TestDeadLettersThatAreNoPayouts(t *testing.T) {
 		"another request for POINT:12345:1 came first, and the first one wins"}, reasons)
 	require.Equal(t, 2, w.count(store.Open), "they wait as before")
 	require.EqualValues(t, 1, w.counts("POINT").Failed)
-	require.Zero(t, w.api.Summary().DoubleCharged)
+	require.Zero(t, w.api.Summary().Doubled)
 }

@@ -321,7 +321,8 @@ func pause(t *testing.T, d time.Duration) {
 func (w *deployment) charges(id payouts.Promotion) map[int64][]simulator.Entry {
 	charges := map[int64][]simulator.Entry{}
 	for q := (simulator.Query{Type: string(id.Type), PromotionID: id.ID, Limit: 10_000}); ; {
-		page := w.api.Page(q)
+		page, err := w.api.Page(q)
+		require.NoError(w.t, err)
 		for _, e := range page.Entries {
 			charges[e.TargetID] = append(charges[e.TargetID], e)
 		}
@@ -348,7 +349,7 @@ func (w *deployment) assertBalanced(kind string, n int) {
 		require.Equal(w.t, rules.Success, row.State, "row %s: %s", row.Key, row.LastError)
 		require.Len(w.t, charges, 1, "row %s is SUCCESS, and the Money API has no charge", row.Key)
 		e := charges[0]
-		require.Equal(w.t, e.TransactionKey, row.Receipt, "row %s", row.Key)
+		require.Equal(w.t, e.Receipt, row.Receipt, "row %s", row.Key)
 		request, err := promotionType(kind).Decode(row.Request)
 		require.NoError(w.t, err)
 		require.Equal(w.t, request.Value, e.Value, "row %s", row.Key)
@@ -356,7 +357,7 @@ func (w *deployment) assertBalanced(kind string, n int) {
 	}))
 	require.Equal(w.t, n, rows, "rows in the ledger")
 	require.Len(w.t, charged, n, "charges in the Money API's journal")
-	require.Zero(w.t, w.api.Summary().DoubleCharged)
+	require.Zero(w.t, w.api.Summary().Doubled)
 }
 
 func promotionType(name string) promotiontype.Type {

@@ -221,7 +221,7 @@ func (t *caseRun) oneCharge(context.Context) error {
 			errs = append(errs, fmt.Errorf("target %d was charged and never offered", target))
 		}
 	}
-	if n := t.api.Summary().DoubleCharged; n != 0 {
+	if n := t.api.Summary().Doubled; n != 0 {
 		errs = append(errs, fmt.Errorf("the journal has %d double charges", n))
 	}
 	return first(errs)
@@ -242,7 +242,7 @@ func (t *caseRun) balanced(ctx context.Context) error {
 		case row.State == rules.Success:
 			amount, voucher, err := requestOf(row)
 			o, e := t.offer[target], charged[0]
-			if err != nil || e.TransactionKey != row.Receipt || e.Value != valueOf(amount, voucher) ||
+			if err != nil || e.Receipt != row.Receipt || e.Value != valueOf(amount, voucher) ||
 				amount != 0 && amount != o.amount || voucher != "" && voucher != o.voucher {
 				errs = append(errs, fmt.Errorf("%s: offered %+v, ledger %s %d%s, journal %+v, %w", row.Key, o, row.Receipt, amount, voucher, e, err))
 			}

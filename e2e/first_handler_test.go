@@ -57,11 +57,10 @@ func TestTheFirstEffectPage(t *testing.T) {
 	tier.Rest(t, tier.CLI, tier.Promotion)
 	page, repository := pageOf(t, "first-effect.md"), copyOfTheRepository(t)
 	write := func(t *testing.T, dir, kind, text string) {
-		file := filepath.Join(dir, map[string]string{"go": "cmd/fakeapi/main.go", "yaml": "invoice.yaml"}[kind])
-		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o750))
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		require.Equal(t, "yaml", kind)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "invoice.yaml"), []byte(text), 0o600))
 	}
-	const texts = 13
+	const texts = 14
 	before, own, after := ownModuleIn(t, page, "\n## ")
 
 	t.Run("in this repository", func(t *testing.T) { runPage(t, before+after, repository, texts, write) })
@@ -134,7 +133,7 @@ func runPage(t *testing.T, page, dir string, texts int, write func(t *testing.T,
 					require.Eventually(t, func() bool { return strings.Contains(log.String(), `"msg":"running"`) },
 						2*time.Minute, 10*time.Millisecond, "it runs")
 					continue
-				case last == "bin/fakeapi":
+				case strings.Contains(last, " once simulator "):
 					api := command(last)
 					stopped, err := startBound(api)
 					require.NoError(t, err)

@@ -64,7 +64,7 @@ func (w *deployment) assertLeasesKept(kind string, killed *instance) {
 	const lease = 9 * time.Second // call_timeout and lease_margin
 	for _, charges := range w.charges(w.id(kind)) {
 		e := charges[0]
-		if e.AfterPaid == 0 {
+		if e.AfterDone == 0 {
 			continue
 		}
 		x, err := w.ledger.Explain(w.t.Context(), payouts.Key{Type: payouts.Type(e.Type), Promotion: e.PromotionID, Target: e.TargetID})
@@ -82,6 +82,6 @@ func (w *deployment) assertLeasesKept(kind string, killed *instance) {
 				lost = true
 			}
 		}
-		require.LessOrEqual(w.t, e.AfterPaid, permitted, "%s was called after it was paid: %+v", e.Key, x.Calls)
+		require.LessOrEqual(w.t, e.AfterDone, permitted, "%s was called after it was paid: %+v", e.Key, x.Calls)
 	}
 }

@@ -53,7 +53,7 @@ func TestPoisonIsIsolated(t *testing.T) {
 	require.Equal(t, map[string]int{"undecodable": 4, "too_large": 1, "conflict": 1, "missing_message": 1, "unannounced": 2, "wrong_stream": 1},
 		w.deadLetters("campaign-promotion-point-dead", 10))
 	w.assertBalanced("POINT", 2)
-	require.Equal(t, 2, w.api.Summary().Charged, "nothing of another promotion either")
+	require.Equal(t, 2, w.api.Summary().Executed, "nothing of another promotion either")
 	c := w.counts("POINT")
 	require.EqualValues(t, 1, c.Conflict)
 	require.False(t, in.ended())

@@ -54,7 +54,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	delete(w.settings, "command_wait") // the old version does not know it
 	charged := func(n int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return w.api.Summary().Charged >= n }, 5*time.Minute, 20*time.Millisecond, "%d charges", n)
+		require.Eventually(t, func() bool { return w.api.Summary().Executed >= n }, 5*time.Minute, 20*time.Millisecond, "%d charges", n)
 	}
 
 	fleet := []*instance{w.startOf(old), w.startOf(old), w.startOf(old)}
@@ -65,7 +65,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	require.NoError(t, w.api.SetFaults(simulator.Faults{Latency: time.Second}))
 	more := func() {
 		t.Helper()
-		charged(min(n, w.api.Summary().Charged+n/60))
+		charged(min(n, w.api.Summary().Executed+n/60))
 	}
 	for i := range fleet { // forward
 		fleet[i].terminate()

@@ -351,7 +351,7 @@ func (c *composed) paid(service string, command []string) {
 	c.get("/_sim/journal?type=POINT&promotion="+promotion+"&limit=2000", &book)
 	require.Len(c.t, book.Entries, 1000)
 	var summary struct {
-		Double int `json:"double_charged"`
+		Double int `json:"doubled"`
 	}
 	c.get("/_sim/summary", &summary)
 	require.Zero(c.t, summary.Double)

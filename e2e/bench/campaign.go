@@ -250,9 +250,9 @@ func get(ctx context.Context, url string) []byte {
 type totals struct {
 	Rows, Paid, Attempts int // of the ledger
 
-	Charged       int `json:"charged"`
+	Charged       int `json:"executed"`
 	Executions    int `json:"executions"`
-	DoubleCharged int `json:"double_charged"`
+	DoubleCharged int `json:"doubled"`
 }
 
 // balance returns nil if each of n targets was paid by one attempt and one charge.

@@ -128,16 +128,16 @@ func (f *far) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"transactionKey":%q}`, "done-"+key)
 }
 
-// count returns the counts in the words of the Money API. A request that was repeated counts as double,
+// count returns the counts in the words of a simulator. A request that was repeated counts as double,
 // because nothing here is a reason to repeat one.
 func (f *far) count() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	counts := map[string]int{"charged": len(f.executed), "executions": 0, "double_charged": 0, "refused": f.refused}
+	counts := map[string]int{"executed": len(f.executed), "executions": 0, "doubled": 0, "refused": f.refused}
 	for _, n := range f.executed {
 		counts["executions"] += n
 		if n > 1 {
-			counts["double_charged"]++
+			counts["doubled"]++
 		}
 	}
 	return counts

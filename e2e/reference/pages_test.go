@@ -36,7 +36,7 @@ func settingReadmes(t *testing.T) map[string]string {
 		"":                                       "configs/README.md",
 		"plugins.promotion.ledger.":              "handlers/promotion/ledger/README.md",
 		"plugins.promotion.money_api.":           "plugins/once/oncehttp/README.md",
-		"plugins.promotion.money_api.simulator.": "handlers/promotion/money/simulator/README.md",
+		"plugins.promotion.money_api.simulator.": "plugins/once/simulator/README.md",
 		"plugins.waitingroom.page.":              "handlers/waitingroom/pages/README.md",
 	}
 	for _, folder := range []string{"plugins", "handlers"} {

@@ -81,7 +81,7 @@ func onlys() []only {
 	return []only{
 		{modules: []string{"github.com/google/wire"}, in: []string{"wire/"}},
 		{modules: []string{"github.com/jackc/pgx", "modernc.org/sqlite", "github.com/pressly/goose"}, in: []string{"plugins/sqldb/", "plugins/once/", "handlers/", "internal/sqldbtest"}},
-		{modules: []string{"github.com/spf13/cobra"}, in: []string{"pipeline/app/", "plugins/console/", "plugins/deadletter/", "handlers/", "internal/"}},
+		{modules: []string{"github.com/spf13/cobra"}, in: []string{"pipeline/app/", "plugins/console/", "plugins/deadletter/", "plugins/once/", "handlers/", "internal/"}},
 		{
 			modules: []string{
 				"github.com/IBM/sarama", "github.com/ThreeDotsLabs/watermill-kafka", "github.com/ThreeDotsLabs/watermill-redisstream",

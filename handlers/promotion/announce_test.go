@@ -63,7 +63,7 @@ func TestForeignMessagesArePaidByNobody(t *testing.T) {
 		}
 		require.ElementsMatch(t, []string{"POINT:1:50", "POINT:1:51"}, byClass["unannounced"])
 		require.Len(t, byClass["wrong_stream"], 1)
-		require.Equal(t, 1, sys.api.Summary().Charged)
+		require.Equal(t, 1, sys.api.Summary().Executed)
 		require.EqualValues(t, 1, sys.counts("POINT").Accepted)
 		_, err := sys.ledger.Status(t.Context(), payouts.Promotion{Type: "POINT", ID: 7})
 		require.ErrorIs(t, err, ledger.ErrNotFound, "a stream makes no promotion")
@@ -77,7 +77,7 @@ func TestForeignMessagesArePaidByNobody(t *testing.T) {
 		}
 		stop = pipelinetest.StartUntil(t, middleware.Options{}, sys.all...)
 		require.EqualValues(t, 2, sys.settle("POINT", 2).Paid)
-		require.EqualValues(t, 520, sys.api.Summary().Amount)
+		require.EqualValues(t, 520, sys.api.Summary().Sum)
 		require.NoError(t, stop())
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "51"), "ann")
 		var r reconcile.Report

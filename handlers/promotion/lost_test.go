@@ -58,8 +58,8 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 		}
 		sys.start()
 		require.EqualValues(t, 5, sys.settle("POINT", 5).Paid)
-		require.Equal(t, 5, sys.api.Summary().Charged)
-		require.Zero(t, sys.api.Summary().DoubleCharged)
+		require.Equal(t, 5, sys.api.Summary().Executed)
+		require.Zero(t, sys.api.Summary().Doubled)
 		mu.Lock()
 		defer mu.Unlock()
 		require.Equal(t, []string{stream + "@" + ids[1], stream + "@" + ids[2]}, told)
@@ -109,7 +109,7 @@ func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 					return nil
 				}))
 			}
-			require.Zero(t, sys.api.Summary().DoubleCharged)
+			require.Zero(t, sys.api.Summary().Doubled)
 		})
 	}
 }

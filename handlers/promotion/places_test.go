@@ -122,7 +122,7 @@ func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 		most := 0
 		require.Eventually(t, func() bool {
 			most = max(most, sys.active())
-			return sys.api.Summary().Charged == flood
+			return sys.api.Summary().Executed == flood
 		}, 2*time.Minute, 20*time.Millisecond)
 		require.LessOrEqual(t, most, 2*limit, "the paused ones are on the set, too")
 		require.Eventually(t, func() bool {
@@ -133,8 +133,8 @@ func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 			require.NoError(t, sys.redis.Del(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id)).Err())
 			require.NoError(t, sys.ledger.Resume(t.Context(), payouts.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann"}))
 		}
-		require.Eventually(t, func() bool { return sys.api.Summary().Charged == flood+2*limit }, 2*time.Minute, 20*time.Millisecond)
-		require.Zero(t, sys.api.Summary().DoubleCharged)
+		require.Eventually(t, func() bool { return sys.api.Summary().Executed == flood+2*limit }, 2*time.Minute, 20*time.Millisecond)
+		require.Zero(t, sys.api.Summary().Doubled)
 	})
 }
 
@@ -168,7 +168,7 @@ func TestABlockedStreamKeepsNoPlace(t *testing.T) {
 			for id := range flood {
 				sys.send(publish, pointOf(id+1, 1))
 			}
-			require.Eventually(t, func() bool { return sys.api.Summary().Charged == flood }, 2*time.Minute, 20*time.Millisecond)
+			require.Eventually(t, func() bool { return sys.api.Summary().Executed == flood }, 2*time.Minute, 20*time.Millisecond)
 		})
 	}
 }

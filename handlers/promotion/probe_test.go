@@ -35,7 +35,11 @@ func TestAProbeOfTheMoneyAPI(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		to := sys.api.URL() + "/v1/points/charges"
-		charges := func() []simulator.Entry { return sys.api.Page(simulator.Query{}).Entries }
+		charges := func() []simulator.Entry {
+			page, err := sys.api.Page(simulator.Query{})
+			require.NoError(t, err)
+			return page.Entries
+		}
 		for code, args := range map[int][]string{app.ExitOK: probeOf("--dry-run"), app.ExitUsage: probeOf()} {
 			text := sys.says(code, args...)
 			for _, part := range []string{"The request of POINT:4711:7 would be sent twice, with the same key", "looked up then", to, ownRecord} {
@@ -51,7 +55,7 @@ func TestAProbeOfTheMoneyAPI(t *testing.T) {
 		require.Len(t, r.Answers, 3)
 		require.Len(t, charges(), 1, "the simulator honours the key")
 		for i, call := range []string{"send 1", "send 2", "lookup"} {
-			require.Equal(t, []string{call, "paid", charges()[0].TransactionKey}, []string{r.Answers[i].Call, r.Answers[i].Class, r.Answers[i].Receipt})
+			require.Equal(t, []string{call, "paid", charges()[0].Receipt}, []string{r.Answers[i].Call, r.Answers[i].Class, r.Answers[i].Receipt})
 			require.Equal(t, operate.OK, r.Checks[i].Level, r.Checks[i])
 		}
 		changes, err := sys.ledger.RecentAudit(t.Context(), operate.AuditFilter{}, 10)

@@ -159,9 +159,9 @@ func TestPaysThroughTheStream(t *testing.T) {
 		c := sys.settle("POINT", 60)
 		require.EqualValues(t, 60, c.Paid)
 		sum := sys.api.Summary()
-		require.Equal(t, 60, sum.Charged)
-		require.EqualValues(t, 10*60*61/2, sum.Amount)
-		require.Zero(t, sum.DoubleCharged)
+		require.Equal(t, 60, sum.Executed)
+		require.EqualValues(t, 10*60*61/2, sum.Sum)
+		require.Zero(t, sum.Doubled)
 	})
 }
 
@@ -170,7 +170,7 @@ func TestPaysAtOnceWithoutTheFlag(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{FailRate: 0.2, Seed: 4}, func(c *promotion.Config) { c.Stream.Enabled = false }).start()
 		sys.send(publish, points(1, 30)...)
 		require.EqualValues(t, 30, sys.settle("POINT", 30).Paid)
-		require.Equal(t, 30, sys.api.Summary().Charged)
+		require.Equal(t, 30, sys.api.Summary().Executed)
 	})
 }
 
@@ -181,7 +181,7 @@ func TestRefusedForGoodIsFailedAndDead(t *testing.T) {
 		c := sys.settle("POINT", 3)
 		require.EqualValues(t, 3, c.Failed)
 		require.EqualValues(t, 3, c.Dead)
-		require.Zero(t, sys.api.Summary().Charged)
+		require.Zero(t, sys.api.Summary().Executed)
 	})
 }
 
@@ -281,7 +281,7 @@ func TestConflict(t *testing.T) {
 		sys.settle("POINT", 1)
 		sys.send(publish, `{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
 		require.Eventually(t, func() bool { return sys.counts("POINT").Conflict == 1 }, 2*time.Minute, 20*time.Millisecond)
-		require.EqualValues(t, 10, sys.api.Summary().Amount)
+		require.EqualValues(t, 10, sys.api.Summary().Sum)
 	})
 }
 
@@ -293,8 +293,8 @@ func TestTheFeederRefills(t *testing.T) {
 		require.Eventually(t, func() bool { return sys.counts("POINT").Paid > 50 }, 2*time.Minute, 5*time.Millisecond)
 		require.NoError(t, sys.redis.FlushAll(t.Context()).Err())
 		require.EqualValues(t, 300, sys.settle("POINT", 300).Paid)
-		require.Equal(t, 300, sys.api.Summary().Charged)
-		require.Zero(t, sys.api.Summary().DoubleCharged)
+		require.Equal(t, 300, sys.api.Summary().Executed)
+		require.Zero(t, sys.api.Summary().Doubled)
 	})
 }
 

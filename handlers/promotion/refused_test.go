@@ -47,6 +47,6 @@ func (sys *system) payTheOther() {
 func (sys *system) payBoth() {
 	sys.t.Helper()
 	require.EqualValues(sys.t, 300, sys.settle("POINT", 300).Paid)
-	require.Equal(sys.t, 320, sys.api.Summary().Charged)
-	require.Zero(sys.t, sys.api.Summary().DoubleCharged)
+	require.Equal(sys.t, 320, sys.api.Summary().Executed)
+	require.Zero(sys.t, sys.api.Summary().Doubled)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/slots"
+	far "github.com/millrace-io/millrace/plugins/once/simulator"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -195,7 +196,7 @@ func (r *resources) commandMoney(optional bool) pipeline.Service {
 			if sim := r.config.MoneyAPI.Simulator; !sim.Enabled || sim.Journal != "" {
 				err = money.Start(ctx)
 			}
-			if errors.Is(err, simulator.ErrJournalInUse) {
+			if errors.Is(err, far.ErrJournalInUse) {
 				err = campaign.ErrSimulatorInside
 			}
 			if optional && errors.Is(err, campaign.ErrSimulatorInside) {

@@ -94,7 +94,7 @@ func TestRecordsOfACancelledPromotion(t *testing.T) {
 		sys.start()
 		sys.send(publish, points(1, 3)...)
 		require.Eventually(t, func() bool { return sys.counts("POINT").Cancelled == 3 }, 2*time.Minute, 20*time.Millisecond)
-		require.Zero(t, sys.api.Summary().Charged)
+		require.Zero(t, sys.api.Summary().Executed)
 	})
 }
 

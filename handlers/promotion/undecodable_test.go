@@ -44,7 +44,9 @@ func TestAnUndecodablePayoutEnds(t *testing.T) {
 			require.Len(t, x.DeadLetters, 1, "not one per round of the feeder")
 			require.Equal(t, pipeline.ClassUndecodable, x.DeadLetters[0].Class, fmt.Sprint(target))
 		}
-		paid := sys.api.Page(simulator.Query{}).Entries
+		page, err := sys.api.Page(simulator.Query{})
+		require.NoError(t, err)
+		paid := page.Entries
 		require.Len(t, paid, 1)
 		require.Equal(t, good.Key.String(), paid[0].Key)
 		for _, letter := range sys.dead(2) { // the dead letters of the ledger, and no other

@@ -73,7 +73,8 @@ type Tracer interface {
 
 // Commander is implemented by a plugin that has commands which are no reports or actions (see
 // operate.Operated), such as one that streams. Commands is called once, before any
-// settings are read: the commands themselves call Host.Load, Host.Run or Host.Services.
+// settings are read: the commands themselves call Host.Load, Host.Run or Host.Services. A command with the name of
+// an operation gives it the commands below it.
 type Commander interface {
 	Commands(h *Host) []*cobra.Command
 }

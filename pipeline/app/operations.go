@@ -173,6 +173,14 @@ func (h *Host) addOperation(root *cobra.Command, plugin, name string, cmd *cobra
 	if plugin != "" {
 		annotate(cmd, ofPlugin, plugin)
 	}
+	for _, c := range parent.Commands() {
+		if c.Name() == cmd.Name() { // the plugin's, which only has commands below it
+			below := c.Commands()
+			c.RemoveCommand(below...)
+			parent.RemoveCommand(c)
+			cmd.AddCommand(below...)
+		}
+	}
 	parent.AddCommand(cmd)
 }
 

@@ -135,6 +135,19 @@ func TestOperationsAreCommands(t *testing.T) {
 			require.Equal(t, tc.starts, started, "only what the report needs")
 		})
 	}
+	below := newToy()
+	below.commands = func(h *app.Host) []*cobra.Command {
+		wheel, show := h.ServiceFlags(&cobra.Command{Use: "wheel"}), &cobra.Command{Use: "show"}
+		show.AddCommand(&cobra.Command{Use: "parts", Short: "Show its parts", Example: "  mill wheel show parts", Run: func(cmd *cobra.Command, _ []string) { cmd.Println("a rim") }})
+		wheel.AddCommand(show)
+		return []*cobra.Command{wheel}
+	}
+	for args, want := range map[string]string{"wheel show": table, "wheel show parts": "a rim\n"} {
+		o := options(below, strings.Fields(args)...)
+		o.Plugins = []pipeline.Plugin{operated{below}}
+		require.Equal(t, want, run(t.Context(), o).stdout, args)
+	}
+
 	p := operated{newToy()}
 	o := options(p, "wheel", "turn", "--help")
 	p.commands = func(h *app.Host) []*cobra.Command {

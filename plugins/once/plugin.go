@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/logs"
@@ -18,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/simulator"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
@@ -138,6 +141,13 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Health(pluginName, s.check)
 	r.Collect(p.metrics.collectors()...)
 	return nil
+}
+
+// Commands implements app.Commander: the simulator needs neither a kind nor a ledger.
+func (*Plugin) Commands(*app.Host) []*cobra.Command {
+	once := &cobra.Command{Use: pluginName, Example: "  millrace once simulator"}
+	once.AddCommand(simulator.OnceCommand())
+	return []*cobra.Command{once}
 }
 
 func (p *Plugin) instance() string { return p.env.Instance }
@@ -384,6 +394,7 @@ func (s *workers) check(context.Context) error {
 }
 
 var (
+	_ app.Commander         = (*Plugin)(nil)
 	_ app.Placed            = (*Plugin)(nil)
 	_ pipeline.Configurable = (*Plugin)(nil)
 	_ pipeline.Migratable   = (*Plugin)(nil)

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
+	far "github.com/millrace-io/millrace/plugins/once/simulator"
 )
 
 const chargesPage = 10_000
@@ -23,7 +24,7 @@ func (c commands) charges(ctx context.Context, t promotiontype.Type, promotion i
 	query := simulator.Query{Type: t.Name, PromotionID: promotion, Limit: chargesPage}
 	return func(yield func(reconcile.Charge, error) bool) {
 		for entry, err := range simulator.ReadJournal(ctx, client, c.MoneyURL(), query) {
-			if errors.Is(err, simulator.ErrNotSimulator) {
+			if errors.Is(err, far.ErrNotSimulator) {
 				err = fmt.Errorf("%w (%w)", errNoCharges, err)
 			}
 			if !yield(reconcile.Charge{Target: entry.TargetID, Value: entry.Value, Executions: entry.Executions}, err) || err != nil {

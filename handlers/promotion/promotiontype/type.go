@@ -18,8 +18,7 @@ type Type struct {
 	Name string
 	// Operation is the call of the Money API. Its request is the record without retryCount.
 	Operation money.Operation
-	// Column is the column for the value in a campaign file, and the field for it in the
-	// simulator's journal.
+	// Column is the column for the value in a campaign file.
 	Column string
 	// IsAmount: the value is an amount in minor units.
 	IsAmount bool

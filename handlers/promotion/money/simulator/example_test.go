@@ -39,7 +39,11 @@ func Example() {
 		panic(err)
 	}
 	fmt.Println(pay(), pay())
-	for _, e := range sim.Page(simulator.Query{Type: "POINT"}).Entries {
+	page, err := sim.Page(simulator.Query{Type: "POINT"})
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range page.Entries {
 		fmt.Println(e.Key, e.Value, "charged", e.Executions, "time(s)")
 	}
 	// Output:

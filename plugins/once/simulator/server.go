@@ -19,16 +19,15 @@ import (
 
 const syncEvery = time.Second
 
-// Config is the settings of a Server. The zero value is an API without faults on a free loopback
+// Config is the settings of a Server. The zero value is a far side without faults on a free loopback
 // port, with its journal in memory.
 type Config struct {
 	Listen      string        // address; empty: 127.0.0.1:0
-	JournalPath string        // file of the journal; empty: in memory
+	JournalPath string        // SQLite file of the journal; empty: in memory
 	SyncAlways  bool          // fsync before every answer, instead of once per second
-	KeyTTL      time.Duration // after this time a key is charged again; 0: never
-	// KeysAgeFromFirstUse counts KeyTTL from the first request for a charge with the key, and keeps
-	// a rejection for the same time. Otherwise it counts from the charge, and rejections are not
-	// kept.
+	KeyTTL      time.Duration // after this time a key is executed again; 0: never
+	// KeysAgeFromFirstUse counts KeyTTL from the first request with the key, and keeps a rejection for
+	// the same time. Otherwise it counts from the execution, and rejections are not kept.
 	KeysAgeFromFirstUse bool
 	Token               setting.Secret // required bearer token, which may rotate; empty: none
 	Faults              Faults
@@ -36,14 +35,16 @@ type Config struct {
 	Now                 func() time.Time // clock of the journal; nil: time.Now
 }
 
-// Server is a simulated Money API, a pipeline.Service. It is safe for concurrent use. It can be
+// Server is a simulated far side, a pipeline.Service. It is safe for concurrent use. It can be
 // started once.
 type Server struct {
+	api    API
 	cfg    Config
 	token  *setting.Live
 	faults atomic.Pointer[Faults]
 	counts [kinds]atomic.Uint64
 	failed chan error
+	pace   pace
 
 	mu       sync.RWMutex // guards the fields below
 	journal  *journal     // in memory before Start
@@ -61,12 +62,15 @@ type Server struct {
 }
 
 // New returns a server that is not started.
-func New(cfg Config) (*Server, error) {
+func New(api API, cfg Config) (*Server, error) {
 	if err := cfg.Faults.Validate(); err != nil {
 		return nil, fmt.Errorf("simulator: %w", err)
 	}
 	if cfg.KeyTTL < 0 {
 		return nil, fmt.Errorf("simulator: key ttl must not be negative, got %s", cfg.KeyTTL)
+	}
+	if cfg.KeyTTL > 0 && api.ForgetsKeys {
+		return nil, errors.New("simulator: a far side that knows no keys has no key ttl")
 	}
 	if cfg.Listen == "" {
 		cfg.Listen = "127.0.0.1:0"
@@ -78,8 +82,8 @@ func New(cfg Config) (*Server, error) {
 		cfg.Now = time.Now
 	}
 	s := &Server{
-		cfg: cfg, token: cfg.Token.Live("token", cfg.Logger, nil),
-		journal: newJournal(cfg.KeyTTL), failed: make(chan error, 1), kill: make(chan struct{}),
+		api: api.withDefaults(), cfg: cfg, token: cfg.Token.Live("token", cfg.Logger, nil),
+		journal: newJournal(cfg, api.ForgetsKeys), failed: make(chan error, 1), kill: make(chan struct{}),
 	}
 	s.quiet, s.endQuiet = context.WithCancel(context.Background())
 	s.faults.Store(&cfg.Faults)
@@ -94,21 +98,20 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.started || s.stopping {
 		return errors.New("simulator: it can be started only once")
 	}
-	j, err := openJournal(s.cfg.JournalPath, s.cfg.SyncAlways, s.cfg.KeyTTL)
-	if err != nil {
+	j := newJournal(s.cfg, s.api.ForgetsKeys)
+	if err := j.open(ctx, s.cfg.JournalPath, s.cfg.SyncAlways); err != nil {
 		return fmt.Errorf("simulator: %w", err)
 	}
-	j.fromFirstUse = s.cfg.KeysAgeFromFirstUse
 	s.journal = j
 	s.addr = s.cfg.Listen
 	if err := s.listen(ctx); err != nil {
 		return errors.Join(err, j.close())
 	}
 	s.started = true
-	if j.file != nil && !s.cfg.SyncAlways {
+	if j.table != nil && !s.cfg.SyncAlways {
 		s.loops.Go(func() {
 			loop.Every(s.quiet, syncEvery, func(context.Context) {
-				if err := j.file.sync(); err != nil {
+				if err := j.table.sync(); err != nil {
 					s.fail(fmt.Errorf("simulator: %w", err))
 				}
 			})
@@ -237,8 +240,14 @@ func (s *Server) endDown() {
 	}
 }
 
-// Page returns a part of the journal; empty before Start.
-func (s *Server) Page(q Query) Page { return s.opened().page(q) }
+// Page returns a part of the journal; empty before Start. The error is that of API.Filter.
+func (s *Server) Page(q Query) (Page, error) {
+	match, err := s.api.Filter(q.Filter)
+	if err != nil {
+		return Page{}, err
+	}
+	return s.opened().page(q, match), nil
+}
 
 // Summary returns the totals of the journal, and the requests by kind.
 func (s *Server) Summary() Summary {

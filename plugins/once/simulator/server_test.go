@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/setting"
+	"github.com/millrace-io/millrace/plugins/once/reconcile"
 )
 
 // noKeepAlive returns a client without connections to leak.
@@ -36,24 +36,24 @@ func TestIdempotency(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{})
 	c := call(s)
-	first := c.point(1, 2, 500)
+	first := c.ask(1, 2, 500)
 	require.Equal(t, 200, first.status)
 	require.Empty(t, first.header.Get("Idempotent-Replayed"))
-	again := c.point(1, 2, 500)
+	again := c.ask(1, 2, 500)
 	require.Equal(t, first.body, again.body)
 	require.Equal(t, "true", again.header.Get("Idempotent-Replayed"))
-	other := c.point(1, 2, 501)
+	other := c.ask(1, 2, 501)
 	require.Equal(t, 422, other.status)
 	require.Contains(t, other.body, "key_reused")
-	found := c.do(http.MethodGet, "/v1/charges/POINT:1:2", "", "")
+	found := c.do(http.MethodGet, "/v1/invoices/invoice:1:2", "", "")
 	require.Equal(t, first.body, found.body)
-	missing := c.do(http.MethodGet, "/v1/charges/POINT:1:3", "", "")
+	missing := c.do(http.MethodGet, "/v1/invoices/invoice:1:3", "", "")
 	require.Equal(t, 404, missing.status)
-	require.Contains(t, missing.body, "charge_not_found")
+	require.Contains(t, missing.body, "not_found")
 	sum := s.Summary()
 	require.Equal(t, 1, sum.Executions)
-	require.EqualValues(t, 500, sum.Amount)
-	for kind, n := range map[string]uint64{"charged": 1, "replayed": 1, "key_reused": 1, "lookup_found": 1, "lookup_missing": 1} {
+	require.EqualValues(t, 500, sum.Sum)
+	for kind, n := range map[string]uint64{"executed": 1, "replayed": 1, "key_reused": 1, "lookup_found": 1, "lookup_missing": 1} {
 		require.Equal(t, n, sum.Requests[kind], kind)
 	}
 }
@@ -65,21 +65,21 @@ func TestDoubleChargesAreVisible(t *testing.T) {
 		t.Parallel()
 		s := start(t, Config{KeyTTL: time.Millisecond})
 		c := call(s)
-		first := c.point(1, 2, 5)
-		require.Eventually(t, func() bool { return c.point(1, 2, 5).body != first.body }, 2*time.Minute, 5*time.Millisecond)
-		require.Equal(t, 1, s.Summary().DoubleCharged)
-		require.Equal(t, 1, s.Summary().Charged)
-		require.Equal(t, 2, s.Page(Query{}).Entries[0].Executions)
+		first := c.ask(1, 2, 5)
+		require.Eventually(t, func() bool { return c.ask(1, 2, 5).body != first.body }, 2*time.Minute, 5*time.Millisecond)
+		require.Equal(t, 1, s.Summary().Doubled)
+		require.Equal(t, 1, s.Summary().Executed)
+		require.Equal(t, 2, page(t, s, Query{}).Entries[0].Executions)
 	})
-	t.Run("another key for the same target", func(t *testing.T) {
+	t.Run("another key for the same subject", func(t *testing.T) {
 		t.Parallel()
 		s := start(t, Config{})
 		c := call(s)
-		require.Equal(t, 200, c.point(1, 2, 5).status)
-		require.Zero(t, s.Summary().DoubleCharged)
-		require.Equal(t, 200, c.do(http.MethodPost, "/v1/points/charges", "POINT:1:99", pointBody(1, 2, 5)).status)
-		require.Equal(t, 1, s.Summary().DoubleCharged)
-		require.Equal(t, 1, s.Summary().DoubleTargets)
+		require.Equal(t, 200, c.ask(1, 2, 5).status)
+		require.Zero(t, s.Summary().Doubled)
+		require.Equal(t, 200, c.do(http.MethodPost, "/v1/invoices", "invoice:1:99", invoiceBody(1, 2, 5)).status)
+		require.Equal(t, 1, s.Summary().Doubled)
+		require.Equal(t, 1, s.Summary().DoubleSubjects)
 		require.Zero(t, s.Summary().DoubleKeys)
 	})
 }
@@ -99,7 +99,7 @@ func TestFaults(t *testing.T) {
 		"throttle":     {Faults{ThrottleRate: 1, RetryAfter: 1500 * time.Millisecond}, 429, 0, kindThrottled},
 		"silence":      {Faults{Silence: true}, 0, 0, kindSilent},
 		"unauthorized": {Faults{Unauthorized: true}, 401, 0, kindUnauthorized},
-		"none":         {Faults{}, 200, 1, kindCharged},
+		"none":         {Faults{}, 200, 1, kindExecuted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -108,12 +108,12 @@ func TestFaults(t *testing.T) {
 			if c.kind == kindTimedOut || c.kind == kindSilent {
 				a = call(s).hangUp(t, 1, 2, 5, func() bool { return s.counts[c.kind].Load() == 1 })
 			} else {
-				a = call(s).point(1, 2, 5)
+				a = call(s).ask(1, 2, 5)
 			}
 			require.Equal(t, c.status, a.status)
 			require.Equal(t, c.status == 0, a.err != nil)
 			eventually(t, s, c.kind, 1)
-			require.Equal(t, c.charged, s.Summary().Charged)
+			require.Equal(t, c.charged, s.Summary().Executed)
 			if c.status == 429 {
 				require.Equal(t, "2", a.header.Get("Retry-After"), "rounded up")
 			}
@@ -123,13 +123,13 @@ func TestFaults(t *testing.T) {
 				if c.status == 0 {
 					ask.timeout = 300 * time.Millisecond
 				}
-				require.Equal(t, c.status, ask.do(http.MethodGet, "/v1/charges/POINT:1:2", "", "").status)
+				require.Equal(t, c.status, ask.do(http.MethodGet, "/v1/invoices/invoice:1:2", "", "").status)
 			}
 			require.Equal(t, c.charged, s.Summary().Executions)
 
 			// Afterwards all is well, and nothing is charged twice.
 			require.NoError(t, s.SetFaults(Faults{}))
-			require.Equal(t, 200, call(s).point(1, 2, 5).status)
+			require.Equal(t, 200, call(s).ask(1, 2, 5).status)
 			require.Equal(t, 1, s.Summary().Executions)
 		})
 	}
@@ -149,15 +149,15 @@ func TestRetriesSucceedInTheEndAndRerunsRepeat(t *testing.T) {
 			key := fmt.Sprint(target)
 			for attempt := 0; ; attempt++ {
 				require.Less(t, attempt, 60)
-				a := call(s).point(1, target, 5)
+				a := call(s).ask(1, target, 5)
 				outcomes[key] += fmt.Sprint(a.status, " ")
 				if a.status == 200 || a.status == 422 {
 					break
 				}
 			}
 		}
-		require.Zero(t, s.Summary().DoubleCharged)
-		require.Equal(t, 60, s.Summary().Charged+int(s.Summary().Requests["rejected"]))
+		require.Zero(t, s.Summary().Doubled)
+		require.Equal(t, 60, s.Summary().Executed+int(s.Summary().Requests["rejected"]))
 		return outcomes
 	}
 	require.Equal(t, run(false), run(true))
@@ -171,7 +171,7 @@ func TestTheSameKeyAtOnce(t *testing.T) {
 	outcomes := map[string]int{}
 	for range 8 {
 		wg.Go(func() {
-			a := call(s).point(1, 2, 5)
+			a := call(s).ask(1, 2, 5)
 			mu.Lock()
 			outcomes[fmt.Sprint(a.status, a.header.Get("Idempotent-Replayed"))]++
 			mu.Unlock()
@@ -187,10 +187,10 @@ func TestAKeyThatIsWorkedOn(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Faults: Faults{Latency: time.Hour}})
 	first := make(chan answer, 1)
-	go func() { first <- caller{s.URL(), time.Minute}.point(1, 1, 5) }()
+	go func() { first <- caller{s.URL(), time.Minute}.ask(1, 1, 5) }()
 	require.Eventually(t, func() bool { return inFlight(s) }, 2*time.Minute, time.Millisecond)
 	for range 7 {
-		require.Equal(t, 409, call(s).point(1, 1, 5).status)
+		require.Equal(t, 409, call(s).ask(1, 1, 5).status)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -205,7 +205,7 @@ func TestCallerThatHangsUpIsChargedAllTheSame(t *testing.T) {
 	s := start(t, Config{Faults: Faults{Latency: 300 * time.Millisecond}})
 	for n := 1; ; n++ { // on a busy machine it may be answered before we hang up
 		a := call(s).hangUp(t, 1, n, 5, func() bool { return s.attempts() == n })
-		require.Eventually(t, func() bool { return s.Summary().Charged == n }, 2*time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return s.Summary().Executed == n }, 2*time.Minute, time.Millisecond)
 		if a.err != nil {
 			break
 		}
@@ -217,18 +217,18 @@ func TestDownRefusesConnectionsAndComesUpAtTheSameAddress(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{})
 	url := s.URL()
-	require.Equal(t, 200, call(s).point(1, 1, 5).status)
+	require.Equal(t, 200, call(s).ask(1, 1, 5).status)
 	require.NoError(t, s.SetFaults(Faults{Down: true}))
-	require.ErrorContains(t, call(s).point(1, 2, 5).err, "refused")
+	require.ErrorContains(t, call(s).ask(1, 2, 5).err, "refused")
 	require.NoError(t, s.SetFaults(Faults{Down: true, Seed: 1}), "down stays down")
 	require.NoError(t, s.SetFaults(Faults{}))
 	require.Equal(t, url, s.URL())
-	require.Equal(t, 200, call(s).point(1, 2, 5).status)
+	require.Equal(t, 200, call(s).ask(1, 2, 5).status)
 
 	require.NoError(t, s.SetFaults(Faults{Down: true, DownFor: time.Hour, FailRate: 1}))
-	require.Error(t, call(s).point(1, 3, 5).err)
+	require.Error(t, call(s).ask(1, 3, 5).err)
 	require.NoError(t, s.SetFaults(Faults{Down: true, DownFor: 50 * time.Millisecond, FailRate: 1}))
-	require.Eventually(t, func() bool { return call(s).point(1, 3, 5).status == 500 }, 2*time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return call(s).ask(1, 3, 5).status == 500 }, 2*time.Minute, 5*time.Millisecond)
 	require.Equal(t, Faults{FailRate: 1}, s.Faults())
 	require.Error(t, s.SetFaults(Faults{FailRate: 2}))
 	require.Equal(t, Faults{FailRate: 1}, s.Faults(), "wrong faults change nothing")
@@ -237,9 +237,9 @@ func TestDownRefusesConnectionsAndComesUpAtTheSameAddress(t *testing.T) {
 func TestStartedDown(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Faults: Faults{Down: true}})
-	require.Error(t, call(s).point(1, 1, 5).err)
+	require.Error(t, call(s).ask(1, 1, 5).err)
 	require.NoError(t, s.SetFaults(Faults{}))
-	require.Equal(t, 200, call(s).point(1, 1, 5).status)
+	require.Equal(t, 200, call(s).ask(1, 1, 5).status)
 }
 
 func TestTheTokenRotatesWithItsFile(t *testing.T) {
@@ -254,7 +254,7 @@ func TestTheTokenRotatesWithItsFile(t *testing.T) {
 	require.NoError(t, token.UnmarshalText([]byte("file:"+file)))
 	s := start(t, Config{Token: token})
 	status := func(token string) int {
-		req, err := http.NewRequest(http.MethodGet, s.URL()+"/v1/charges/POINT:1:1", nil)
+		req, err := http.NewRequest(http.MethodGet, s.URL()+"/v1/invoices/invoice:1:1", nil)
 		require.NoError(t, err)
 		req.Header.Set("Authorization", "Bearer "+token)
 		resp, err := noKeepAlive(t).Do(req)
@@ -271,9 +271,9 @@ func TestTheTokenRotatesWithItsFile(t *testing.T) {
 func TestToken(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{Token: setting.NewSecret("tok")})
-	require.Equal(t, 401, call(s).point(1, 1, 5).status)
+	require.Equal(t, 401, call(s).ask(1, 1, 5).status)
 	for token, want := range map[string]int{"Bearer tok": 404, "Bearer tik": 401, "tok": 401, "Basic tok": 401, "Bearer ": 401} {
-		req, err := http.NewRequest(http.MethodGet, s.URL()+"/v1/charges/POINT:1:1", nil)
+		req, err := http.NewRequest(http.MethodGet, s.URL()+"/v1/invoices/invoice:1:1", nil)
 		require.NoError(t, err)
 		req.Header.Set("Authorization", token)
 		resp, err := noKeepAlive(t).Do(req)
@@ -283,27 +283,14 @@ func TestToken(t *testing.T) {
 	}
 }
 
-func TestValidKeyIsTheContractsPattern(t *testing.T) {
-	t.Parallel()
-	pattern := regexp.MustCompile(`^[A-Z][A-Z0-9_]*:[1-9][0-9]*:[1-9][0-9]*$`)
-	for _, key := range []string{
-		"POINT:1:2", "A_9:10:9223372036854775807", "", "POINT", "POINT:", "POINT:1", "POINT:1:", ":1:2", "POINT:0:2", "POINT:1:02",
-		"point:1:2", "POINT:1:2:3", "9P:1:2", "_P:1:2", "POINT:-1:2", "POINT:1:2 ", "PÖINT:1:2", "POINT::2", "P:1:2\n",
-	} {
-		require.Equal(t, pattern.MatchString(key), validKey(key), "%q", key)
-	}
-	require.True(t, validKey("P:1:"+strings.Repeat("9", 124)))
-	require.False(t, validKey("P:1:"+strings.Repeat("9", 125)))
-}
-
 func TestLife(t *testing.T) {
 	t.Parallel()
 	t.Run("stop before start", func(t *testing.T) {
-		s, err := New(Config{})
+		s, err := New(invoices(), Config{})
 		require.NoError(t, err)
 		require.Empty(t, s.URL())
-		require.Empty(t, s.Page(Query{}).Entries)
-		require.Zero(t, s.Summary().Charged)
+		require.Empty(t, page(t, s, Query{}).Entries)
+		require.Zero(t, s.Summary().Executed)
 		require.NoError(t, s.Stop(t.Context()))
 		require.NoError(t, s.Stop(t.Context()))
 		require.Error(t, s.Start(t.Context()))
@@ -316,14 +303,14 @@ func TestLife(t *testing.T) {
 	})
 	t.Run("a port in use", func(t *testing.T) {
 		s := start(t, Config{})
-		other, err := New(Config{Listen: strings.TrimPrefix(s.URL(), "http://")})
+		other, err := New(invoices(), Config{Listen: strings.TrimPrefix(s.URL(), "http://")})
 		require.NoError(t, err)
 		require.ErrorContains(t, other.Start(t.Context()), "address already in use")
 	})
 	t.Run("what is silent ends with the server", func(t *testing.T) {
 		s := start(t, Config{Faults: Faults{Silence: true}})
 		done := make(chan answer)
-		go func() { done <- caller{s.URL(), time.Minute}.point(1, 1, 5) }()
+		go func() { done <- caller{s.URL(), time.Minute}.ask(1, 1, 5) }()
 		eventually(t, s, kindSilent, 1)
 		require.NoError(t, s.Stop(t.Context()))
 		require.Error(t, (<-done).err)
@@ -331,7 +318,7 @@ func TestLife(t *testing.T) {
 	t.Run("what is slow is waited for", func(t *testing.T) {
 		s := start(t, Config{Faults: Faults{Latency: 200 * time.Millisecond}})
 		done := make(chan answer)
-		go func() { done <- call(s).point(1, 1, 5) }()
+		go func() { done <- call(s).ask(1, 1, 5) }()
 		require.Eventually(t, func() bool { return s.attempts() == 1 }, 2*time.Minute, time.Millisecond) // or it is over already
 		require.NoError(t, s.Stop(t.Context()))
 		require.Equal(t, 200, (<-done).status)
@@ -339,13 +326,13 @@ func TestLife(t *testing.T) {
 	t.Run("but not forever", func(t *testing.T) {
 		s := start(t, Config{Faults: Faults{Latency: time.Hour}})
 		done := make(chan answer)
-		go func() { done <- caller{s.URL(), time.Minute}.point(1, 1, 5) }()
+		go func() { done <- caller{s.URL(), time.Minute}.ask(1, 1, 5) }()
 		require.Eventually(t, func() bool { return inFlight(s) }, 2*time.Minute, time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		require.NoError(t, s.Stop(ctx))
 		require.Error(t, (<-done).err)
-		require.Zero(t, s.Summary().Charged)
+		require.Zero(t, s.Summary().Executed)
 	})
 }
 
@@ -354,8 +341,8 @@ func TestAnswersAreFlushed(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{})
 	rec := httptest.NewRecorder()
-	req := httptest.NewRequest(http.MethodPost, "/v1/points/charges", strings.NewReader(pointBody(1, 2, 5)))
-	req.Header.Set("Idempotency-Key", "POINT:1:2")
+	req := httptest.NewRequest(http.MethodPost, "/v1/invoices", strings.NewReader(invoiceBody(1, 2, 5)))
+	req.Header.Set("Idempotency-Key", "invoice:1:2")
 	s.ServeHTTP(rec, req)
 	require.Equal(t, 200, rec.Code, rec.Body)
 	require.True(t, rec.Flushed)
@@ -368,11 +355,11 @@ func (s *Server) attempts() int {
 	return len(s.journal.keys)
 }
 
-// inFlight reports whether a request for POINT:1:1 is under way.
+// inFlight reports whether a request for invoice:1:1 is under way.
 func inFlight(s *Server) bool {
 	s.journal.mu.Lock()
 	defer s.journal.mu.Unlock()
-	r := s.journal.keys["POINT:1:1"]
+	r := s.journal.keys["invoice:1:1"]
 	return r != nil && r.inFlight
 }
 
@@ -380,11 +367,9 @@ func TestControl(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{})
 	c := call(s)
-	for target := range 25 {
-		require.Equal(t, 200, c.point(1+target%2, target+1, 5).status)
+	for n := range 25 {
+		require.Equal(t, 200, c.ask(1+n%2, n+1, 5).status)
 	}
-	voucher := `{"promotionId":1,"promotionSummaryId":9,"targetId":7,"voucherId":"V"}`
-	require.Equal(t, 200, c.do(http.MethodPost, "/v1/vouchers/charges", "VOUCHER:1:7", voucher).status)
 
 	t.Run("the journal, page by page", func(t *testing.T) {
 		read := func(q Query) (keys []string) {
@@ -395,27 +380,43 @@ func TestControl(t *testing.T) {
 			require.IsIncreasing(t, keys)
 			return keys
 		}
-		require.Len(t, read(Query{Limit: 4}), 26)
-		require.Len(t, read(Query{Type: typePoint, PromotionID: 1, Limit: 5}), 13)
-		require.Equal(t, []string{"VOUCHER:1:7"}, read(Query{Type: typeVoucher, Limit: 1}))
-		require.Equal(t, []string{"VOUCHER:1:7"}, read(Query{After: "POINT:2:9"}))
+		require.Len(t, read(Query{Limit: 4}), 25)
+		require.Len(t, read(Query{Filter: ofCustomer("1"), Limit: 5}), 13)
+		require.Equal(t, []string{"invoice:2:8"}, read(Query{After: "invoice:2:6"}))
 		for e := range ReadJournal(t.Context(), noKeepAlive(t), s.URL(), Query{}) {
-			require.NotEmpty(t, e.TransactionKey)
+			require.NotEmpty(t, e.Receipt)
+			require.Equal(t, "/v1/invoices", e.Path)
+			require.Equal(t, hashOf([]byte(e.Body)).String(), e.BodyHash)
+			require.EqualValues(t, 5, e.Sum)
 			break
 		}
-		require.Equal(t, 200, c.do(http.MethodGet, "/_sim/journal?type=point", "", "").status, "as in topic names")
-		for _, bad := range []string{"type=CASH", "promotion=x", "promotion=-1", "limit=0", "limit=10001"} {
+		for _, bad := range []string{"customer=nobody", "limit=0", "limit=10001", "limit=x", "format=xml"} {
 			require.Equal(t, 400, c.do(http.MethodGet, "/_sim/journal?"+bad, "", "").status, bad)
 		}
 		for _, err := range ReadJournal(t.Context(), noKeepAlive(t), s.URL(), Query{Limit: -1}) {
 			require.ErrorContains(t, err, "limit must be")
 		}
+		_, err := s.Page(Query{Filter: ofCustomer("nobody")})
+		require.ErrorContains(t, err, "no such customer")
+	})
+	t.Run("the journal as a book", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "book.csv")
+		require.NoError(t, os.WriteFile(path, []byte(c.do(http.MethodGet, "/_sim/journal?format=book&customer=2", "", "").body), 0o600))
+		lines := map[string]reconcile.Line{}
+		columns, err := reconcile.ReadBook(path, func(_ reconcile.Columns, l reconcile.Line) error { lines[l.Text] = l; return nil })
+		require.NoError(t, err)
+		require.Equal(t, reconcile.Columns{ByKey: true, Used: []string{"key", "receipt", "times", "sum"}}, columns)
+		require.Len(t, lines, 12)
+		require.Equal(t, reconcile.Line{
+			Number: lines["invoice:2:8"].Number, Text: "invoice:2:8", Receipt: page(t, s, Query{After: "invoice:2:6"}).Entries[0].Receipt,
+			Sum: 5, HasSum: true, Times: 1,
+		}, lines["invoice:2:8"])
 	})
 	t.Run("the summary", func(t *testing.T) {
 		var sum Summary
 		require.NoError(t, get(t.Context(), noKeepAlive(t), s.URL(), "/_sim/summary", &sum))
-		require.Equal(t, 26, sum.Charged)
-		require.Equal(t, uint64(26), sum.Requests["charged"])
+		require.Equal(t, 25, sum.Executed)
+		require.Equal(t, uint64(25), sum.Requests["executed"])
 		require.Len(t, sum.Requests, int(kinds))
 		err := get(t.Context(), noKeepAlive(t), s.URL()+"/nowhere", "/_sim/summary", &sum)
 		require.ErrorContains(t, err, "404")
@@ -424,7 +425,7 @@ func TestControl(t *testing.T) {
 	t.Run("the faults", func(t *testing.T) {
 		require.Equal(t, 200, c.do(http.MethodPut, "/_sim/faults", "", `{"latency":"1ms","fail_rate":1}`).status)
 		require.Equal(t, Faults{Latency: time.Millisecond, FailRate: 1}, s.Faults())
-		require.Equal(t, 500, c.point(1, 100, 5).status)
+		require.Equal(t, 500, c.ask(1, 100, 5).status)
 		var f Faults
 		require.NoError(t, json.Unmarshal([]byte(c.do(http.MethodGet, "/_sim/faults", "", "").body), &f))
 		require.Equal(t, s.Faults(), f)
@@ -433,12 +434,12 @@ func TestControl(t *testing.T) {
 		}
 		require.Equal(t, f, s.Faults())
 		require.Equal(t, 200, c.do(http.MethodPut, "/_sim/faults", "", `{"down":true,"down_for":"1h"}`).status)
-		require.Eventually(t, func() bool { return c.point(1, 100, 5).err != nil }, 2*time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return c.ask(1, 100, 5).err != nil }, 2*time.Minute, time.Millisecond)
 		require.NoError(t, s.SetFaults(Faults{Down: true, DownFor: 50 * time.Millisecond}))
-		require.Eventually(t, func() bool { return c.point(1, 100, 5).status == 200 }, 2*time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return c.ask(1, 100, 5).status == 200 }, 2*time.Minute, time.Millisecond)
 	})
 	t.Run("nothing else", func(t *testing.T) {
-		for _, path := range []string{"/_sim/", "/_sim/other", "/v1/points/charges", "/v2", "/"} {
+		for _, path := range []string{"/_sim/", "/_sim/other", "/v1/invoices", "/v2", "/"} {
 			require.Equal(t, 404, c.do(http.MethodGet, path, "", "").status, path)
 		}
 		require.Equal(t, 404, c.do(http.MethodPost, "/_sim/summary", "", "").status)

@@ -17,7 +17,7 @@ func TestFatesDependOnSeedKeyAndAttemptOnly(t *testing.T) {
 	other.Seed = 8
 	bySeed, byAttempt, byKey, bySalt := 0, 0, 0, 0
 	for i := range 1000 {
-		key := fmt.Sprintf("POINT:1:%d", i+1)
+		key := fmt.Sprintf("invoice:1:%d", i+1)
 		x := f.fate(key, 1, 0)
 		require.Equal(t, x, f.fate(key, 1, 0))
 		require.GreaterOrEqual(t, x.latency, time.Millisecond)
@@ -42,13 +42,13 @@ func TestRatesAreMet(t *testing.T) {
 	counts, rejected := map[outcome]int{}, 0
 	const n = 100_000
 	for i := range n {
-		key := fmt.Sprintf("POINT:1:%d", i+1)
+		key := fmt.Sprintf("invoice:1:%d", i+1)
 		counts[f.fate(key, 1, 0).outcome]++
 		if f.rejects(key) {
 			rejected++
 		}
 	}
-	for o, rate := range map[outcome]float64{fail: .02, timeout: .01, reset: .03, throttle: .04, charge: .90} {
+	for o, rate := range map[outcome]float64{fail: .02, timeout: .01, reset: .03, throttle: .04, succeed: .90} {
 		require.InDelta(t, rate*n, counts[o], 400)
 	}
 	require.InDelta(t, .05*n, rejected, 400)
@@ -99,8 +99,8 @@ func TestFaultsValidate(t *testing.T) {
 		require.ErrorContains(t, err, name+" must")
 	}
 	require.ErrorContains(t, Faults{FailRate: .6, ThrottleRate: .6}.Validate(), "add up to at most 1")
-	_, err = New(Config{Faults: Faults{FailRate: 2}})
+	_, err = New(invoices(), Config{Faults: Faults{FailRate: 2}})
 	require.ErrorContains(t, err, "fail_rate")
-	_, err = New(Config{KeyTTL: -1})
+	_, err = New(invoices(), Config{KeyTTL: -1})
 	require.ErrorContains(t, err, "key ttl")
 }

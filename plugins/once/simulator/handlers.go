@@ -1,29 +1,23 @@
 package simulator
 
 import (
-	"crypto/sha256"
+	"cmp"
 	"crypto/subtle"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
 const maxBody = 64 << 10
 
-const lookupPath = "/v1/charges/"
-
 type kind uint8
 
 const (
-	kindCharged kind = iota
+	kindExecuted kind = iota
 	kindReplayed
 	kindFailed
 	kindTimedOut
@@ -42,7 +36,7 @@ const (
 )
 
 func (k kind) String() string {
-	return [kinds]string{"charged", "replayed", "failed", "timed_out", "reset", "silent", "rejected", "throttled",
+	return [kinds]string{"executed", "replayed", "failed", "timed_out", "reset", "silent", "rejected", "throttled",
 		"unauthorized", "in_flight", "key_reused", "invalid", "lookup_found", "lookup_missing", "poisoned"}[k]
 }
 
@@ -58,12 +52,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.RUnlock()
 	defer s.requests.Done()
 
-	path := r.URL.Path
-	if strings.HasPrefix(path, "/_sim/") {
+	if strings.HasPrefix(r.URL.Path, "/_sim/") {
 		s.serveControl(w, r, j)
 		return
 	}
-	if key := keyOf(r); validKey(key) {
+	var check Check
+	key, isLookup := s.api.Lookup(r)
+	if !isLookup {
+		key, check = s.api.Operation(r)
+	}
+	if (isLookup || check != nil) && s.api.ValidKey(key) {
 		ends := j.callBegins(r.Context(), key)
 		defer ends()
 	}
@@ -77,27 +75,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, kindUnauthorized, http.StatusUnauthorized, "unauthorized", "the credential is not valid")
 		return
 	}
-	if r.Method == http.MethodPost {
-		for _, t := range promotiontype.All() {
-			if path == t.Operation.Path {
-				s.charge(w, r, j, f, t)
-				return
-			}
-		}
-	}
-	if key, ok := strings.CutPrefix(path, lookupPath); ok && r.Method == http.MethodGet {
-		s.lookup(w, r, j, f, key)
+	if f.PerSecond > 0 && !s.pace.admits(f.PerSecond, time.Now()) {
+		w.Header().Set("Retry-After", "1")
+		s.refuse(w, kindThrottled, http.StatusTooManyRequests, "throttled", "too many requests in this second")
 		return
 	}
-	s.refuse(w, kindInvalid, http.StatusNotFound, "no_such_operation", "the API has no such operation")
-}
-
-// keyOf returns the idempotency key of a charge or a lookup; empty or wrong for any other request.
-func keyOf(r *http.Request) string {
-	if key, ok := strings.CutPrefix(r.URL.Path, lookupPath); ok {
-		return key
+	switch {
+	case isLookup:
+		s.lookup(w, r, j, f, key)
+	case check != nil:
+		s.request(w, r, j, f, key, check)
+	default:
+		s.refuse(w, kindInvalid, http.StatusNotFound, "no_such_operation", "the API has no such operation")
 	}
-	return r.Header.Get("Idempotency-Key")
 }
 
 func (s *Server) authorized(r *http.Request) bool {
@@ -108,13 +98,12 @@ func (s *Server) authorized(r *http.Request) bool {
 	return ok && subtle.ConstantTimeCompare([]byte(got), []byte(s.token.Value(r.Context()))) == 1
 }
 
-func (s *Server) charge(w http.ResponseWriter, r *http.Request, j *journal, f *Faults, t promotiontype.Type) {
-	key := r.Header.Get("Idempotency-Key")
-	if !validKey(key) {
-		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", "Idempotency-Key must be <TYPE>:<promotionId>:<targetId>")
+func (s *Server) request(w http.ResponseWriter, r *http.Request, j *journal, f *Faults, key string, check Check) {
+	if !s.api.ValidKey(key) {
+		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", s.api.KeyForm)
 		return
 	}
-	o, err := readOrder(w, r, t)
+	e, err := readRequest(w, r, key, check)
 	if err != nil {
 		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_request", err.Error())
 		return
@@ -122,7 +111,7 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, j *journal, f *F
 	if s.poisoned(w, f.poison(key), false) {
 		return
 	}
-	c := j.claim(key, o.Hash, s.cfg.Now(), f.rejects(key))
+	c := j.claim(key, e.hash, s.cfg.Now(), f.rejects(key))
 	switch c.state {
 	case busy:
 		s.refuse(w, kindInFlight, http.StatusConflict, "in_flight", "a request with this key is in flight")
@@ -131,14 +120,14 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, j *journal, f *F
 		s.refuse(w, kindKeyReused, http.StatusUnprocessableEntity, "key_reused", "this key was used with another body")
 		return
 	case rejected:
-		s.refuse(w, kindRejected, http.StatusUnprocessableEntity, "limit_exceeded", "the target can't be paid")
+		s.refuseAs(w, kindRejected, http.StatusUnprocessableEntity, s.api.Rejected)
 		return
 	}
 	fate := f.fate(key, c.attempt, 0)
 	ok := s.spend(fate.latency)
 	if c.state == fresh {
-		if ok && (fate.outcome == charge || fate.outcome == timeout || fate.outcome == reset) {
-			c.number, err = j.execute(key, o, s.cfg.Now())
+		if ok && (fate.outcome == succeed || fate.outcome == timeout || fate.outcome == reset) {
+			c.receipt, err = j.execute(e, s.cfg.Now())
 		}
 		j.release(key)
 	}
@@ -157,12 +146,12 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, j *journal, f *F
 		w.Header()["Idempotent-Replayed"] = []string{"true"}
 		s.counts[kindReplayed].Add(1)
 	} else {
-		s.counts[kindCharged].Add(1)
+		s.counts[kindExecuted].Add(1)
 	}
-	s.paid(w, r, j, key, c.number)
+	s.done(w, r, j, key, c.receipt)
 }
 
-// poisoned answers a request of a poisoned key, and charges nothing.
+// poisoned answers a request of a poisoned key, and executes nothing.
 func (s *Server) poisoned(w http.ResponseWriter, p poison, lookup bool) bool {
 	switch {
 	case p == wholesome, lookup && p != goneLookup && p != proxiedLookup:
@@ -171,17 +160,17 @@ func (s *Server) poisoned(w http.ResponseWriter, p poison, lookup bool) bool {
 		s.proxied(w, http.StatusGone)
 	case lookup:
 		s.refuse(w, kindPoisoned, http.StatusGone, "gone", "lookups of this key are gone")
-	case p == noMember:
-		s.refuse(w, kindPoisoned, http.StatusNotFound, "member_not_found", "no such member")
-	case p == blockedMember:
-		s.refuse(w, kindPoisoned, http.StatusForbidden, "member_blocked", "the member is blocked")
+	case p == absent:
+		s.refuseAs(w, kindPoisoned, http.StatusNotFound, s.api.Absent)
+	case p == blocked:
+		s.refuseAs(w, kindPoisoned, http.StatusForbidden, s.api.Blocked)
 	case p == forbidden:
 		s.refuse(w, kindPoisoned, http.StatusForbidden, "forbidden", "the caller may not do this")
 	case p == proxied:
 		s.proxied(w, http.StatusForbidden)
 	case p == throttledAlways:
 		w.Header().Set("Retry-After", "60")
-		s.refuse(w, kindPoisoned, http.StatusTooManyRequests, "throttled", "too many requests for this member")
+		s.refuse(w, kindPoisoned, http.StatusTooManyRequests, "throttled", "too many requests for this key")
 	default: // goneLookup and proxiedLookup
 		s.refuse(w, kindPoisoned, http.StatusInternalServerError, "internal", "something broke")
 	}
@@ -194,8 +183,8 @@ func (s *Server) proxied(w http.ResponseWriter, status int) {
 }
 
 func (s *Server) lookup(w http.ResponseWriter, r *http.Request, j *journal, f *Faults, key string) {
-	if !validKey(key) {
-		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", "the key must be <TYPE>:<promotionId>:<targetId>")
+	if !s.api.ValidKey(key) {
+		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", s.api.KeyForm)
 		return
 	}
 	if s.poisoned(w, f.poison(key), true) {
@@ -211,10 +200,10 @@ func (s *Server) lookup(w http.ResponseWriter, r *http.Request, j *journal, f *F
 	case c.state == busy:
 		s.refuse(w, kindInFlight, http.StatusConflict, "in_flight", "a request with this key is in flight")
 	case c.state == fresh:
-		s.refuse(w, kindLookupMissing, http.StatusNotFound, "charge_not_found", "no charge with this key")
+		s.refuseAs(w, kindLookupMissing, http.StatusNotFound, s.api.Missing)
 	default:
 		s.counts[kindLookupFound].Add(1)
-		s.paid(w, r, j, key, c.number)
+		s.done(w, r, j, key, c.receipt)
 	}
 }
 
@@ -272,17 +261,20 @@ func cut(w http.ResponseWriter) {
 	c.Close()
 }
 
-func (s *Server) paid(w http.ResponseWriter, r *http.Request, j *journal, key string, number uint64) {
+func (s *Server) done(w http.ResponseWriter, r *http.Request, j *journal, key, receipt string) {
 	if r.Context().Err() == nil { // its caller has not given up
 		j.answers(key)
 	}
-	s.write(w, http.StatusOK, fmt.Appendf(nil, `{"transactionKey":%q,"idempotencyKey":%q}`, j.transaction(number), key))
+	s.write(w, http.StatusOK, s.api.Done(receipt, key))
 }
 
-// refuse answers with the Error of openapi.yaml.
 func (s *Server) refuse(w http.ResponseWriter, k kind, status int, code, message string) {
+	s.refuseAs(w, k, status, Refusal{code, message})
+}
+
+func (s *Server) refuseAs(w http.ResponseWriter, k kind, status int, r Refusal) {
 	s.counts[k].Add(1)
-	b, _ := json.Marshal(map[string]string{"code": code, "message": message})
+	b, _ := json.Marshal(r) // texts always can be
 	s.write(w, status, b)
 }
 
@@ -294,20 +286,14 @@ func (s *Server) write(w http.ResponseWriter, status int, body []byte) {
 	_ = http.NewResponseController(w).Flush() // Stop cuts connections
 }
 
-func readOrder(w http.ResponseWriter, r *http.Request, t promotiontype.Type) (order, error) {
+func readRequest(w http.ResponseWriter, r *http.Request, key string, check Check) (execution, error) {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		return order{}, err
+		return execution{}, err
 	}
-	p, err := t.Decode(raw)
+	o, err := check(raw)
 	if err != nil {
-		return order{}, fmt.Errorf("the body has not the form of %s: %w", t.Operation.Name, err)
+		return execution{}, err
 	}
-	sum := sha256.Sum256(raw)
-	return order{t.Name, p.Promotion, p.Summary, p.Target, p.Value, bodyHash(sum[:len(bodyHash{})])}, nil
+	return execution{key: key, path: r.URL.Path, body: string(raw), hash: hashOf(raw), subject: cmp.Or(o.Subject, key), sum: o.Sum}, nil
 }
-
-// keyPattern is the pattern of IdempotencyKey in openapi.yaml.
-var keyPattern = regexp.MustCompile(`^[A-Z][A-Z0-9_]*:[1-9][0-9]*:[1-9][0-9]*$`)
-
-func validKey(key string) bool { return len(key) <= 128 && keyPattern.MatchString(key) }

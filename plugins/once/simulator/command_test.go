@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -20,7 +21,7 @@ func TestCommand(t *testing.T) {
 	run := func(t *testing.T, args ...string) (lines *bufio.Scanner, end func() error) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r, w := io.Pipe()
-		cmd := Command()
+		cmd := Command(&cobra.Command{Use: "billing"}, "billing api", func() (API, error) { return invoices(), nil })
 		cmd.SetArgs(append([]string{"--listen", "127.0.0.1:0", "--interval", "5ms"}, args...))
 		cmd.SetOut(w)
 		ended := make(chan error, 1)
@@ -43,19 +44,19 @@ func TestCommand(t *testing.T) {
 		first := next()
 		require.Equal(t, "listening", first.Event)
 		require.Equal(t, path, first.Journal)
-		require.Equal(t, 200, caller{first.URL, 5 * time.Second}.point(1, 1, 5).status)
+		require.Equal(t, 200, caller{first.URL, 5 * time.Second}.ask(1, 1, 5).status)
 		second := next()
 		// Both are counted at different moments.
-		for second.Summary.Charged == 0 || second.Summary.Requests["charged"] == 0 {
+		for second.Summary.Executed == 0 || second.Summary.Requests["executed"] == 0 {
 			require.Equal(t, "summary", second.Event)
 			second = next()
 		}
-		require.Equal(t, 1, second.Summary.Charged)
+		require.Equal(t, 1, second.Summary.Executed)
 		ended := make(chan error, 1)
 		go func() { ended <- end() }()
 		last := next()
 		require.Equal(t, "stopped", last.Event, "nothing happened meanwhile, so nothing was printed")
-		require.Equal(t, 1, last.Summary.Charged)
+		require.Equal(t, 1, last.Summary.Executed)
 		require.False(t, lines.Scan())
 		require.NoError(t, <-ended)
 	})
@@ -63,11 +64,11 @@ func TestCommand(t *testing.T) {
 		t.Parallel()
 		lines, end := run(t)
 		require.True(t, lines.Scan())
-		require.Regexp(t, `^money api listening on http://127\.0\.0\.1:\d+ \(journal in memory\)$`, lines.Text())
+		require.Regexp(t, `^billing api listening on http://127\.0\.0\.1:\d+ \(journal in memory\)$`, lines.Text())
 		ended := make(chan error, 1)
 		go func() { ended <- end() }()
 		require.True(t, lines.Scan())
-		require.Equal(t, "stopped: charged 0, double charged 0, overlapping calls 0, calls after the answer paid 0; requests: none", lines.Text())
+		require.Equal(t, "stopped: executed 0, executed twice 0, overlapping calls 0, calls after the good answer 0; requests: none", lines.Text())
 		require.False(t, lines.Scan())
 		require.NoError(t, <-ended)
 	})
@@ -84,7 +85,7 @@ func TestCommand(t *testing.T) {
 	} {
 		t.Run("wrong "+name, func(t *testing.T) {
 			t.Parallel()
-			cmd := Command()
+			cmd := Command(&cobra.Command{Use: "billing"}, "billing api", func() (API, error) { return invoices(), nil })
 			cmd.SetArgs(c.args)
 			cmd.SetOut(io.Discard)
 			cmd.SetErr(io.Discard)
@@ -102,6 +103,6 @@ func TestCommand(t *testing.T) {
 
 func TestSummaryOnOneLine(t *testing.T) {
 	t.Parallel()
-	s := Summary{Charged: 3, Executions: 5, DoubleCharged: 2, Overlaps: 4, AfterPaid: 6, Requests: map[string]uint64{"charged": 5, "failed": 1, "reset": 0}}
-	require.Equal(t, "charged 3 in 5 executions, double charged 2, overlapping calls 4, calls after the answer paid 6; requests: charged 5 failed 1", s.String())
+	s := Summary{Executed: 3, Executions: 5, Doubled: 2, Overlaps: 4, AfterDone: 6, Requests: map[string]uint64{"executed": 5, "failed": 1, "reset": 0}}
+	require.Equal(t, "executed 3 in 5 executions, executed twice 2, overlapping calls 4, calls after the good answer 6; requests: executed 5 failed 1", s.String())
 }

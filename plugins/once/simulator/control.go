@@ -1,27 +1,20 @@
 package simulator
 
 import (
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
-
-	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
-// serveControl answers the paths that are not the Money API's.
+// serveControl answers the paths that are not the far side's.
 func (s *Server) serveControl(w http.ResponseWriter, r *http.Request, j *journal) {
 	switch r.Method + " " + r.URL.Path {
 	case "GET /_sim/journal":
-		q, err := parseQuery(r)
-		if err != nil {
-			s.problem(w, http.StatusBadRequest, err)
-			return
-		}
-		s.writeJSON(w, j.page(q))
+		s.serveJournal(w, r, j)
 	case "GET /_sim/summary":
 		s.writeJSON(w, s.Summary())
 	case "GET /_sim/faults":
@@ -62,27 +55,46 @@ func (s *Server) putFaults(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func parseQuery(r *http.Request) (Query, error) {
+func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, j *journal) {
 	v := r.URL.Query()
-	q := Query{Type: strings.ToUpper(v.Get("type")), After: v.Get("after")}
-	if _, known := promotiontype.ByName(q.Type); q.Type != "" && !known {
-		return q, fmt.Errorf("type must be one of %s, got %q", strings.Join(promotiontype.Names(), ", "), v.Get("type"))
-	}
-	if text := v.Get("promotion"); text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n < 1 {
-			return q, fmt.Errorf("promotion must be a positive number, got %q", text)
+	q := Query{Filter: v, After: v.Get("after")}
+	match, err := s.api.Filter(v)
+	if text := v.Get("limit"); text != "" && err == nil {
+		if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 1 || q.Limit > maxPage {
+			err = fmt.Errorf("limit must be between 1 and %d, got %q", maxPage, text)
 		}
-		q.PromotionID = n
 	}
-	if text := v.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > maxPage {
-			return q, fmt.Errorf("limit must be between 1 and %d, got %q", maxPage, text)
+	switch format := v.Get("format"); {
+	case err != nil:
+		s.problem(w, http.StatusBadRequest, err)
+	case format == "book":
+		s.writeBook(w, j, q, match)
+	case format != "":
+		s.problem(w, http.StatusBadRequest, fmt.Errorf("format must be book, or absent, got %q", format))
+	default:
+		s.writeJSON(w, j.page(q, match))
+	}
+}
+
+// writeBook writes all entries after q.After as a book for `once reconcile`.
+func (s *Server) writeBook(w http.ResponseWriter, j *journal, q Query, match func(subject string) bool) {
+	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+	out := csv.NewWriter(w)
+	defer out.Flush() // an error is that of the caller, who is gone
+	columns := []string{"key", "receipt", "times", "sum"}
+	if !s.api.Sums {
+		columns = columns[:3]
+	}
+	_ = out.Write(columns)
+	for q.Limit = maxPage; ; {
+		p := j.page(q, match)
+		for _, e := range p.Entries {
+			_ = out.Write([]string{e.Key, e.Receipt, strconv.Itoa(e.Executions), strconv.FormatInt(e.Sum, 10)}[:len(columns)])
 		}
-		q.Limit = n
+		if q.After = p.Next; q.After == "" {
+			return
+		}
 	}
-	return q, nil
 }
 
 func (s *Server) writeJSON(w http.ResponseWriter, v any) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -18,18 +19,16 @@ import (
 // maxReply bounds an answer of a simulator. A page of 10,000 entries has about 4 MB.
 const maxReply = 64 << 20
 
-// ErrNotSimulator means that another server than the simulated Money API answers.
-var ErrNotSimulator = errors.New("no simulated Money API")
+// ErrNotSimulator means that another server than a simulator answers.
+var ErrNotSimulator = errors.New("no simulator")
 
 // ReadJournal yields the entries of q from the simulator at baseURL, in the order of their keys.
 // q.Limit is the size of a page. An error is the last element.
 func ReadJournal(ctx context.Context, client *http.Client, baseURL string, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for {
-			v := url.Values{"type": {q.Type}, "after": {q.After}}
-			if q.PromotionID != 0 {
-				v.Set("promotion", strconv.FormatInt(q.PromotionID, 10))
-			}
+			v := url.Values{"after": {q.After}}
+			maps.Copy(v, q.Filter)
 			if q.Limit != 0 {
 				v.Set("limit", strconv.Itoa(q.Limit))
 			}

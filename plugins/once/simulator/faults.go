@@ -5,23 +5,25 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
-// Faults are the failures of the API. The zero value has none. Rates are between 0 and 1. Those of
+// Faults are the failures of a far side. The zero value has none. Rates are between 0 and 1. Those of
 // each attempt (throttle, fail, timeout, reset) add up to at most 1. In JSON durations are strings
 // such as "5ms".
 type Faults struct {
 	Latency      time.Duration `yaml:"latency" json:"-"`                   // before every answer
 	Jitter       time.Duration `yaml:"jitter" json:"-"`                    // maximum addition
-	FailRate     float64       `yaml:"fail_rate" json:"fail_rate"`         // 500, not charged
-	TimeoutRate  float64       `yaml:"timeout_rate" json:"timeout_rate"`   // charged, no answer
-	ResetRate    float64       `yaml:"reset_rate" json:"reset_rate"`       // charged, then cut
+	FailRate     float64       `yaml:"fail_rate" json:"fail_rate"`         // 500, not executed
+	TimeoutRate  float64       `yaml:"timeout_rate" json:"timeout_rate"`   // executed, no answer
+	ResetRate    float64       `yaml:"reset_rate" json:"reset_rate"`       // executed, then cut
 	RejectRate   float64       `yaml:"reject_rate" json:"reject_rate"`     // permanent 422, by key
-	ThrottleRate float64       `yaml:"throttle_rate" json:"throttle_rate"` // 429, not charged
+	ThrottleRate float64       `yaml:"throttle_rate" json:"throttle_rate"` // 429, not executed
 	RetryAfter   time.Duration `yaml:"retry_after" json:"-"`               // default 1s
-	PoisonRate   float64       `yaml:"poison_rate" json:"poison_rate"`     // by key, not charged
-	Silence      bool          `yaml:"silence" json:"silence"`             // no answer, no charge
+	PoisonRate   float64       `yaml:"poison_rate" json:"poison_rate"`     // by key, not executed
+	PerSecond    int           `yaml:"per_second" json:"per_second"`       // 429 beyond it; 0: no limit
+	Silence      bool          `yaml:"silence" json:"silence"`             // no answer, not executed
 	Down         bool          `yaml:"down" json:"down"`                   // refuses to connect
 	DownFor      time.Duration `yaml:"down_for" json:"-"`                  // 0: until SetFaults
 	Unauthorized bool          `yaml:"unauthorized" json:"unauthorized"`   // 401 to everything
@@ -45,6 +47,9 @@ func (f Faults) Validate() error {
 	if sum := f.ThrottleRate + f.FailRate + f.TimeoutRate + f.ResetRate; sum > 1 {
 		errs = append(errs, fmt.Errorf("throttle_rate, fail_rate, timeout_rate and reset_rate must add up to at most 1, got %v", sum))
 	}
+	if f.PerSecond < 0 {
+		errs = append(errs, fmt.Errorf("per_second must not be negative, got %d", f.PerSecond))
+	}
 	for _, d := range []struct {
 		name string
 		d    time.Duration
@@ -59,7 +64,7 @@ func (f Faults) Validate() error {
 type outcome uint8
 
 const (
-	charge outcome = iota
+	succeed outcome = iota
 	throttle
 	fail
 	timeout
@@ -110,8 +115,8 @@ type poison uint8
 
 const (
 	wholesome       poison = iota
-	noMember               // 404 with one of x-payout-codes
-	blockedMember          // 403 with one of them
+	absent                 // 404 with API.Absent
+	blocked                // 403 with API.Blocked
 	forbidden              // 403 with another code
 	proxied                // 403 without a code
 	throttledAlways        // 429 with Retry-After 60
@@ -146,6 +151,27 @@ func mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
+}
+
+// pace counts requests for Faults.PerSecond.
+type pace struct {
+	mu    sync.Mutex
+	begin time.Time // of the second that is counted
+	n     int
+}
+
+// admits counts a request, unless limit were counted in this second.
+func (p *pace) admits(limit int, now time.Time) (ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.begin) >= time.Second {
+		p.begin, p.n = now, 0
+	}
+	if p.n >= limit {
+		return false
+	}
+	p.n++
+	return true
 }
 
 type faultFields Faults // without methods
