@@ -80,7 +80,7 @@ func TestHostileContentIsText(t *testing.T) {
 	check := operate.Check{Name: hostile, Level: operate.Fail, Text: hostile, Remedy: hostile, Runbook: hostile}
 	cell := pages.Word(hostile)
 	r := start(t, nil, contributor{{Path: "tried", Title: hostile, Panels: []pages.Panel{
-		{Name: "all", Title: hostile, Load: func(_ context.Context, q pages.Query) (pages.Block, error) {
+		{Name: "all", Title: hostile, Values: []string{"id"}, Load: func(_ context.Context, q pages.Query) (pages.Block, error) {
 			return pages.Blocks{
 				pages.Table{Columns: pages.Columns(hostile), Rows: [][]pages.Cell{{cell}}, Note: hostile}, pages.Table{Empty: hostile},
 				pages.Stats{{Name: hostile, Cell: cell}}, pages.Text(hostile), pages.Checks{check},
