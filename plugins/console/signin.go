@@ -17,7 +17,7 @@ import (
 type login struct {
 	config  Config
 	users   *users          // nil: no passwords
-	proxies signin.Networks // of auth.header
+	proxies signin.Networks // of auth.header, and of what may have many connections
 	keys    *signin.Keys    // nil: no tokens
 }
 
@@ -30,6 +30,9 @@ var (
 func newLogin(c Config, log *slog.Logger) (*login, error) {
 	l := &login{config: c}
 	var err error
+	if l.proxies, err = signin.NewNetworks(c.TrustedProxies); err != nil {
+		return nil, err
+	}
 	switch {
 	case c.UsersFile != "":
 		if l.users, err = newUsers(c.UsersFile, log); err != nil {
@@ -43,9 +46,6 @@ func newLogin(c Config, log *slog.Logger) (*login, error) {
 		return l, nil
 	case !c.signsIn():
 		return nil, nil
-	}
-	if l.proxies, err = signin.NewNetworks(c.TrustedProxies); err != nil {
-		return nil, err
 	}
 	if c.Auth.HasKeys() {
 		l.keys, err = signin.NewKeys(c.Auth, "plugins.console.auth", log)
