@@ -169,12 +169,16 @@ func TestForeignOriginsAreRefused(t *testing.T) {
 }
 
 // usersFile has the user ann with the password open.
-func usersFile(t testing.TB) string {
+func usersFile(t testing.TB, more ...string) string {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte("open"), bcrypt.MinCost)
 	require.NoError(t, err)
+	text := "# operators\n"
+	for _, name := range append([]string{"ann"}, more...) {
+		text += name + ":" + string(hash) + "\n"
+	}
 	file := filepath.Join(t.TempDir(), "users")
-	require.NoError(t, os.WriteFile(file, []byte("# operators\nann:"+string(hash)+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 

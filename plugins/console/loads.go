@@ -143,9 +143,7 @@ func (l *loads) begin(key string, p pace, do func(context.Context) (any, error))
 		one = &load{used: now}
 		l.byKey[key] = one
 	}
-	for _, s := range p.shares {
-		l.taken[s.of]++
-	}
+	l.count(p.shares)
 	one.running, one.age = make(chan struct{}), l.age
 	l.work.Go(func() {
 		l.run(one, p, do)
@@ -188,7 +186,34 @@ func (l *loads) run(one *load, p pace, do func(context.Context) (any, error)) {
 	one.last = result{value, err, time.Now(), one.age}
 	close(one.running)
 	one.running = nil
-	for _, s := range p.shares {
+	l.uncount(p.shares)
+}
+
+// take takes part of shares for what is no load, unless one has all its runs.
+func (l *loads) take(shares []share) (release func(), taken bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.crowded(shares) {
+		return nil, false
+	}
+	l.count(shares)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.uncount(shares)
+	}, true
+}
+
+// count takes part of shares. The mutex is held.
+func (l *loads) count(shares []share) {
+	for _, s := range shares {
+		l.taken[s.of]++
+	}
+}
+
+// uncount gives back what count has taken, and wakes those who wait for a turn. The mutex is held.
+func (l *loads) uncount(shares []share) {
+	for _, s := range shares {
 		if l.taken[s.of]--; l.taken[s.of] == 0 {
 			delete(l.taken, s.of)
 		}
