@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,24 @@ func writeUser(t *testing.T, file string, cost int) {
 	hash, err := bcrypt.GenerateFromPassword([]byte("open"), cost)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, []byte("ann:"+string(hash)+"\n"), 0o600))
+}
+
+// Whoever measures the time of an answer must not learn which names the file has, so an absent one costs as much, also after the
+// file has changed.
+func TestAnAbsentNameCostsAsMuch(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "users")
+	for _, cost := range []int{5, 6} {
+		writeUser(t, file, cost)
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		found, err := parseUsers(file, append([]byte("# low\nlow:$2a$04$"+strings.Repeat("a", bcryptText)+"\n"), text...))
+		require.NoError(t, err)
+		absent, err := bcrypt.Cost(found.absent)
+		require.NoError(t, err)
+		require.Equal(t, cost, absent)
+		require.ErrorIs(t, bcrypt.CompareHashAndPassword(found.absent, []byte("open")), bcrypt.ErrMismatchedHashAndPassword, "it is compared wholly")
+	}
 }
 
 // Everybody behind a proxy comes from its address, also where people sign in with a password. The proxy names nobody then.
