@@ -154,8 +154,10 @@ func (l *login) refuse(w http.ResponseWriter, err error) {
 	case l.users != nil:
 		w.Header().Set("WWW-Authenticate", `Basic realm="console", charset="UTF-8"`)
 		http.Error(w, "Sign in with a name and password of plugins.console.users_file.", http.StatusUnauthorized)
+	case l.config.TokenHeader != "":
+		http.Error(w, "Sign in first: this console takes a token in the header "+l.config.TokenHeader+" (plugins.console.token_header).", http.StatusUnauthorized)
 	default:
-		if l.keys != nil && l.config.TokenHeader == "" {
+		if l.keys != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="console"`)
 		}
 		http.Error(w, "Sign in first: plugins.console.auth says which proxy or sign-in has to name you.", http.StatusUnauthorized)
