@@ -35,7 +35,7 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "shards", Title: "Shards", Load: p.showShards},
 		}},
 		{Path: jobPage, Title: "Job", Hidden: true, Panels: []console.Panel{
-			{Name: "job", Title: "What is known", Load: p.showJob, Actions: []string{"jobs reset"}}, // one read of the log for both blocks
+			{Name: "job", Title: "What is known", Values: []string{fieldJob}, Load: p.showJob, Actions: []string{"jobs reset"}}, // one read of the log for both blocks
 			{Name: "find", Title: "Find another one", Load: findJob},
 		}},
 	}

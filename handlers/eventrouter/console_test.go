@@ -28,7 +28,7 @@ func see(t *testing.T, p *Plugin, path, panel string, in operate.Input) string {
 		if page.Path != path || i < 0 {
 			continue
 		}
-		block, err := page.Panels[i].Load(t.Context(), console.Query{Input: in})
+		block, err := page.Panels[i].Load(t.Context(), page.Panels[i].QueryOf(in, nil))
 		require.NoError(t, err)
 		text, err := json.Marshal(block.JSON())
 		require.NoError(t, err)

@@ -38,7 +38,8 @@ const (
 
 // Console implements console.Contributor: the promotions, one of them, and one payout with its history.
 func (p *Plugin) Console() []console.Page {
-	find := console.Panel{Name: "find", Title: "Find a payout, such as POINT:12345:777", Load: findPayout}
+	promotion, payout := []string{campaign.FieldPromotion}, []string{campaign.FieldPayout}
+	find := console.Panel{Name: "find", Title: "Find a payout, such as POINT:12345:777", Values: []string{campaign.FieldPayout, campaign.FieldPromotion}, Load: findPayout}
 	return []console.Page{
 		{Path: campaignsPage, Title: "Campaigns", Order: 4, Panels: []console.Panel{
 			{Name: "unfinished", Title: "Unfinished", Load: p.showUnfinished},
@@ -48,18 +49,18 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "open", Title: "Find a campaign, such as POINT:12345", Load: findCampaign},
 		}},
 		{Path: campaignPage, Title: "Campaign", Hidden: true, Panels: []console.Panel{
-			{Name: "none", Title: "No campaign", Load: p.showNoCampaign},
-			{Name: "campaign", Title: "Totals", Load: pace(campaign.FieldPromotion, p.showCampaign), Actions: []string{"campaign pause", "campaign resume", "campaign cancel", "campaign rebuild"}},
-			{Name: "oldest", Title: "Waiting longest", Load: pace(campaign.FieldPromotion, p.showOldest)},
-			{Name: "summaries", Title: "Summaries", Load: pace(campaign.FieldPromotion, p.showSummaries)},
-			{Name: "problems", Title: "Unknown, an operator decides", Load: pace(campaign.FieldPromotion, p.showUnknown)},
-			{Name: "perhaps", Title: "Perhaps charged, the service finds out", Load: pace(campaign.FieldPromotion, p.showPerhapsCharged)},
-			{Name: "letters", Title: "Dead letters that wait for a person", Load: pace(campaign.FieldPromotion, p.showLetters)},
+			{Name: "none", Title: "No campaign", Values: promotion, Load: p.showNoCampaign},
+			{Name: "campaign", Title: "Totals", Values: promotion, Load: pace(campaign.FieldPromotion, p.showCampaign), Actions: []string{"campaign pause", "campaign resume", "campaign cancel", "campaign rebuild"}},
+			{Name: "oldest", Title: "Waiting longest", Values: promotion, Load: pace(campaign.FieldPromotion, p.showOldest)},
+			{Name: "summaries", Title: "Summaries", Values: promotion, Load: pace(campaign.FieldPromotion, p.showSummaries)},
+			{Name: "problems", Title: "Unknown, an operator decides", Values: promotion, Load: pace(campaign.FieldPromotion, p.showUnknown)},
+			{Name: "perhaps", Title: "Perhaps charged, the service finds out", Values: promotion, Load: pace(campaign.FieldPromotion, p.showPerhapsCharged)},
+			{Name: "letters", Title: "Dead letters that wait for a person", Values: promotion, Load: pace(campaign.FieldPromotion, p.showLetters)},
 			find,
 		}},
 		{Path: payoutPage, Title: "Payout", Hidden: true, Panels: []console.Panel{
-			{Name: "payout", Title: "What is known", Load: pace(campaign.FieldPayout, p.showPayout), Reveal: p.reveal, Actions: []string{"unknown resolve"}},
-			{Name: "money-api", Title: "What the Money API says", Asked: true, Load: p.askMoneyAPI},
+			{Name: "payout", Title: "What is known", Values: payout, Load: pace(campaign.FieldPayout, p.showPayout), Reveal: p.reveal, Actions: []string{"unknown resolve"}},
+			{Name: "money-api", Title: "What the Money API says", Asked: true, Values: payout, Load: p.askMoneyAPI},
 			find,
 		}},
 	}

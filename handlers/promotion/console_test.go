@@ -38,7 +38,8 @@ func (sys *system) load(page, name string, in operate.Input) (console.Block, err
 	i := slices.IndexFunc(pages, func(p console.Page) bool { return p.Path == page })
 	require.NoError(sys.t, pages[i].Validate())
 	j := slices.IndexFunc(pages[i].Panels, func(p console.Panel) bool { return p.Name == name })
-	return pages[i].Panels[j].Load(sys.t.Context(), console.Query{Input: in})
+	panel := pages[i].Panels[j]
+	return panel.Load(sys.t.Context(), panel.QueryOf(in, nil))
 }
 
 // do uses an action of the plugin as a form does.
@@ -173,12 +174,12 @@ func TestRevealOfAPayoutIsAudited(t *testing.T) {
 		sys.start()
 		in := operate.Input{"payout": {"POINT:1:7"}}
 		pages := sys.payouts.Console()
-		reveal := pages[2].Panels[0].Reveal
-		require.NoError(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann", Why: "ticket 7"}))
+		panel := pages[2].Panels[0]
+		require.NoError(t, panel.Reveal(t.Context(), panel.QueryOf(in, nil), operate.Use{Who: "ann", Why: "ticket 7"}))
 		require.Contains(t, sys.panel("campaigns/payout", "payout", in), `"action":"reveal","detail":"the record, the request and all answers"`)
-		require.ErrorContains(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann"}), "needs who and why")
+		require.ErrorContains(t, panel.Reveal(t.Context(), panel.QueryOf(in, nil), operate.Use{Who: "ann"}), "needs who and why")
 		in["payout"] = []string{"POINT:1:8"}
-		require.ErrorIs(t, reveal(t.Context(), console.Query{Input: in}, operate.Use{Who: "ann", Why: "ticket 7"}), console.ErrNothing)
+		require.ErrorIs(t, panel.Reveal(t.Context(), panel.QueryOf(in, nil), operate.Use{Who: "ann", Why: "ticket 7"}), console.ErrNothing)
 	})
 }
 

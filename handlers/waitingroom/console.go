@@ -53,15 +53,15 @@ func (o operators) Console() []console.Page {
 	}
 	return []console.Page{
 		{Path: roomsPage, Title: "Waiting rooms", Order: 8, Panels: []console.Panel{
-			{Name: "rooms", Title: "Rooms", Load: o.showRooms, Actions: []string{admin.NameOf(room.Open)}},
-			{Name: "find", Title: "Find a room, or a person in it", Load: showFind},
+			{Name: "rooms", Title: "Rooms", Values: []string{"after"}, Load: o.showRooms, Actions: []string{admin.NameOf(room.Open)}},
+			{Name: "find", Title: "Find a room, or a person in it", Values: []string{"event"}, Load: showFind},
 		}},
 		{Path: roomPage, Title: "Waiting room", Hidden: true, Panels: []console.Panel{
-			{Name: "room", Title: "Room", Load: o.showRoom, Actions: steer},
-			{Name: "person", Title: "Person", Load: o.showPerson, Actions: []string{admin.NameOf(room.Kick)}},
-			{Name: "find", Title: "Find a person", Load: showFind},
-			{Name: "instances", Title: "Instances", Load: o.showInstances},
-			{Name: "audit", Title: "Changes, newest first", Load: o.showAudit},
+			{Name: "room", Title: "Room", Values: []string{"event"}, Load: o.showRoom, Actions: steer},
+			{Name: "person", Title: "Person", Values: []string{"event", "user"}, Load: o.showPerson, Actions: []string{admin.NameOf(room.Kick)}},
+			{Name: "find", Title: "Find a person", Values: []string{"event"}, Load: showFind},
+			{Name: "instances", Title: "Instances", Values: []string{"event"}, Load: o.showInstances},
+			{Name: "audit", Title: "Changes, newest first", Values: []string{"event"}, Load: o.showAudit},
 		}},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -53,6 +54,9 @@ type Panel struct {
 	// Every is for what costs a server much: a page that is read again while somebody looks at it reads this at most
 	// so often, and says how old it is. Whoever opens or reloads the page still gets what is read then. 0: with each page.
 	Every time.Duration
+	// Values are the names of the values of the address that Load and Reveal read, such as id. They see no
+	// others, because each other value would be a read of its own, and anybody may add one to an address.
+	Values []string
 	// Actions are the names of actions (operate.Action) about what the panel shows, of any plugin. The
 	// page leads to their forms, and what its address has for a field of the action, such as id, is
 	// filled in. An action that the process does not have is left out.
@@ -73,9 +77,21 @@ var ErrNothing = errors.New("nothing to show")
 
 // Query says what a panel is about.
 type Query struct {
-	// Input has the values of the address, such as the id of a row. Anybody may have written them.
+	// Input has those values of the address that are in Panel.Values, such as the id of a row. Anybody may have
+	// written them.
 	operate.Input
 	Registry *pipeline.Registry
+}
+
+// QueryOf returns what the panel sees of the values of an address, for the console and for tests of Load.
+func (p Panel) QueryOf(values operate.Input, reg *pipeline.Registry) Query {
+	seen := operate.Input{}
+	for _, name := range p.Values {
+		if given, found := values[name]; found {
+			seen[name] = given
+		}
+	}
+	return Query{Input: seen, Registry: reg}
 }
 
 // OfReport returns the Load of a panel that shows the answer of a report. in has the fields that do not
@@ -115,6 +131,8 @@ func (p Page) Validate() error {
 			fail("two panels have the name %q", panel.Name)
 		case panel.Load == nil:
 			fail("panel %s: Load is nil", panel.Name)
+		case slices.Contains(panel.Values, "") || slices.Contains(panel.Values, "panel"):
+			fail("panel %s: Values has %q, which no panel can read", panel.Name, panel.Values)
 		}
 		seen[panel.Name] = true
 	}

@@ -29,23 +29,25 @@ const (
 
 // auditPages returns the page with the newest changes of all logs, and the one that goes through a log.
 func (s *server) auditPages() []console.Page {
-	panels := []console.Panel{{Name: "find", Title: "Find changes", Load: s.showFilter}}
+	filter := []string{"who", "action", "subject"}
+	ofLog := append(slices.Clip(filter), "log")
+	panels := []console.Panel{{Name: "find", Title: "Find changes", Values: filter, Load: s.showFilter}}
 	for _, log := range s.auditLogs() {
-		panels = append(panels, console.Panel{Name: log.Name, Title: log.Title, Still: true, Load: func(ctx context.Context, q console.Query) (console.Block, error) {
+		panels = append(panels, console.Panel{Name: log.Name, Title: log.Title, Still: true, Values: filter, Load: func(ctx context.Context, q console.Query) (console.Block, error) {
 			f := filterOf(q.Input)
 			f.Before = ""
 			return showChanges(ctx, log, f, firstChanges)
 		}})
 	}
 	panels = append(panels,
-		console.Panel{Name: "uses", Title: "Actions at this instance", Load: s.showUses},
+		console.Panel{Name: "uses", Title: "Actions at this instance", Values: filter, Load: s.showUses},
 		console.Panel{Name: "elsewhere", Title: "What is not here", Load: s.showUnaudited},
 	)
 	return []console.Page{
 		{Path: auditPath, Title: "Audit", Order: 55, Panels: panels},
 		{Path: logPath, Title: "Audit of one place", Order: 56, Hidden: true, Panels: []console.Panel{
-			{Name: "find", Title: "Find changes", Load: s.showFilter},
-			{Name: "changes", Title: "Changes, newest first", Still: true, Load: s.showLog},
+			{Name: "find", Title: "Find changes", Values: ofLog, Load: s.showFilter},
+			{Name: "changes", Title: "Changes, newest first", Still: true, Values: append(slices.Clip(ofLog), "before"), Load: s.showLog},
 		}},
 	}
 }

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -193,6 +195,36 @@ func TestOneDownloadOfTheAuditRunsAtOnce(t *testing.T) {
 	require.Equal(t, http.StatusOK, <-ended)
 	answer, _ = r.do(http.MethodGet, "/audit.csv", "")
 	require.Equal(t, http.StatusOK, answer.StatusCode, "the place is free again")
+}
+
+// A person has one download, and one that is not read keeps its place only for a while.
+func TestADownloadThatNobodyReadsEnds(t *testing.T) {
+	t.Parallel()
+	endless := operate.AuditLog{Name: "endless", Title: "Endless", Recent: func(context.Context, operate.AuditFilter, int) (operate.AuditPage, error) {
+		return operate.AuditPage{Changes: slices.Repeat([]operate.Change{{ID: "1", Detail: strings.Repeat("x", 1000)}}, 1000), Next: "more"}, nil
+	}}
+	c := console.New()
+	c.Patient()
+	c.Stalls(time.Second)
+	r := startOf(t, c, func(c *console.Config) { c.UsersFile = usersFile(t, "bob", "eve") }, ledgers{[]operate.AuditLog{endless, recorded("orders", 1, "ann")}})
+	download := func(name string) int {
+		answer, _ := r.do(http.MethodGet, "/audit.csv?log=orders", "", signed(name))
+		return answer.StatusCode
+	}
+	for _, name := range []string{"ann", "bob"} {
+		require.Equal(t, http.StatusOK, download(name))
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.base, "http://"))
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = fmt.Fprintf(conn, "GET /audit.csv?log=endless HTTP/1.1\r\nHost: console\r\n%s\r\n\r\n", signed(name))
+		require.NoError(t, err)
+		_, err = io.ReadFull(conn, make([]byte, 1)) // it runs, and is not read any more
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		return download("ann") == http.StatusOK && download("bob") == http.StatusOK && download("eve") == http.StatusOK
+	}, time.Minute, 50*time.Millisecond)
+	require.Contains(t, r.log.String(), "a download of the audit was cut off")
 }
 
 func TestACellIsNoFormula(t *testing.T) {

@@ -80,7 +80,7 @@ func TestHostileContentIsText(t *testing.T) {
 	check := operate.Check{Name: hostile, Level: operate.Fail, Text: hostile, Remedy: hostile, Runbook: hostile}
 	cell := pages.Word(hostile)
 	r := start(t, nil, contributor{{Path: "tried", Title: hostile, Panels: []pages.Panel{
-		{Name: "all", Title: hostile, Load: func(_ context.Context, q pages.Query) (pages.Block, error) {
+		{Name: "all", Title: hostile, Values: []string{"id"}, Load: func(_ context.Context, q pages.Query) (pages.Block, error) {
 			return pages.Blocks{
 				pages.Table{Columns: pages.Columns(hostile), Rows: [][]pages.Cell{{cell}}, Note: hostile}, pages.Table{Empty: hostile},
 				pages.Stats{{Name: hostile, Cell: cell}}, pages.Text(hostile), pages.Checks{check},
@@ -169,12 +169,16 @@ func TestForeignOriginsAreRefused(t *testing.T) {
 }
 
 // usersFile has the user ann with the password open.
-func usersFile(t testing.TB) string {
+func usersFile(t testing.TB, more ...string) string {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte("open"), bcrypt.MinCost)
 	require.NoError(t, err)
+	text := "# operators\n"
+	for _, name := range append([]string{"ann"}, more...) {
+		text += name + ":" + string(hash) + "\n"
+	}
 	file := filepath.Join(t.TempDir(), "users")
-	require.NoError(t, os.WriteFile(file, []byte("# operators\nann:"+string(hash)+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 

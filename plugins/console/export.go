@@ -15,6 +15,8 @@ import (
 const (
 	exportChunk = 1000
 	exportTime  = 10 * time.Minute
+	exportStall = 30 * time.Second // in which a client must have taken a chunk
+	maxExports  = 2                // each reads all of the audit, and a person has one
 )
 
 // exportAudit answers with all changes that the filter selects, as CSV, place by place. A file that can't be
@@ -30,16 +32,14 @@ func (s *server) exportAudit(w http.ResponseWriter, r *http.Request) {
 		}
 		places = []operate.AuditLog{log}
 	}
-	select {
-	case s.exports <- struct{}{}:
-		defer func() { <-s.exports }()
-	default:
+	release, taken := s.loads.take([]share{{"export of " + personOf(r).Name, 1}, {"exports", maxExports}})
+	if !taken {
 		http.Error(w, "Another download of the audit runs: try again when it has ended.", http.StatusTooManyRequests)
 		return
 	}
+	defer release()
 	ctx, cancel := context.WithTimeout(r.Context(), exportTime)
 	defer cancel()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(exportTime)) // a writer without one has no limit
 	f := filterOf(values)
 	first := make([]operate.AuditPage, len(places))
 	for i, log := range places { // before the first byte, while the answer can still say what is wrong
@@ -78,15 +78,20 @@ func (s *server) writeChanges(ctx context.Context, w http.ResponseWriter, places
 	for i, log := range places {
 		page, from := first[i], f
 		for {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.stall)) // a writer without one has no limit
 			for _, c := range page.Changes {
 				by := operate.AuthorOf(c.Who)
 				_ = out.Write(s.cells(log.Name, c.ID, c.At.UTC().Format(time.RFC3339Nano), c.Action, c.Subject, by.Name, by.Face, string(by.Role), c.Why, c.Outcome, c.Detail))
+			}
+			out.Flush()
+			err := out.Error()
+			if err != nil {
+				return err
 			}
 			if page.Next == "" {
 				break
 			}
 			from.Before = page.Next
-			var err error
 			if page, err = s.readChanges(ctx, log, from); err != nil {
 				return fmt.Errorf("audit %s: %w", log.Name, err)
 			}

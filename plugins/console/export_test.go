@@ -31,6 +31,9 @@ func (p *Plugin) Hurried() {
 	p.server.export.wait, p.server.records.wait = 200*time.Millisecond, 200*time.Millisecond
 }
 
+// Stalls makes downloads end whose client takes nothing for so long. Call it before the start.
+func (p *Plugin) Stalls(limit time.Duration) { p.server.stall = limit }
+
 // Masks are those of a console.
 type Masks struct{ masks }
 

@@ -64,9 +64,24 @@ func describePage(p page) object {
 		names[i] = name
 	}
 	panel := object{"name": "panel", "in": "query", "description": "only this panel", "schema": object{"type": "string", "enum": names}}
-	page := object{"parameters": []any{panel}, "get": operation("page "+nameOf(p), "Read the page "+p.Title, answers(reference(schemaPage)))}
+	parameters, seen := []any{panel}, map[string]bool{}
+	for _, of := range p.Panels {
+		for _, name := range of.Values {
+			if !seen[name] {
+				parameters = append(parameters, object{"name": name, "in": "query", "schema": arrayOf(object{"type": "string"})})
+			}
+			seen[name] = true
+		}
+	}
+	page := object{"parameters": parameters, "get": operation("page "+nameOf(p), "Read the page "+p.Title, answers(reference(schemaPage)))}
 	if slices.ContainsFunc(p.Panels, func(of console.Panel) bool { return of.Asked || of.Reveal != nil }) {
-		page["post"] = operation("ask "+nameOf(p), "Read what the page "+p.Title+" has only when it is asked, or is masked", answers(reference(schemaPage)))
+		post := operation("ask "+nameOf(p), "Read what the page "+p.Title+" has only when it is asked, or is masked", answers(reference(schemaPage)))
+		post["requestBody"] = object{"content": object{"application/x-www-form-urlencoded": object{"schema": object{"type": "object", "properties": object{
+			"panel":     object{"type": "string", "enum": names, "description": "the panel that is read"},
+			revealField: object{"type": "string", "description": "not empty: show what the panel masks, which is recorded"},
+			"why":       object{"type": "string", "description": "the reason, which the audit keeps; required with " + revealField},
+		}}}}}
+		page["post"] = post
 	}
 	return page
 }

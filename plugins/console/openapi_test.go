@@ -3,12 +3,16 @@ package console_test
 import (
 	"context"
 	"encoding/json"
+	"net/url"
+	"os"
+	"regexp"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/stretchr/testify/require"
 
 	pages "github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/console"
 )
 
@@ -115,6 +119,32 @@ func TestTheAPIIsDescribed(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(r.get("/api/v1/")), &pages))
 	for _, p := range pages.Pages {
 		require.NotNil(t, doc.Paths.Value("/api/v1/"+p.Page), p.Page)
+	}
+}
+
+// What a command of the README sends is in the description: each value of an address, and each field of a form.
+func TestWhatTheREADMESendsIsDescribed(t *testing.T) {
+	t.Parallel()
+	letter := loading("letter", pages.Text("letter"), nil)
+	letter.Values, letter.Reveal = []string{"id"}, func(context.Context, pages.Query, operate.Use) error { return nil }
+	doc := start(t, nil, contributor{{Path: "dead-letters/letter", Title: "Letter", Panels: []pages.Panel{letter}}},
+		ledgers{[]operate.AuditLog{recorded("dead-letters", 1, "ann")}}).described()
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	commands := regexp.MustCompile(`curl -s '?http://127.0.0.1:9465(/api/v1/[a-z/-]+)\?([^' ]+)'?([^\n]*)`).FindAllStringSubmatch(string(text), -1)
+	require.GreaterOrEqual(t, len(commands), 3)
+	for _, c := range commands {
+		item := doc.Paths.Value(c[1])
+		require.NotNil(t, item, c[1])
+		values, err := url.ParseQuery(c[2])
+		require.NoError(t, err)
+		for name := range values {
+			require.NotNil(t, item.Parameters.GetByInAndName("query", name), "%s of %s", name, c[1])
+		}
+		for _, field := range regexp.MustCompile(`-d '?([a-z]+)=`).FindAllStringSubmatch(c[3], -1) {
+			form := item.Post.RequestBody.Value.Content["application/x-www-form-urlencoded"].Schema
+			require.Contains(t, form.Value.Properties, field[1], c[1])
+		}
 	}
 }
 

@@ -148,7 +148,7 @@ func (s *server) load(ctx context.Context, p page, values url.Values, which sele
 		case panel.Asked && panel.Name != which.asked:
 			results[i] = &shown{Name: panel.Name, Title: panel.Title, State: stateAsked, Actions: panel.Actions}
 		default:
-			loading.Go(func() { results[i] = s.loadPanel(ctx, p, panel, values, s.paceOf(panel, which)) })
+			loading.Go(func() { results[i] = s.loadPanel(ctx, p, panel, values, s.paceOf(p, panel, which)) })
 		}
 	}
 	loading.Wait()
@@ -167,21 +167,32 @@ func (s *server) load(ctx context.Context, p page, values url.Values, which sele
 	return all
 }
 
-func (s *server) paceOf(panel console.Panel, which selection) pace {
+// The most runs of panels at once. A run goes on when whoever wanted it has gone.
+const (
+	maxAsked    = 4  // of those that a person asks for, each of which may open connections of its own
+	maxOfPerson = 16 // of the others that one person has begun
+)
+
+func (s *server) paceOf(p page, panel console.Panel, which selection) pace {
 	paced := s.panels
 	switch {
 	case panel.Asked:
 		paced = s.asked
+		paced.shares = []share{{"panel " + p.Path + " " + panel.Name, 1}, {"asked", maxAsked}}
+		return paced
 	case which.again:
 		paced.fresh = max(paced.fresh, panel.Every)
 	}
+	paced.shares = ofPerson(which.who)
 	return paced
 }
 
+func ofPerson(name string) []share { return []share{{"person " + name, maxOfPerson}} }
+
 // loadPanel returns nil for a panel that has nothing to show.
 func (s *server) loadPanel(ctx context.Context, p page, panel console.Panel, values url.Values, paced pace) *shown {
-	key := p.Path + " " + panel.Name + " " + values.Encode()
-	query := console.Query{Input: operate.Input(values), Registry: s.registry}
+	query := panel.QueryOf(operate.Input(values), s.registry)
+	key := p.Path + " " + panel.Name + " " + url.Values(query.Input).Encode()
 	r, late := s.loads.get(ctx, key, paced, func(ctx context.Context) (any, error) { return panel.Load(ctx, query) })
 	one := &shown{Name: panel.Name, Title: panel.Title, Live: !panel.Asked && !panel.Still, State: stateOK, At: r.at, Actions: panel.Actions}
 	one.Block, _ = r.value.(console.Block)

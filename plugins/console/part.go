@@ -17,7 +17,7 @@ import (
 const partPage = "part"
 
 func (s *server) partOfPipeline() console.Page {
-	return console.Page{Path: partPage, Title: "Part of the pipeline", Hidden: true, Panels: []console.Panel{{Name: "graph", Title: "Routes of a plugin", Load: s.showPart}}}
+	return console.Page{Path: partPage, Title: "Part of the pipeline", Hidden: true, Panels: []console.Panel{{Name: "graph", Title: "Routes of a plugin", Values: []string{"plugin"}, Load: s.showPart}}}
 }
 
 // linkOf returns the address of the page about a place, and "" if there is none.

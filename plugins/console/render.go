@@ -215,6 +215,7 @@ func (s *server) answerJSON(w http.ResponseWriter, r *http.Request, which select
 	if !found {
 		return
 	}
+	which.who = personOf(r).Name
 	answer := pageJSON{Page: nameOf(p), Title: p.Title, Instance: s.registry.Env().Instance, Panels: []panelJSON{}}
 	for _, one := range s.load(r.Context(), p, valuesOf(r), which) {
 		panel := panelJSON{Panel: one.Name, Title: one.Title, State: one.State, Problem: one.Problem, Masked: one.hidden}

@@ -50,8 +50,10 @@ func (s *server) reveal(r *http.Request, p page, panel, face string) (status int
 	}
 	values := valuesOf(r)
 	use := operate.Use{ID: watermill.NewULID(), Who: person.by(face), Why: why}
-	query := console.Query{Input: operate.Input(values), Registry: s.registry}
-	result, late := s.loads.get(r.Context(), "reveal "+use.ID, s.records, func(ctx context.Context) (any, error) {
+	query := p.Panels[i].QueryOf(operate.Input(values), s.registry)
+	records := s.records
+	records.shares = ofPerson(person.Name)
+	result, late := s.loads.get(r.Context(), "reveal "+use.ID, records, func(ctx context.Context) (any, error) {
 		return nil, p.Panels[i].Reveal(ctx, query, use)
 	})
 	switch {
@@ -134,6 +136,7 @@ type selection struct {
 	only     string // the one panel that is read; empty: all
 	revealed string // the panel whose values are not masked
 	again    bool   // for somebody who has the page already
+	who      string // reads it
 }
 
 // mask hides what a panel must not show. It counts what it hid of the block.

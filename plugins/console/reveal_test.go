@@ -29,6 +29,7 @@ func secretPage(record func(revealed) error) contributor {
 		Fields: pages.Stats{{Name: "Token", Cell: pages.Word("hunter2-field")}, {Name: "Amount", Cell: pages.Count(5)}},
 		Folds:  []pages.Fold{{Title: "Payload", Payload: []byte(`{"secret": "hunter2", "name": "ann"}`)}},
 	}, nil)
+	one.Values = []string{"id"}
 	one.Reveal = func(_ context.Context, q pages.Query, use operate.Use) error {
 		return record(revealed{q.Text("id"), use})
 	}

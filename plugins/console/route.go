@@ -14,11 +14,11 @@ const routePage = "route"
 // routePages returns the page of one route. The field of its address is that of the actions.
 func (s *server) routePages() []console.Page {
 	return []console.Page{{Path: routePage, Title: "Route", Hidden: true, Panels: []console.Panel{
-		{Name: "route", Title: "Route", Load: s.showRoute, Actions: []string{"routes pause", "routes resume", "routes reset"}},
-		{Name: "places", Title: "Where its messages come from and go to", Load: s.showRoutePlaces},
-		{Name: "history", Title: "The last 15 minutes", Load: s.showRoutePast},
-		{Name: "measured", Title: "What this instance has measured", Load: s.showMeasured},
-		{Name: "last-error", Title: "Last error of a message that is tried again", Load: s.showLastError},
+		{Name: "route", Title: "Route", Values: []string{"route"}, Load: s.showRoute, Actions: []string{"routes pause", "routes resume", "routes reset"}},
+		{Name: "places", Title: "Where its messages come from and go to", Values: []string{"route"}, Load: s.showRoutePlaces},
+		{Name: "history", Title: "The last 15 minutes", Values: []string{"route"}, Load: s.showRoutePast},
+		{Name: "measured", Title: "What this instance has measured", Values: []string{"route"}, Load: s.showMeasured},
+		{Name: "last-error", Title: "Last error of a message that is tried again", Values: []string{"route"}, Load: s.showLastError},
 	}}}
 }
 

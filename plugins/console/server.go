@@ -54,7 +54,7 @@ type server struct {
 	records     pace // the same for the audit of what is revealed
 	refresh     pace // the same for a page of which tabs get copies
 	patience    patience
-	exports     chan struct{} // one at a time, because it reads all of the audit
+	stall       time.Duration // in which a client must have taken a part of a download
 
 	// From Start on.
 	pages     []page
@@ -79,7 +79,7 @@ func newServer(p *Plugin) *server {
 		records:  pace{wait: recordWait, run: recordWait},
 		refresh:  pace{wait: 5 * time.Second, run: 5 * time.Second, fresh: time.Second, drop: true},
 		export:   pace{wait: 10 * time.Second, run: 10 * time.Second},
-		patience: patience{page: time.Second, api: 30 * time.Second}, exports: make(chan struct{}, 1),
+		patience: patience{page: time.Second, api: 30 * time.Second}, stall: exportStall,
 	}
 }
 

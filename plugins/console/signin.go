@@ -17,7 +17,7 @@ import (
 type login struct {
 	config  Config
 	users   *users          // nil: no passwords
-	proxies signin.Networks // of auth.header
+	proxies signin.Networks // of auth.header, and of what may have many connections
 	keys    *signin.Keys    // nil: no tokens
 }
 
@@ -30,6 +30,9 @@ var (
 func newLogin(c Config, log *slog.Logger) (*login, error) {
 	l := &login{config: c}
 	var err error
+	if l.proxies, err = signin.NewNetworks(c.TrustedProxies); err != nil {
+		return nil, err
+	}
 	switch {
 	case c.UsersFile != "":
 		if l.users, err = newUsers(c.UsersFile, log); err != nil {
@@ -43,9 +46,6 @@ func newLogin(c Config, log *slog.Logger) (*login, error) {
 		return l, nil
 	case !c.signsIn():
 		return nil, nil
-	}
-	if l.proxies, err = signin.NewNetworks(c.TrustedProxies); err != nil {
-		return nil, err
 	}
 	if c.Auth.HasKeys() {
 		l.keys, err = signin.NewKeys(c.Auth, "plugins.console.auth", log)
@@ -154,8 +154,10 @@ func (l *login) refuse(w http.ResponseWriter, err error) {
 	case l.users != nil:
 		w.Header().Set("WWW-Authenticate", `Basic realm="console", charset="UTF-8"`)
 		http.Error(w, "Sign in with a name and password of plugins.console.users_file.", http.StatusUnauthorized)
+	case l.config.TokenHeader != "":
+		http.Error(w, "Sign in first: this console takes a token in the header "+l.config.TokenHeader+" (plugins.console.token_header).", http.StatusUnauthorized)
 	default:
-		if l.keys != nil && l.config.TokenHeader == "" {
+		if l.keys != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="console"`)
 		}
 		http.Error(w, "Sign in first: plugins.console.auth says which proxy or sign-in has to name you.", http.StatusUnauthorized)

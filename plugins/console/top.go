@@ -57,6 +57,9 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 			if t.user != "" && !t.token.IsZero() {
 				return app.Usage("--user and --token are two ways to sign in: give one")
 			}
+			if t.tokenHeader != "" && t.token.IsZero() {
+				return app.Usage("--token-header is for --token: give both")
+			}
 			if t.every < time.Second {
 				return app.Usage("--every must be at least 1s, got %s", t.every)
 			}
@@ -73,6 +76,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 	flags.StringVar(&t.address, "url", "", "`address` of a console (default that of the settings)")
 	flags.StringVar(&t.user, "user", "", "`name` to sign in with")
 	flags.TextVar(&t.token, "token", setting.Secret{}, "where a bearer token of the sign-in is: env:NAME or file:/path")
+	flags.StringVar(&t.tokenHeader, "token-header", "", "`name` of the header for the token (default token_header of the settings; with --url: Authorization)")
 	flags.DurationVar(&t.every, "every", 2*time.Second, "`time` between two readings")
 	flags.BoolVar(&t.once, "once", false, "show the page once")
 	return []*cobra.Command{cmd}
@@ -85,6 +89,7 @@ type top struct {
 
 	page, address, user string
 	token               setting.Secret
+	tokenHeader         string // empty: Authorization: Bearer
 	every               time.Duration
 	once, json          bool
 
@@ -100,6 +105,7 @@ func (t *top) show(ctx context.Context, in io.Reader) error {
 		if t.address, err = t.plugin.address(); err != nil {
 			return err
 		}
+		t.tokenHeader = cmp.Or(t.tokenHeader, t.plugin.config.TokenHeader)
 		if file := t.plugin.config.TLS.CertFile; file != "" {
 			trustOnly(secured, file)
 		}
@@ -228,6 +234,8 @@ func (t *top) get(ctx context.Context, path, accept string) ([]byte, error) {
 	switch {
 	case t.user != "":
 		request.SetBasicAuth(t.user, t.password)
+	case t.tokenHeader != "" && !t.token.IsZero():
+		request.Header.Set(t.tokenHeader, t.bearer.Value(ctx))
 	case !t.token.IsZero():
 		request.Header.Set("Authorization", "Bearer "+t.bearer.Value(ctx))
 	}

@@ -144,6 +144,34 @@ func TestTopHasAToken(t *testing.T) {
 	require.Contains(t, log, "give --user or --token")
 }
 
+// A console that takes its token in another header gets it there, and says so to whoever has not sent it.
+func TestTopSendsTheTokenInItsHeader(t *testing.T) {
+	t.Parallel()
+	i := newIssuer(t)
+	keys := i.file()
+	auth := keysOf(signin.Config{JWKSFile: keys})
+	r := start(t, func(c *console.Config) {
+		c.Auth, c.TokenHeader, c.Roles = auth, "X-Token", map[string]operate.Role{"ann": operate.Viewer}
+	}, page(loading("secret", pages.Text("inside"), nil)))
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte(i.token(nil)), 0o600))
+	settings := filepath.Join(t.TempDir(), "settings.yaml")
+	require.NoError(t, os.WriteFile(settings, fmt.Appendf(nil, "plugins: {console: {listen: %q, auth: {jwks_file: %q, issuer: %q, audience: %q}, token_header: X-Token, roles: {ann: viewer}}}\n",
+		strings.TrimPrefix(r.base, "http://"), keys, auth.Issuer, auth.Audience), 0o600))
+	for name, args := range map[string][]string{
+		"at an address":   {"--url", r.base, "--token-header", "X-Token"},
+		"of the settings": {"--config", settings},
+	} {
+		var out pipelinetest.Buffer
+		code, log := top(t.Context(), &out, nil, append(args, "tried", "--token", "file:"+file)...)
+		require.Equal(t, app.ExitOK, code, "%s: %s", name, log)
+		require.Contains(t, out.String(), "inside", name)
+	}
+	code, log := top(t.Context(), io.Discard, nil, "tried", "--url", r.base, "--token", "file:"+file)
+	require.Equal(t, app.ExitBad, code)
+	require.Contains(t, log, "in the header X-Token")
+}
+
 // Nobody else may take the address of the console and ask for its passwords.
 func TestTopTrustsTheCertificateOfTheSettings(t *testing.T) {
 	t.Parallel()

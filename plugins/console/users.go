@@ -20,17 +20,19 @@ import (
 
 // users signs people in with a password. Build it with newUsers.
 type users struct {
-	file   *setting.LiveFile[*accounts]
-	absent []byte        // compared for a name that does not exist, so that both take equally long
-	turn   chan struct{} // a comparison costs much CPU time, so they run one after the other
-	key    []byte        // of known
+	file *setting.LiveFile[*accounts]
+	turn chan struct{} // a comparison costs much CPU time, so they run one after the other
+	key  []byte        // of known
 
 	mu    sync.Mutex
 	known map[string]proof // by name; a page would cost a comparison each time
 }
 
 // accounts are the users of a file.
-type accounts struct{ hashes map[string][]byte } // by name
+type accounts struct {
+	hashes map[string][]byte // by name
+	absent []byte            // compared for a name that does not exist, so that it takes as long as for one that does
+}
 
 // proof is a password that was right, as a keyed hash.
 type proof struct {
@@ -43,6 +45,7 @@ const (
 	proofLife   = 10 * time.Minute
 	maxPassword = 72      // bytes; bcrypt ignores or refuses more
 	maxUsers    = 1 << 20 // bytes of the file
+	bcryptText  = 22 + 31 // characters of the salt and the hash behind the cost
 )
 
 func newUsers(file string, log *slog.Logger) (*users, error) {
@@ -50,12 +53,8 @@ func newUsers(file string, log *slog.Logger) (*users, error) {
 	if err != nil {
 		return nil, err
 	}
-	absent, err := bcrypt.GenerateFromPassword([]byte(rand.Text()), bcrypt.DefaultCost)
-	if err != nil {
-		return nil, fmt.Errorf("console: %w", err)
-	}
 	return &users{
-		file: followed, absent: absent, turn: make(chan struct{}, 1), key: []byte(rand.Text()), known: map[string]proof{},
+		file: followed, turn: make(chan struct{}, 1), key: []byte(rand.Text()), known: map[string]proof{},
 	}, nil
 }
 
@@ -69,7 +68,7 @@ func followUsers(file string, log *slog.Logger) (*setting.LiveFile[*accounts], e
 // parseUsers reads lines of name:hash. Empty lines and lines that begin with # are left out.
 func parseUsers(file string, text []byte) (*accounts, error) {
 	hashes := map[string][]byte{}
-	n := 0
+	n, highest := 0, 0
 	for line := range strings.Lines(string(text)) {
 		n++
 		line = strings.TrimSpace(line)
@@ -80,18 +79,21 @@ func parseUsers(file string, text []byte) (*accounts, error) {
 		if !found || name == "" {
 			return nil, fmt.Errorf("%s, line %d: expected name:hash, as htpasswd -B writes it", file, n)
 		}
-		if _, err := bcrypt.Cost([]byte(hash)); err != nil {
-			return nil, fmt.Errorf("%s, line %d: the hash of %s is not of bcrypt: write it with htpasswd -B", file, n, name)
+		cost, err := bcrypt.Cost([]byte(hash))
+		if err != nil {
+			return nil, fmt.Errorf("%s, line %d: the hash of %s is not of bcrypt: write it with htpasswd -B -C 12", file, n, name)
 		}
 		if hashes[name] != nil {
 			return nil, fmt.Errorf("%s, line %d: the user %s is in the file twice", file, n, name)
 		}
 		hashes[name] = []byte(hash)
+		highest = max(highest, cost)
 	}
 	if len(hashes) == 0 {
-		return nil, fmt.Errorf("%s has no user: add one with htpasswd -B %s NAME", file, file)
+		return nil, fmt.Errorf("%s has no user: add one with htpasswd -B -C 12 %s NAME", file, file)
 	}
-	return &accounts{hashes}, nil
+	// Nobody has to know its password, because only the time counts.
+	return &accounts{hashes, fmt.Appendf(nil, "$2a$%02d$%s", highest, strings.Repeat("a", bcryptText))}, nil
 }
 
 // allow reports whether the request has the name and the password of a user.
@@ -103,12 +105,13 @@ func (u *users) allow(r *http.Request) bool {
 	mac := hmac.New(sha256.New, u.key)
 	mac.Write([]byte(name + "\x00" + password))
 	sum := mac.Sum(nil)
-	hash, exists := u.file.Value(r.Context()).hashes[name]
+	known := u.file.Value(r.Context())
+	hash, exists := known.hashes[name]
 	if exists && u.proven(name, sum, hash) {
 		return true
 	}
 	if !exists {
-		hash = u.absent
+		hash = known.absent
 	}
 	if !u.compare(r.Context(), hash, password) || !exists {
 		return false

@@ -14,9 +14,12 @@ type visit struct {
 	page   page
 	values url.Values // of the address
 	role   operate.Role
+	who    string // for what one person may read at once, and not for what the page shows
 }
 
-func visitOf(r *http.Request, p page) visit { return visit{p, valuesOf(r), personOf(r).Role} }
+func visitOf(r *http.Request, p page) visit {
+	return visit{p, valuesOf(r), personOf(r).Role, personOf(r).Name}
+}
 
 // key tells visits that differ apart.
 func (v visit) key() string { return string(v.role) + " " + v.page.Path + v.query() }
@@ -33,6 +36,7 @@ func (v visit) query() string {
 func (s *server) visited(ctx context.Context, of visit, which selection) view {
 	v := s.view(of.page.Title, of.page.Path)
 	v.Query = of.query()
+	which.who = of.who
 	v.Panels = s.load(ctx, of.page, of.values, which)
 	s.dress(of, v.Panels)
 	return v

@@ -30,7 +30,7 @@ func (d desk) Register(r *pipeline.Registry) error { r.Offer(d); return nil }
 
 func (d desk) Console() []console.Page {
 	panels := []console.Panel{{
-		Name: "desk", Title: "Desk", Actions: []string{"desk open"},
+		Name: "desk", Title: "Desk", Values: []string{"of"}, Actions: []string{"desk open"},
 		Load: func(_ context.Context, q console.Query) (console.Block, error) {
 			time.Sleep(100 * time.Millisecond)
 			return console.Record{

@@ -32,16 +32,16 @@ func (p *Plugin) Console() []console.Page {
 	actions := []string{"deadletter replay", "deadletter discard"}
 	return []console.Page{
 		{Path: lettersPage, Title: "Dead letters", Order: 30, Panels: []console.Panel{
-			{Name: "groups", Title: "Groups of equal errors", Load: p.showGroups, Actions: actions},
+			{Name: "groups", Title: "Groups of equal errors", Values: []string{"handler", "count", "before"}, Load: p.showGroups, Actions: actions},
 		}},
 		{Path: groupPage, Title: "Dead letters of one group", Hidden: true, Panels: []console.Panel{
-			{Name: "letters", Title: "Dead letters, newest first", Load: p.showLetters, Actions: actions},
+			{Name: "letters", Title: "Dead letters, newest first", Values: []string{"fingerprint", "plugin", "handler", "subject", "before"}, Load: p.showLetters, Actions: actions},
 		}},
 		{Path: letterPage, Title: "Dead letter", Hidden: true, Panels: []console.Panel{
-			{Name: "letter", Title: "Dead letter", Load: p.showLetter, Reveal: p.reveal, Actions: actions},
+			{Name: "letter", Title: "Dead letter", Values: []string{"id"}, Load: p.showLetter, Reveal: p.reveal, Actions: actions},
 		}},
 		{Path: comparePage, Title: "Two dead letters", Hidden: true, Panels: []console.Panel{
-			{Name: "letters", Title: "Side by side", Load: p.compareLetters, Reveal: p.revealPair, Actions: actions},
+			{Name: "letters", Title: "Side by side", Values: []string{"id"}, Load: p.compareLetters, Reveal: p.revealPair, Actions: actions},
 		}},
 	}
 }

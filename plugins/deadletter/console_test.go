@@ -36,7 +36,8 @@ func (d desk) at(address string) (console.Panel, console.Query) {
 	pages := d.plugin.Console()
 	i := slices.IndexFunc(pages, func(p console.Page) bool { return p.Path == path })
 	require.GreaterOrEqual(d.t, i, 0, address)
-	return pages[i].Panels[0], console.Query{Input: operate.Input(parsed)}
+	panel := pages[i].Panels[0]
+	return panel, panel.QueryOf(operate.Input(parsed), nil)
 }
 
 func (d desk) look(address string) console.Block {

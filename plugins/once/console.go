@@ -36,19 +36,19 @@ func (p *Plugin) Console() []console.Page {
 	return []console.Page{
 		{Path: effectsPage, Title: "Effects", Order: 5, Places: []string{kindLedger}, Panels: []console.Panel{
 			{Name: "kinds", Title: "Kinds", Load: p.show(p.showKinds), Actions: []string{"once pause", "once resume", "once limit"}},
-			{Name: "find", Title: "Find an effect", Load: showFind},
-			{Name: "groups", Title: "Groups", Load: p.show(showGroups)},
-			{Name: "problems", Title: "Failed or unknown", Load: p.show(showProblems)},
+			{Name: "find", Title: "Find an effect", Values: []string{"kind", "group"}, Load: showFind},
+			{Name: "groups", Title: "Groups", Values: []string{"after_kind", "after_group"}, Load: p.show(showGroups)},
+			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems)},
 		}},
 		{Path: groupPage, Title: "Group of effects", Hidden: true, Panels: []console.Panel{
-			{Name: "group", Title: "Totals", Load: p.show(showGroup), Actions: []string{"once pause", "once resume", "once cancel", "once limit"}},
-			{Name: "waiting", Title: "Waiting", Load: p.show(showWaiting)},
-			{Name: "parts", Title: "Parts", Load: p.show(showParts)},
-			{Name: "problems", Title: "Failed or unknown", Load: p.show(showProblems)},
+			{Name: "group", Title: "Totals", Values: []string{"kind", "group"}, Load: p.show(showGroup), Actions: []string{"once pause", "once resume", "once cancel", "once limit"}},
+			{Name: "waiting", Title: "Waiting", Values: []string{"kind", "group"}, Load: p.show(showWaiting)},
+			{Name: "parts", Title: "Parts", Values: []string{"kind", "group"}, Load: p.show(showParts)},
+			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems)},
 		}},
 		{Path: effectPage, Title: "Effect", Hidden: true, Panels: []console.Panel{
-			{Name: "effect", Title: "What is known", Load: p.show(p.showEffect), Reveal: p.reveal, Actions: []string{"once replay", "once resolve"}},
-			{Name: "find", Title: "Find another one", Load: showFind},
+			{Name: "effect", Title: "What is known", Values: []string{"kind", "group", "id"}, Load: p.show(p.showEffect), Reveal: p.reveal, Actions: []string{"once replay", "once resolve"}},
+			{Name: "find", Title: "Find another one", Values: []string{"kind", "group"}, Load: showFind},
 		}},
 	}
 }

@@ -26,7 +26,7 @@ func (o operator) open(path, panel string, in operate.Input) (console.Block, err
 	require.NoError(o.t, pages[i].Validate())
 	for _, p := range pages[i].Panels {
 		if p.Name == panel {
-			return p.Load(o.t.Context(), console.Query{Input: in})
+			return p.Load(o.t.Context(), p.QueryOf(in, nil))
 		}
 	}
 	require.Fail(o.t, "no such panel", panel)

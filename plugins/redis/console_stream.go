@@ -37,9 +37,9 @@ const finishedNote = " Entries that all groups have finished are deleted."
 
 func (p *Plugin) pageOfStream() console.Page {
 	return console.Page{Path: streamPage, Title: "Stream", Hidden: true, Panels: []console.Panel{
-		{Name: "entry", Title: "Entry", Still: true, Load: p.showEntry},
-		{Name: "pending", Title: "Pending entries, the oldest first", Every: streamsEvery, Load: p.showPending},
-		{Name: "entries", Title: "Entries, the newest first", Still: true, Load: p.showEntries},
+		{Name: "entry", Title: "Entry", Still: true, Values: []string{"stream", "entry"}, Load: p.showEntry},
+		{Name: "pending", Title: "Pending entries, the oldest first", Every: streamsEvery, Values: []string{"stream"}, Load: p.showPending},
+		{Name: "entries", Title: "Entries, the newest first", Still: true, Values: []string{"stream", "from", "entry"}, Load: p.showEntries},
 	}}
 }
 

@@ -62,7 +62,7 @@ func TestThePageOfAStream(t *testing.T) {
 			t.Helper()
 			for _, one := range pages[page].Panels {
 				if one.Name == panel {
-					block, err := one.Load(t.Context(), console.Query{Input: in, Registry: reg})
+					block, err := one.Load(t.Context(), one.QueryOf(in, reg))
 					require.NoError(t, err)
 					return block
 				}
@@ -163,7 +163,7 @@ func TestOnlyStreamsOfRoutesHaveAPage(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{"page": "stream", "fields": []string{"stream"}}, find.JSON())
 	for _, panel := range p.pageOfStream().Panels {
-		block, err := panel.Load(t.Context(), console.Query{Registry: reg, Input: operate.Input{"stream": {"sessions"}, "entry": {"1-1"}}})
+		block, err := panel.Load(t.Context(), panel.QueryOf(operate.Input{"stream": {"sessions"}, "entry": {"1-1"}}, reg))
 		require.NoError(t, err)
 		require.Equal(t, console.Text(`No route of this instance reads a stream "sessions".`), block)
 	}

@@ -38,6 +38,11 @@ func (e Env) lookUp(ctx context.Context, x ledger.Explanation) *lookup {
 	sent, settings := lastSend(x), e.Settings()
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
+	release, err := api.Slot(ctx)
+	if err != nil {
+		return &lookup{Answer: money.NotSent.String(), Text: "no call slot: " + err.Error()}
+	}
+	defer release()
 	a := api.Lookup(ctx, t.IdempotencyKey(x.Promotion, x.Target))
 	return &lookup{Answer: a.Class.String(), TransactionKey: a.TransactionKey, Status: a.Status, Text: a.Text,
 		KeyTooOld: x.KeyAge(x.Now) > settings.IdempotencyTTL,
