@@ -99,7 +99,7 @@ func TestTheEndOfEachEffectIsTold(t *testing.T) {
 			"acme:3 SUCCESS":   {Attempts: 1, Receipt: "found"},
 			"acme:4 CANCELLED": {},
 			"acme:5 UNKNOWN":   {Attempts: 1, Class: "unclear", Error: "no answer within 3s"},
-			"acme:5 FAILED":    {Attempts: 1, Class: rules.ClassResolved, Error: "a test"},
+			"acme:5 FAILED":    {Attempts: 1, Class: rules.ClassResolved, Error: "ticket 4711"},
 			"zeta:1 SUCCESS":   {Attempts: 1, Receipt: "receipt of invoice:zeta:1"},
 		} {
 			got, ok := all[what]
