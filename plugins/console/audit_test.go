@@ -215,7 +215,7 @@ func TestADownloadThatNobodyReadsEnds(t *testing.T) {
 		require.Equal(t, http.StatusOK, download(name))
 		conn, err := net.Dial("tcp", strings.TrimPrefix(r.base, "http://"))
 		require.NoError(t, err)
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 		_, err = fmt.Fprintf(conn, "GET /audit.csv?log=endless HTTP/1.1\r\nHost: console\r\n%s\r\n\r\n", signed(name))
 		require.NoError(t, err)
 		_, err = io.ReadFull(conn, make([]byte, 1)) // it runs, and is not read any more

@@ -280,7 +280,7 @@ func TestARoomIsNotOpenedWhileItsUsersAreRemoved(t *testing.T) {
 		require.Positive(t, r.tick().Removed)
 		_, err := r.rooms.Control(r.ctx, r.event, Change{Verb: Open, By: "ann"})
 		require.ErrorIs(t, err, ErrConflict)
-		for r.tick().More { //nolint:revive // until all are removed
+		for r.tick().More {
 		}
 		require.Equal(t, "open", r.control(Change{Verb: Open}).State)
 		status, err := r.rooms.RoomStatus(r.ctx, r.event)
