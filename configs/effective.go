@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 // Effective is the value of one setting, and where it comes from.
@@ -75,7 +76,7 @@ func (d *Document) effective(path string, v reflect.Value, list *[]Effective, de
 		}
 	case v.Kind() == reflect.Map && v.Len() > 0:
 		keys := v.MapKeys()
-		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		sorted.By(keys, func(a, b reflect.Value) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		for _, key := range keys {
 			d.effective(joinPath(path, fmt.Sprint(key)), v.MapIndex(key), list, depth-1)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -75,7 +76,7 @@ func (s *Server) Newest(ctx context.Context, streams map[string]string, before s
 			all = append(all, e)
 		}
 	}
-	slices.SortFunc(all, func(a, b Entry) int { return cmp.Or(compareIDs(b.ID, a.ID), strings.Compare(b.Of, a.Of)) })
+	sorted.By(all, func(a, b Entry) int { return cmp.Or(compareIDs(b.ID, a.ID), strings.Compare(b.Of, a.Of)) })
 	return all[:min(len(all), n)], nil
 }
 

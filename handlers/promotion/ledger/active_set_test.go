@@ -29,7 +29,7 @@ func admitted(t testing.TB, l *Ledger) (ids []int64) {
 	for _, p := range all {
 		ids = append(ids, p.ID)
 	}
-	return sorted(ids)
+	return inOrder(ids)
 }
 
 func queued(t testing.TB, l *Ledger) (ids []int64) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
@@ -198,7 +199,7 @@ func (l *Ledger) MarkEnqueued(ctx context.Context, p payouts.Promotion, incarnat
 		return 0, nil
 	}
 	items = slices.Clone(items)
-	slices.SortFunc(items, func(a, b FeedItem) int { return payouts.CompareKeys(a.Key, b.Key) })
+	sorted.By(items, func(a, b FeedItem) int { return payouts.CompareKeys(a.Key, b.Key) })
 	for n := 1; ; n++ {
 		marked, err := l.store.markEnqueued(ctx, p, incarnation, items)
 		if err == nil {

@@ -73,7 +73,7 @@ func TestFeederFindsEachLostPayoutOnce(t *testing.T) {
 		require.Empty(t, overdue, "once each")
 		h.advance(grace + time.Second)
 		_, tail, _ = unqueued(t, l, p)
-		require.Equal(t, []int64{1, 2, 3, 5}, sorted(tail), "and again, when these entries are lost too")
+		require.Equal(t, []int64{1, 2, 3, 5}, inOrder(tail), "and again, when these entries are lost too")
 	})
 }
 
@@ -101,7 +101,7 @@ func TestEveryExpiredLeaseIsFound(t *testing.T) {
 					found = append(found, item.Target)
 				}
 			}
-			return sorted(found)
+			return inOrder(found)
 		}
 		require.Equal(t, dead, find(1))
 		require.Empty(t, find(100))
@@ -126,7 +126,7 @@ func TestAnExpiredLeaseIsFoundOncePerCall(t *testing.T) {
 			for _, item := range items {
 				found = append(found, item.Target)
 			}
-			return sorted(found)
+			return inOrder(found)
 		}
 		require.Empty(t, find())
 		mustBegin(t, a, record(1, 2300))

@@ -135,7 +135,7 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 			for _, r := range rows {
 				targets = append(targets, r.Target)
 			}
-			require.Equal(t, left, sorted(targets))
+			require.Equal(t, left, inOrder(targets))
 			n, err := l.MarkEnqueued(t.Context(), payouts.Promotion{Type: "POINT", ID: 1}, "", rows)
 			require.NoError(t, err)
 			require.Equal(t, len(left)-1, n)

@@ -3,11 +3,11 @@ package ledger
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
@@ -86,7 +86,7 @@ func (l *Ledger) List(ctx context.Context, t payouts.Type, limit int) ([]ListedP
 		}
 		return nil
 	})
-	slices.SortFunc(all, func(a, b ListedPromotion) int {
+	sorted.By(all, func(a, b ListedPromotion) int {
 		return cmp.Or(cmp.Compare(b.ID, a.ID), strings.Compare(string(a.Type), string(b.Type)))
 	})
 	return all[:min(len(all), limit)], err

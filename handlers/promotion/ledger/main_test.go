@@ -143,7 +143,7 @@ func mustExplain(t testing.TB, l *Ledger, k payouts.Key) Explanation {
 	return x
 }
 
-func sorted(s []int64) []int64 {
+func inOrder(s []int64) []int64 {
 	slices.Sort(s)
 	return s
 }

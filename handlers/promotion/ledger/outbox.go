@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/internal/outbox"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -90,7 +90,7 @@ func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]Outbo
 			return err
 		}, fmt.Sprintf(sqlClaim, q.forUpdate(true)), string(kind), now, limit, now.Add(outboxClaimTime))
 	})
-	slices.SortFunc(claimed, func(a, b OutboxMessage) int { return cmp.Compare(a.ID, b.ID) })
+	sorted.By(claimed, func(a, b OutboxMessage) int { return cmp.Compare(a.ID, b.ID) })
 	return claimed, err
 }
 

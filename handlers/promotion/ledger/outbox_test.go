@@ -101,7 +101,7 @@ func TestOneBadRowDelaysNoOtherRow(t *testing.T) {
 		n, err = l.Relay(t.Context(), OutboxOutcome, 10, publish)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		require.Equal(t, []int64{1, 2, 3, 4, 5}, sorted(got))
+		require.Equal(t, []int64{1, 2, 3, 4, 5}, inOrder(got))
 	})
 }
 

@@ -3,10 +3,10 @@ package ledger
 import (
 	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
@@ -170,7 +170,7 @@ func readDeadLetters(ctx context.Context, q querier, k payouts.Key) (found []Dea
 		found = append(found, d)
 		return err
 	}, sqlDeadLetters, string(k.Type), k.Promotion, k.Target)
-	slices.SortFunc(found, func(a, b DeadLetter) int { return cmp.Compare(a.ID, b.ID) })
+	sorted.By(found, func(a, b DeadLetter) int { return cmp.Compare(a.ID, b.ID) })
 	return found, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -37,7 +38,7 @@ func (s *Store) Put(ctx context.Context, batch ...DeadLetter) error {
 		s.prepare(&batch[i])
 	}
 	// All transactions lock rows in the same order, so that they do not deadlock.
-	slices.SortStableFunc(batch, func(a, b DeadLetter) int { return strings.Compare(a.Lineage, b.Lineage) })
+	sorted.By(batch, func(a, b DeadLetter) int { return strings.Compare(a.Lineage, b.Lineage) })
 	return s.update(ctx, "store", func(q querier, now time.Time) error {
 		for i := range batch {
 			if err := s.put(ctx, q, batch[i], now); err != nil {

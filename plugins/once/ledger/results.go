@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/internal/outbox"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -123,7 +123,7 @@ func (l *Ledger) takeResults(ctx context.Context, k *kind, limit int) (taken []R
 			return nil
 		}, sqlResultEffects+in, arg)
 	})
-	slices.SortFunc(taken, func(a, b Result) int {
+	sorted.By(taken, func(a, b Result) int {
 		return cmp.Or(a.SettledAt.Compare(b.SettledAt), cmp.Compare(a.number, b.number))
 	})
 	return taken, err
