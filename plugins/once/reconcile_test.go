@@ -53,6 +53,17 @@ func (p *invoices) settled(t *testing.T, i invoice, steps ...oncetest.Step) once
 	return oncetest.Settled(t, p.effects, i.key())
 }
 
+// book returns the file of what the far side has executed.
+func (p *invoices) book(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "book.csv")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	require.NoError(t, p.far.WriteBook(f))
+	require.NoError(t, f.Close())
+	return path
+}
+
 // A far side that has lost one effect, done another one twice and a third without the ledger is found out by its own
 // book.
 func TestTheBookOfTheFarSide(t *testing.T) {
@@ -70,11 +81,7 @@ func TestTheBookOfTheFarSide(t *testing.T) {
 		require.Equal(t, once.Done, oncetest.Call(p.far, once.Attempt[invoice]{Idempotency: of("of nobody").idempotency()}).Class)
 		require.NoError(t, stop())
 
-		book := filepath.Join(t.TempDir(), "book.csv")
-		f, err := os.Create(book)
-		require.NoError(t, err)
-		require.NoError(t, p.far.WriteBook(f))
-		require.NoError(t, f.Close())
+		book := p.book(t)
 		differing := filepath.Join(t.TempDir(), "differing.csv")
 		args := []string{"once", "reconcile", "--kind", "invoice", "--group", "acme", "--book", book, "--lag", "0s"}
 
@@ -146,11 +153,7 @@ func TestAnAnswerThatComesAfterTheEffect(t *testing.T) {
 			return err == nil && s.State == rules.Errored
 		}, time.Minute, 2*time.Millisecond)
 		require.NoError(t, stop())
-		book := filepath.Join(t.TempDir(), "book.csv")
-		f, err := os.Create(book)
-		require.NoError(t, err)
-		require.NoError(t, p.far.WriteBook(f))
-		require.NoError(t, f.Close())
+		book := p.book(t)
 		stdout, stderr, code := commandLine(t, w, change, "once", "reconcile", "--kind", "invoice", "--group", one.Customer, "--book", book, "--lag", "0s")
 		require.Equal(t, app.ExitBad, code, stderr)
 		require.Contains(t, stdout, "in_book_refused: effect "+one.Number+"; once pause --kind invoice --group "+one.Customer+" before it is done again")
