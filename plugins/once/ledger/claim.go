@@ -143,8 +143,8 @@ func (k *kind) readClaim(ctx context.Context, tx transaction, read *readResult) 
 	w.groups = uniqueGroups(w.groups)
 	w.keys = slices.SortedFunc(slices.Values(read.due), compareKeys)
 	groups := w.groups
-	if b, ok := k.ordinaryBegin(time.Now()); ok {
-		if err := tx.beginOrdinary(ctx, &w, b, read); err != nil {
+	if b, ok := k.fastBegin(time.Now()); ok {
+		if err := tx.beginFast(ctx, &w, b, read); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@
 //     docs/decisions/0036-rows-of-due-effects.md. The views once_due_effects and once_effect_due are the
 //     same in both databases.
 //   - In PostgreSQL the first begin of effects is one statement, and so are first answers that say "done". The rules say what
-//     it writes, and it leaves out what they would decide otherwise: docs/decisions/0037-ordinary-effects.md.
+//     it writes, and it leaves out what they would decide otherwise: docs/decisions/0037-fast-path.md.
 //   - A claim that meets an effect of a paused group parks its row: the time becomes null, and the group
 //     is marked. A paused group is therefore met once and costs nothing afterwards. Sweep unparks the
 //     marked groups that are not paused, and only removes the mark when nothing is parked.

@@ -19,7 +19,7 @@ const (
 	alive death = iota
 	beforeCommit
 	afterCommit
-	inOrdinary // after the first of two commits
+	inFastPath // after the first of two commits
 )
 
 var errKilled = errors.New("killed")
@@ -27,8 +27,8 @@ var errKilled = errors.New("killed")
 type mortal struct {
 	store
 	next, died death
-	spared     bool            // it does not die in settleOrdinary
-	stored     map[rowKey]bool // by settleOrdinary
+	spared     bool            // it does not die in settleFast
+	stored     map[rowKey]bool // by settleFast
 }
 
 func (s *mortal) begin(ctx context.Context, w readRequest) (transaction, *readResult, error) {
@@ -59,7 +59,7 @@ func (tx *mortalTransaction) commit(ctx context.Context, w *writeSet) error {
 	return errKilled
 }
 
-func (s *mortal) settleOrdinary(ctx context.Context, ends []*settleItem, wait time.Duration) ([]bool, error) {
+func (s *mortal) settleFast(ctx context.Context, ends []*settleItem, wait time.Duration) ([]bool, error) {
 	dies := s.next != alive && !s.spared
 	if dies {
 		s.died, s.next = s.next, alive
@@ -68,14 +68,14 @@ func (s *mortal) settleOrdinary(ctx context.Context, ends []*settleItem, wait ti
 			return nil, errKilled
 		}
 	}
-	settled, err := s.store.settleOrdinary(ctx, ends, wait)
+	settled, err := s.store.settleFast(ctx, ends, wait)
 	for i, is := range settled {
 		if is {
 			s.stored[ends[i].key] = true
 		}
 	}
 	if dies && err == nil {
-		s.died = inOrdinary
+		s.died = inFastPath
 		err = errKilled
 	}
 	return settled, err
@@ -100,7 +100,7 @@ func (m *model) mayDie(l *Ledger) (died func() death) {
 	}
 	return func() death {
 		if s.died != alive {
-			m.log = append(m.log, fmt.Sprint("killed, ", map[death]string{beforeCommit: "before", afterCommit: "after", inOrdinary: "between"}[s.died], " the commit"))
+			m.log = append(m.log, fmt.Sprint("killed, ", map[death]string{beforeCommit: "before", afterCommit: "after", inFastPath: "between"}[s.died], " the commit"))
 		}
 		s.next = alive
 		return s.died

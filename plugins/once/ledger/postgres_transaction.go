@@ -22,7 +22,7 @@ type pgTransaction struct {
 	// Of a claim: the rows of once_due that it has locked, by number, and the number by effect.
 	locked map[int64]*lockedDue
 	dueOf  map[rowKey]int64
-	begun  map[rowKey]int64 // by beginOrdinary: the number that the effect has now
+	begun  map[rowKey]int64 // by beginFast: the number that the effect has now
 	now    time.Time        // of the last read
 }
 

@@ -60,11 +60,11 @@ type settleItem struct {
 	kind   *kind
 	key    rowKey
 	result *SettledResult
-	stored bool // by settleOrdinary
+	stored bool // by settleFast
 }
 
 func (l *Ledger) settleTogether(ctx context.Context, items []*settleItem, wait time.Duration) error {
-	items, err := l.settleOrdinary(ctx, items, wait)
+	items, err := l.settleFast(ctx, items, wait)
 	if err != nil || len(items) == 0 {
 		return err
 	}

@@ -129,11 +129,11 @@ func (tx *sqliteTransaction) lockRows(d *dueRequest, read *readResult) error {
 	}, sqliteLockRows, d.kind, string(rows))
 }
 
-func (*sqliteTransaction) beginOrdinary(context.Context, *readRequest, ordinaryBegin, *readResult) error {
+func (*sqliteTransaction) beginFast(context.Context, *readRequest, fastBegin, *readResult) error {
 	return nil
 }
 
-func (*sqliteStore) settleOrdinary(_ context.Context, ends []*settleItem, _ time.Duration) ([]bool, error) {
+func (*sqliteStore) settleFast(_ context.Context, ends []*settleItem, _ time.Duration) ([]bool, error) {
 	return make([]bool, len(ends)), nil
 }
 

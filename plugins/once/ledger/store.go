@@ -21,9 +21,9 @@ type store interface {
 	// update runs fn in a transaction. A group in exclusive: no claim of that group runs meanwhile. A
 	// group in shared: its state does not change meanwhile.
 	update(ctx context.Context, lock groupLock, fn func(q querier, now time.Time) error) error
-	// settleOrdinary settles the effects whose first send has ended done, each as it is after that begin and
+	// settleFast settles the effects whose first send has ended done, each as it is after that begin and
 	// no other. It returns which of them it has settled; the others have not changed.
-	settleOrdinary(ctx context.Context, ends []*settleItem, wait time.Duration) (settled []bool, err error)
+	settleFast(ctx context.Context, ends []*settleItem, wait time.Duration) (settled []bool, err error)
 	// confirm waits until a synchronous standby has what was committed before.
 	confirm(ctx context.Context) error
 
@@ -166,7 +166,7 @@ type storedRow struct {
 		lastSentAt time.Time
 	}
 	inserted bool      // by insert: the row is new
-	began    time.Time // by beginOrdinary; zero: it is as it was read
+	began    time.Time // by beginFast; zero: it is as it was read
 }
 
 // remember notes what was read.
@@ -192,9 +192,9 @@ func (r *storedRow) requestToSend() []byte {
 type transaction interface {
 	// readMore adds to read, and reads the clock again.
 	readMore(ctx context.Context, w readRequest, read *readResult) error
-	// beginOrdinary begins effects that have only been accepted, and adds them to read as they were. It removes
+	// beginFast begins effects that have only been accepted, and adds them to read as they were. It removes
 	// them from w, whose locks of groups it takes.
-	beginOrdinary(ctx context.Context, w *readRequest, b ordinaryBegin, read *readResult) error
+	beginFast(ctx context.Context, w *readRequest, b fastBegin, read *readResult) error
 	// addGroups inserts missing rows of groups, in the state running.
 	addGroups(ctx context.Context, groups []groupID, now time.Time) error
 	// querier runs portable SQL in the transaction, for rare cases.

@@ -20,7 +20,7 @@ var (
 	// The locks of the groups and of the kind's pause are taken by an own statement before, so the states are those of after
 	// the wait, and so is the clock. An effect that another transaction has locked has an xmax: a begin must not wait for one, see the
 	// package comment.
-	pgBeginOrdinary = `WITH c AS MATERIALIZED (SELECT clock_timestamp() + $6::bigint * interval '1 microsecond' AS now,
+	pgBeginFast = `WITH c AS MATERIALIZED (SELECT clock_timestamp() + $6::bigint * interval '1 microsecond' AS now,
 	ARRAY(SELECT (SELECT g.state FROM once_groups AS g WHERE g.kind = $1 AND g.grp = k.grp) FROM unnest($2::text[]) AS k(grp)) AS states,
 	EXISTS (SELECT 1 FROM once_paused WHERE kind = $1) AS paused)
 UPDATE once_effects AS p SET due = u.due, state = $12, epoch = $7, attempts = $8, lease_until = c.now + $9::bigint * interval '1 microsecond', first_sent_at = c.now,
@@ -31,16 +31,16 @@ WHERE ` + sameKey(keyColumns) + ` AND p.due = u.was AND NOT c.paused AND coalesc
 	AND p.attempts IS NULL AND p.released IS NULL AND p.looking_up IS NULL AND p.first_sent_at IS NULL AND p.key_first_used_at IS NULL AND p.last_sent_at IS NULL
 RETURNING u.n, c.now, c.states[u.g] IS NOT NULL, p.accepted_at, ` + reads(messageColumns, "p.")
 
-	pgSettleOrdinary = settleOrdinarySQL("", "")
+	pgSettleFast = settleFastSQL("", "")
 
-	// pgSettleOrdinaryTold also inserts the results of the kinds in the last parameter.
-	pgSettleOrdinaryTold = settleOrdinarySQL(", p.id, p.settled_at, p.attempts, p.receipt", `,
+	// pgSettleFastTold also inserts the results of the kinds in the last parameter.
+	pgSettleFastTold = settleFastSQL(", p.id, p.settled_at, p.attempts, p.receipt", `,
 told AS (INSERT INTO once_results (kind, grp, id, state, at, until, attempts, receipt)
 	SELECT kind, grp, id, $7, settled_at, settled_at, coalesce(attempts, 0), receipt FROM done WHERE kind = ANY ($10::smallint[]))`)
 )
 
-// settleOrdinarySQL is the statement that settles. It returns more columns to what else is done with the effects.
-func settleOrdinarySQL(columns, more string) string {
+// settleFastSQL is the statement that settles. It returns more columns to what else is done with the effects.
+func settleFastSQL(columns, more string) string {
 	return `WITH done AS (UPDATE once_effects AS p SET due = NULL, state = $7, settled_at = (SELECT clock_timestamp() + $6::bigint * interval '1 microsecond'),
 	lease_until = NULL, status = nullif(u.status, 0), receipt = nullif(u.receipt, '')
 FROM (SELECT * FROM unnest($1::smallint[], $2::text[], $3::text[], $4::smallint[], $5::text[], $9::bigint[]) WITH ORDINALITY AS k(kind, grp, id, status, receipt, epoch, n) OFFSET 0) AS u
@@ -51,9 +51,9 @@ counted AS (INSERT INTO once_deltas (kind, grp, part, number, done) SELECT kind,
 SELECT n FROM done`
 }
 
-// beginOrdinary takes the locks that w shares, and begins those of its effects, all of one kind, that have only
+// beginFast takes the locks that w shares, and begins those of its effects, all of one kind, that have only
 // been accepted. It removes them from w.
-func (tx *pgTransaction) beginOrdinary(ctx context.Context, w *readRequest, b ordinaryBegin, read *readResult) error {
+func (tx *pgTransaction) beginFast(ctx context.Context, w *readRequest, b fastBegin, read *readResult) error {
 	place, names, due := make(map[string]int, len(w.groups)), make([]string, len(w.groups)), make([]int64, len(w.groups))
 	for i, g := range w.groups {
 		place[g.name], names[i], due[i] = i, g.name, newDueNumber()
@@ -68,7 +68,7 @@ func (tx *pgTransaction) beginOrdinary(ctx context.Context, w *readRequest, b or
 	var batch pgx.Batch
 	kinds, locks := groupArrays(w.shared())
 	batch.Queue(pgShareGroupLocks, kinds, locks)
-	batch.Queue(pgBeginOrdinary, kind, names, groups, ids, was, tx.s.skewMicros(), b.epoch, b.attempts, b.lease.Microseconds(), b.by, b.after, effectCode(rules.Sending), numbers).Query(func(rows pgx.Rows) error {
+	batch.Queue(pgBeginFast, kind, names, groups, ids, was, tx.s.skewMicros(), b.epoch, b.attempts, b.lease.Microseconds(), b.by, b.after, effectCode(rules.Sending), numbers).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var n int
 			var known bool
@@ -98,8 +98,8 @@ func (tx *pgTransaction) beginOrdinary(ctx context.Context, w *readRequest, b or
 	return nil
 }
 
-// settleOrdinary stores the answers in a transaction of one round trip. It returns which of them it has stored.
-func (s *postgres) settleOrdinary(ctx context.Context, ends []*settleItem, wait time.Duration) (settled []bool, err error) {
+// settleFast stores the answers in a transaction of one round trip. It returns which of them it has stored.
+func (s *postgres) settleFast(ctx context.Context, ends []*settleItem, wait time.Duration) (settled []bool, err error) {
 	conn, err := s.hot.Acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -113,10 +113,10 @@ func (s *postgres) settleOrdinary(ctx context.Context, ends []*settleItem, wait 
 		b.Queue(pgSetLockTimeout, strconv.FormatInt(wait.Milliseconds(), 10))
 	}
 	kinds, groups, ids := keyArrays(valuesOf(ends, func(i *settleItem) rowKey { return i.key }))
-	sql, args := pgSettleOrdinary, []any{kinds, groups, ids, valuesOf(ends, func(i *settleItem) int { return i.end.Status }), valuesOf(ends, func(i *settleItem) string { return i.end.Receipt }),
+	sql, args := pgSettleFast, []any{kinds, groups, ids, valuesOf(ends, func(i *settleItem) int { return i.end.Status }), valuesOf(ends, func(i *settleItem) string { return i.end.Receipt }),
 		s.skewMicros(), effectCode(rules.Success), randomNumber(), valuesOf(ends, func(i *settleItem) int64 { return i.end.Epoch })}
 	if told := kindsWhere(ends, func(i *settleItem) (kind int64, ok bool) { return i.key.kind, i.kind.Results }); len(told) > 0 {
-		sql, args = pgSettleOrdinaryTold, append(args, told)
+		sql, args = pgSettleFastTold, append(args, told)
 	}
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		var n int

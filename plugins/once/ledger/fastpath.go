@@ -9,12 +9,12 @@ import (
 )
 
 // Most effects are begun once and then done. PostgreSQL stores these two steps of a whole batch without reading its
-// effects first: docs/decisions/0037-ordinary-effects.md. What the steps write comes from rules.Policy, which is
+// effects first: docs/decisions/0037-fast-path.md. What the steps write comes from rules.Policy, which is
 // asked about an effect as it must be; a statement leaves out each effect that is not so. What it leaves out is read
 // under a lock and decided by its row. SQLite leaves out everything.
 
-// ordinaryBegin is what the first begin of an effect sets. Its times are those of the begin and the end of the lease.
-type ordinaryBegin struct {
+// fastBegin is what the first begin of an effect sets. Its times are those of the begin and the end of the lease.
+type fastBegin struct {
 	epoch    int64
 	attempts int
 	lease    time.Duration
@@ -23,9 +23,9 @@ type ordinaryBegin struct {
 	after time.Time
 }
 
-// ordinaryBegin asks the policy about an effect that has only been accepted. ok is false if its begin is no send, or
-// sets anything else than an ordinaryBegin has.
-func (k *kind) ordinaryBegin(now time.Time) (b ordinaryBegin, ok bool) {
+// fastBegin asks the policy about an effect that has only been accepted. ok is false if its begin is no send, or
+// sets anything else than an fastBegin has.
+func (k *kind) fastBegin(now time.Time) (b fastBegin, ok bool) {
 	p := k.policy()
 	for _, l := range p.Lost {
 		if l.Until.After(b.after) {
@@ -51,25 +51,25 @@ func beginEvent(now time.Time, group rules.GroupState) rules.Event {
 }
 
 // row is what the table has after the begin.
-func (b ordinaryBegin) row(accepted, now time.Time) rules.Row {
+func (b fastBegin) row(accepted, now time.Time) rules.Row {
 	return rules.Row{State: rules.Sending, Epoch: b.epoch, Attempts: b.attempts, AcceptedAt: accepted, LeaseUntil: now.Add(b.lease),
 		FirstSentAt: now, KeyFirstUsedAt: now, AttemptStartedAt: now, AttemptBy: b.by}
 }
 
-// ordinaryEnds returns the first answer of each effect that settles a first send as done. items are sorted by key.
-func ordinaryEnds(items []*settleItem) (ends []*settleItem) {
+// fastEnds returns the first answer of each effect that settles a first send as done. items are sorted by key.
+func fastEnds(items []*settleItem) (ends []*settleItem) {
 	for n, item := range items {
-		if (n == 0 || items[n-1].key != item.key) && item.isOrdinary() {
+		if (n == 0 || items[n-1].key != item.key) && item.takesFastPath() {
 			ends = append(ends, item)
 		}
 	}
 	return ends
 }
 
-// isOrdinary asks the policy about an effect whose first send is under way.
-func (item *settleItem) isOrdinary() bool {
+// takesFastPath asks the policy about an effect whose first send is under way.
+func (item *settleItem) takesFastPath() bool {
 	began, now := time.Unix(0, 0), time.Unix(1, 0)
-	row := ordinaryBegin{epoch: item.end.Epoch, attempts: 1, lease: time.Hour, by: "x"}.row(began, began)
+	row := fastBegin{epoch: item.end.Epoch, attempts: 1, lease: time.Hour, by: "x"}.row(began, began)
 	next, eff, d := item.kind.policy().Apply(row, rules.Event{Kind: rules.EventSettle, Now: now, Result: item.end.CallResult})
 	want := row
 	want.State, want.SettledAt, want.LeaseUntil, want.Receipt = rules.Success, now, time.Time{}, item.end.Receipt
@@ -81,15 +81,15 @@ func keeps(a *rules.Attempt) bool {
 	return a != nil && (a.Late || a.Epoch > 1 || a.Outcome != rules.Done)
 }
 
-// settleOrdinary settles what is ordinary, and returns the other items.
-func (l *Ledger) settleOrdinary(ctx context.Context, items []*settleItem, wait time.Duration) (others []*settleItem, err error) {
+// settleFast settles what takes the fast path, and returns the other items.
+func (l *Ledger) settleFast(ctx context.Context, items []*settleItem, wait time.Duration) (others []*settleItem, err error) {
 	items = slices.DeleteFunc(slices.Clone(items), func(i *settleItem) bool { return i.stored })
-	ends := ordinaryEnds(items)
+	ends := fastEnds(items)
 	if len(ends) == 0 {
 		return items, nil
 	}
 	err = l.repeat(ctx, func() error {
-		settled, err := l.store.settleOrdinary(ctx, ends, wait)
+		settled, err := l.store.settleFast(ctx, ends, wait)
 		if err != nil {
 			return err
 		}

@@ -17,10 +17,10 @@ import (
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
-// careful is a store without the ordinary statements.
+// careful is a store without the fast path.
 type careful struct{ store }
 
-func (careful) settleOrdinary(_ context.Context, ends []*settleItem, _ time.Duration) ([]bool, error) {
+func (careful) settleFast(_ context.Context, ends []*settleItem, _ time.Duration) ([]bool, error) {
 	return make([]bool, len(ends)), nil
 }
 
@@ -31,18 +31,18 @@ func (s careful) begin(ctx context.Context, w readRequest) (transaction, *readRe
 
 type carefulTransaction struct{ transaction }
 
-func (carefulTransaction) beginOrdinary(context.Context, *readRequest, ordinaryBegin, *readResult) error {
+func (carefulTransaction) beginFast(context.Context, *readRequest, fastBegin, *readResult) error {
 	return nil
 }
 
-// counting counts what the ordinary statements have stored.
+// counting counts what the fast path have stored.
 type counting struct {
 	store
 	begun, settled int
 }
 
-func (s *counting) settleOrdinary(ctx context.Context, ends []*settleItem, wait time.Duration) ([]bool, error) {
-	settled, err := s.store.settleOrdinary(ctx, ends, wait)
+func (s *counting) settleFast(ctx context.Context, ends []*settleItem, wait time.Duration) ([]bool, error) {
+	settled, err := s.store.settleFast(ctx, ends, wait)
 	for _, is := range settled {
 		if is {
 			s.settled++
@@ -61,9 +61,9 @@ type countingTransaction struct {
 	s *counting
 }
 
-func (tx countingTransaction) beginOrdinary(ctx context.Context, w *readRequest, b ordinaryBegin, read *readResult) error {
+func (tx countingTransaction) beginFast(ctx context.Context, w *readRequest, b fastBegin, read *readResult) error {
 	before := len(w.keys)
-	err := tx.transaction.beginOrdinary(ctx, w, b, read)
+	err := tx.transaction.beginFast(ctx, w, b, read)
 	tx.s.begun += before - len(w.keys)
 	return err
 }
@@ -100,8 +100,8 @@ func everything(t *testing.T, l *Ledger) (rows []string) {
 	return rows
 }
 
-// One history of batches runs with the ordinary statements, and with the rules alone. All rows and answers are equal.
-func TestOrdinaryStatementsFollowTheRules(t *testing.T) {
+// One history of batches runs with the fast path, and with the rules alone. All rows and answers are equal.
+func TestTheFastPathFollowsTheRules(t *testing.T) {
 	t.Parallel()
 	for range 3 {
 		onPostgres(t, func(t *testing.T, h *testDB) {
@@ -117,8 +117,8 @@ func TestOrdinaryStatementsFollowTheRules(t *testing.T) {
 				require.Equal(t, line, got[i])
 			}
 			require.Len(t, got, len(want))
-			require.Greater(t, counted.begun, 100, "ordinary begins")
-			require.Greater(t, counted.settled, 50, "ordinary answers")
+			require.Greater(t, counted.begun, 100, "begins on the fast path")
+			require.Greater(t, counted.settled, 50, "answers on the fast path")
 		})
 	}
 }
@@ -203,8 +203,8 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (lines []stri
 	return append(lines, everything(t, l)...)
 }
 
-// An effect that is not as the ordinary statements take it to be is decided by its row.
-func TestOrdinaryStatementsLeaveOutTheRest(t *testing.T) {
+// An effect that is not as the fast path takes it to be is decided by its row.
+func TestTheFastPathLeavesOutTheRest(t *testing.T) {
 	t.Parallel()
 	begins := map[string]string{
 		"as accepted":    ``,
@@ -237,7 +237,7 @@ func TestOrdinaryStatementsLeaveOutTheRest(t *testing.T) {
 		"without a part": `UPDATE once_effects SET part = NULL`,
 		"gone":           `DELETE FROM once_effects`,
 	}
-	ordinary := []string{"as accepted", "due", "running", "lost before", "as begun", "perhaps done", "without a part"}
+	onFastPath := []string{"as accepted", "due", "running", "lost before", "as begun", "perhaps done", "without a part"}
 	for _, steps := range []map[string]string{begins, ends} {
 		for name, sql := range steps {
 			onPostgres(t, func(t *testing.T, h *testDB) {
@@ -268,7 +268,7 @@ func TestOrdinaryStatementsLeaveOutTheRest(t *testing.T) {
 					return append(lines, everything(t, l)...)
 				}
 				require.Equal(t, run(slow), run(l), name)
-				require.Equal(t, slices.Contains(ordinary, name), counted.begun+counted.settled == 1, name)
+				require.Equal(t, slices.Contains(onFastPath, name), counted.begun+counted.settled == 1, name)
 			})
 		}
 	}
@@ -288,7 +288,7 @@ func whenBlocked(t *testing.T, other pgx.Tx, call func()) (done chan struct{}) {
 }
 
 // A claim that waits for a pause of its group sees it, and a lease counts from after the wait.
-func TestAnOrdinaryBeginWaitsForThePauseOfItsGroup(t *testing.T) {
+func TestAFastBeginWaitsForThePauseOfItsGroup(t *testing.T) {
 	t.Parallel()
 	onPostgres(t, func(t *testing.T, h *testDB) {
 		// The lock is that of an operator's transaction on another connection. A claim gives up after pgLockTimeout, which
@@ -331,7 +331,7 @@ func TestAnOrdinaryBeginWaitsForThePauseOfItsGroup(t *testing.T) {
 }
 
 // An effect that another transaction has locked is left to a later claim, and the others are begun.
-func TestAnOrdinaryBeginDoesNotWaitForAnEffect(t *testing.T) {
+func TestAFastBeginDoesNotWaitForAnEffect(t *testing.T) {
 	t.Parallel()
 	onPostgres(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
@@ -350,7 +350,7 @@ func TestAnOrdinaryBeginDoesNotWaitForAnEffect(t *testing.T) {
 }
 
 // A begin writes no index, unless it finds its page full: docs/decisions/0022-heap-only-begin.md.
-func TestAnOrdinaryBeginWritesNoIndex(t *testing.T) {
+func TestAFastBeginWritesNoIndex(t *testing.T) {
 	t.Parallel()
 	onPostgres(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
