@@ -33,8 +33,11 @@ type Kind[T any] struct {
 	Lookup func(ctx context.Context, l Lookup) Answer
 	// Request returns the bytes that every attempt sends. It is called once per value, when the effect
 	// is accepted, and the result is stored. Two values with the same key ask for the same effect only
-	// if their requests are equal. Nil: the record as it came, or the value as JSON.
+	// if their requests are the same. Nil: the record as it came, or the value as JSON.
 	Request func(T) ([]byte, error)
+	// Same reports whether two requests with the same key, whose bytes differ, ask for the same effect. One example is a
+	// request without a field that a later version of the publisher writes. The stored one is sent. Nil: SameJSON.
+	Same func(stored, offered []byte) bool
 	// Decode reads a stored record, also one that an earlier version of T wrote. Nil: pipeline.Decode.
 	Decode func(payload []byte) (T, error)
 	// NotBefore returns the earliest time of the first attempt. It is no part of the request: of two

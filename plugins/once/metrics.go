@@ -16,6 +16,7 @@ import (
 
 // metrics are those of all kinds.
 type metrics struct {
+	accepted *prometheus.CounterVec
 	calls    *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	ended    *prometheus.CounterVec
@@ -32,6 +33,10 @@ type metrics struct {
 
 func newMetrics() *metrics {
 	return &metrics{
+		accepted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_once_accepted_total",
+			Help: "Records and values that this instance has accepted, by kind and result (fresh, known, cancelled, conflict). Those of EnqueueTx are not counted, because only its caller knows whether it commits.",
+		}, []string{"kind", "result"}),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_once_calls_total",
 			Help: "Calls of the far side, by kind of effect, call (send, lookup) and class of the answer.",
@@ -82,15 +87,23 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return append(m.database.Collectors(), m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest, m.tokens, m.waited, m.entries, m.results, m.late)
+	return append(m.database.Collectors(), m.accepted, m.calls, m.seconds, m.ended, m.inFlight, m.backlog, m.oldest, m.tokens, m.waited, m.entries, m.results, m.late)
 }
 
-// begin gives the counters of ends their series, because an increase from no series to 1 is none in Prometheus.
+// acceptedResults are the results of an acceptance, as a label.
+func acceptedResults() map[Accepted]string {
+	return map[Accepted]string{Fresh: "fresh", Known: "known", Cancelled: "cancelled", Conflict: "conflict"}
+}
+
+// begin gives the counters of ends and acceptances their series, because an increase from no series to 1 is none in Prometheus.
 func (m *metrics) begin(kind string, results bool) {
 	if results {
 		for _, outcome := range []string{resultPublished, resultFailed} {
 			m.results.WithLabelValues(kind, outcome)
 		}
+	}
+	for _, result := range acceptedResults() {
+		m.accepted.WithLabelValues(kind, result)
 	}
 	for _, state := range []rules.State{rules.Success, rules.Errored, rules.Ambiguous, rules.Failed, rules.Unknown, rules.Cancelled, stale} {
 		m.ended.WithLabelValues(kind, string(state))
@@ -113,6 +126,19 @@ func (m *metrics) called(kind string, lookup bool, a Answer, took time.Duration)
 	}
 	m.calls.WithLabelValues(kind, call, a.Class.String()).Inc()
 	m.seconds.WithLabelValues(kind).Observe(took.Seconds())
+}
+
+// countAccepted counts what was accepted, and warns of effects of cancelled groups, because their publisher may not know.
+func (w *worker) countAccepted(records []ledger.Record, results []ledger.AcceptResult) {
+	counts := map[Accepted]int{}
+	for i, r := range results {
+		if counts[r.Accepted]++; r.Accepted == Cancelled && counts[Cancelled] == 1 {
+			w.plugin.sampled.Warn(w.plugin.log, "a cancelled group still gets effects, which are not called for", slog.String("kind", w.name), slog.String("group", records[i].Group))
+		}
+	}
+	for accepted, label := range acceptedResults() {
+		w.plugin.metrics.accepted.WithLabelValues(w.name, label).Add(float64(counts[accepted]))
+	}
 }
 
 func (m *metrics) settled(kind string, s ledger.Settled) {

@@ -107,6 +107,7 @@ func (w *worker) accept(ctx context.Context, l *ledger.Ledger, records []ledger.
 	}
 	results, err := l.Accept(ctx, records)
 	failpoint.Hit(failpoint.AfterInsert)
+	w.countAccepted(records, results)
 	if w.spread != nil {
 		w.spread.publish(ctx, records, results)
 	}

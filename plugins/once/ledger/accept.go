@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
@@ -160,7 +159,7 @@ func (l *Ledger) acceptAgain(ctx context.Context, items []*acceptItem, w readReq
 }
 
 func acceptedAgain(item *acceptItem, row *storedRow, ev rules.Event) (rules.Row, rules.Writes, rules.Decision) {
-	ev.Kind, ev.SameRequest = rules.EventAcceptAgain, bytes.Equal(row.requestToSend(), requestOf(item.record))
+	ev.Kind, ev.SameRequest = rules.EventAcceptAgain, item.kind.same(row.requestToSend(), item.record)
 	return item.kind.policy().Apply(row.Row, ev)
 }
 

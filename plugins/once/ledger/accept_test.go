@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 func TestOneCallAcceptsDuplicatesOneAfterTheOther(t *testing.T) {
@@ -27,6 +28,42 @@ func TestOneCallAcceptsDuplicatesOneAfterTheOther(t *testing.T) {
 		require.Equal(t, Totals{Accepted: 3}, mustStatus(t, l, acme).Totals)
 		require.Len(t, mustAccept(t, l, records("many", 1203)...), 1203, "in several transactions")
 		require.Equal(t, int64(1203), mustStatus(t, l, Group{"invoice", "many"}).Accepted)
+	})
+}
+
+// A record whose request means the same as the stored one is known, and the stored one is sent.
+func TestRequestsThatMeanTheSame(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		require.NoError(t, l.Register(t.Context(), Kind{Name: "invoice", Policy: policyOf("invoice"), Same: sameButSpaces}))
+		spaced, other := record("acme", 1), record("acme", 1)
+		spaced.Payload, other.Payload = append(slices.Clone(spaced.Payload), "  "...), []byte("another request")
+		require.Equal(t, []Accepted{Fresh, Known, Conflict}, mustAccept(t, l, record("acme", 1), spaced, other), "in one batch")
+		require.Equal(t, []Accepted{Known, Conflict}, mustAccept(t, l, spaced, other), "and later")
+		mail := spaced
+		mail.Kind = "mail"
+		plain := record("acme", 1)
+		plain.Kind = "mail"
+		require.Equal(t, []Accepted{Fresh, Conflict}, mustAccept(t, l, plain, mail), "a kind without Same compares bytes")
+		claimed := claimAll(t, l, "invoice")
+		require.Len(t, claimed, 1)
+		require.Equal(t, string(record("acme", 1).Payload), string(claimed[0].Request))
+		if l.store.dialect() == portable.SQLite {
+			return
+		}
+		accept := func(records ...Record) error {
+			tx := h.begin(t)
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			return l.AcceptTx(t.Context(), PgxTx(tx), records)
+		}
+		require.NoError(t, accept(spaced), "in a transaction of a caller")
+		require.ErrorIs(t, accept(other), ErrConflict)
+		first, second := record("acme", 2), record("acme", 2)
+		second.Payload = append(slices.Clone(second.Payload), ' ')
+		require.NoError(t, accept(first, second))
+		second.Payload = other.Payload
+		require.ErrorIs(t, accept(first, second), ErrConflict)
 	})
 }
 

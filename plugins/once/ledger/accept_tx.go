@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -79,7 +78,7 @@ func (l *Ledger) AcceptTx(ctx context.Context, tx Execer, records []Record) erro
 		var rows []*storedRow
 		for _, item := range items {
 			if row := fresh[item.key]; row != nil {
-				if !bytes.Equal(row.requestToSend(), requestOf(item.record)) {
+				if !item.kind.same(row.requestToSend(), item.record) {
 					return conflict(item)
 				}
 				continue
@@ -203,7 +202,7 @@ func compareTx(ctx context.Context, tx Execer, schema string, items []*acceptIte
 			`SELECT coalesce(request, payload) FROM `+schema+`once_effects WHERE kind = $1 AND grp = $2 AND id = $3`, item.key.kind, item.key.group, item.key.id); err != nil {
 			return err
 		}
-		if !found || !bytes.Equal(request, requestOf(item.record)) {
+		if !found || !item.kind.same(request, item.record) {
 			return conflict(item)
 		}
 	}

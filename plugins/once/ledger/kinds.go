@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,12 @@ func (k *kind) policy() rules.Policy {
 	p := k.Policy
 	p.Lost = k.losses()
 	return p
+}
+
+// same reports whether the record asks for what the stored request asks for.
+func (k *kind) same(stored []byte, r *Record) bool {
+	offered := requestOf(r)
+	return bytes.Equal(stored, offered) || k.Same != nil && k.Same(stored, offered)
 }
 
 func (k *kind) losses() []rules.Lost {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -35,7 +36,7 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 		ledgers := []*Ledger{h.open(t), h.open(t, as("b"))}
 		for _, l := range ledgers {
 			for kind, grace := range graces {
-				require.NoError(t, l.Register(t.Context(), Kind{Name: kind, Policy: policyOf(kind), Grace: grace, Results: true}))
+				require.NoError(t, l.Register(t.Context(), Kind{Name: kind, Policy: policyOf(kind), Grace: grace, Results: true, Same: sameButSpaces}))
 			}
 			l.store = &mortal{store: l.store}
 		}
@@ -102,13 +103,18 @@ func (m *model) record() Record {
 	if m.rnd.IntN(4) == 0 {
 		r.NotBefore = m.began.Add(time.Duration(m.rnd.IntN(20)-5) * time.Second)
 	}
-	if m.rnd.IntN(10) == 0 {
+	switch m.rnd.IntN(10) {
+	case 0:
 		r.Payload = []byte("another request")
-	} else {
+	case 1:
+		r.Payload = []byte("the request of " + r.text() + "  ") // which means the same
+	default:
 		r.Payload = []byte("the request of " + r.text())
 	}
 	return r
 }
+
+func sameButSpaces(a, b []byte) bool { return bytes.Equal(bytes.TrimSpace(a), bytes.TrimSpace(b)) }
 
 func (k Key) of() Group { return Group{k.Kind, k.Group} }
 
@@ -191,7 +197,7 @@ func (m *model) accept(l *Ledger) {
 		row, known := m.rows[r.Key]
 		ev := rules.Event{Kind: rules.EventAccept, Group: m.state(r.of())}
 		if known {
-			ev.Kind, ev.SameRequest = rules.EventAcceptAgain, string(r.Payload) == string(m.look(l).rows[r.Key].payload)
+			ev.Kind, ev.SameRequest = rules.EventAcceptAgain, sameButSpaces(r.Payload, m.look(l).rows[r.Key].payload)
 		} else {
 			row = rules.Row{}
 			m.parts[r.Key] = r.Part

@@ -28,6 +28,9 @@ type Kind struct {
 	Grace time.Duration
 	// Results: what becomes of its effects is stored for RelayResults. See Options.Command.
 	Results bool
+	// Same reports whether two requests with one key, whose bytes differ, ask for the same effect. Nil: none do. It must not
+	// panic, because transactions are open meanwhile.
+	Same func(stored, offered []byte) bool
 }
 
 // Record is an effect to accept.
