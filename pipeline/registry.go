@@ -106,6 +106,7 @@ func NewRegistry(env Env, plugins ...Plugin) (*Registry, error) {
 	}
 	r.placeMiddlewares()
 	r.plugin = ""
+	r.checkGroups()
 	r.checkRetries()
 	return r, errors.Join(r.errs...)
 }
@@ -195,6 +196,22 @@ func (r *Registry) Route(route Route) {
 
 // retrySuffix ends the name of the route that Retry.From adds.
 const retrySuffix = ".retry"
+
+// checkGroups reports routes that share a consumer group, because each message would come to only one of them.
+func (r *Registry) checkGroups() {
+	readers := map[Endpoint]string{}
+	for _, route := range r.routes {
+		if route.From == nil {
+			continue
+		}
+		at := route.From.Describe()
+		if other, shared := readers[at]; shared && at.Group != "" {
+			r.errs = append(r.errs, fmt.Errorf("routes %s and %s read %s with one consumer group, so each message would come to only one of them: give each its own group, or handle both in one route", other, route.Name, at))
+			continue
+		}
+		readers[at] = route.Name
+	}
+}
 
 // checkRetries reports retry topics that no route reads, or more than one, or whose transport does
 // not delay. Without a reader, failed messages would be lost. Several readers would each handle and

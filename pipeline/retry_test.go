@@ -93,6 +93,31 @@ func TestARetryWithMistakesIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, `route "orders.retry" is already registered by plugin orders`)
 }
 
+// grouped is a source of a consumer group.
+type grouped struct {
+	pipeline.Source
+	at pipeline.Endpoint
+}
+
+func (g grouped) Describe() pipeline.Endpoint { return g.at }
+
+// Each of two routes with one group would get a part of the messages, and the effects of the rest would be missing.
+func TestTwoRoutesDoNotShareAGroup(t *testing.T) {
+	t.Parallel()
+	register := func(groups ...string) error {
+		_, err := pipeline.NewRegistry(pipeline.Env{}, plugin{"orders", func(r *pipeline.Registry) {
+			for i, group := range groups {
+				from := grouped{pipelinetest.NewFeed("orders"), pipeline.Endpoint{Kind: "kafka", Name: "orders", Group: group}}
+				r.Route(pipeline.Route{Name: fmt.Sprint("route", i), From: from, Handle: ack, Policy: lossy})
+			}
+		}})
+		return err
+	}
+	require.NoError(t, register("a", "b"))
+	require.NoError(t, register("", ""), "each of which gets all messages")
+	require.ErrorContains(t, register("a", "b", "a"), "routes route0 and route2 read kafka orders (a) with one consumer group, so each message would come to only one of them: give each its own group")
+}
+
 // prompt are topics of a transport without delays: their ends are no Delayer.
 type prompt struct{ pipelinetest.Topics }
 

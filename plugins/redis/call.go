@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/internal/redis/poll"
+	"github.com/millrace-io/millrace/pipeline/loop"
 )
 
 // callTimeout limits Server.Do, including the client's own retries.
@@ -264,22 +265,11 @@ func (s *Server) DoReplicated(ctx context.Context, replicas int, wait time.Durat
 		c.err = errNotStarted
 		return errNotStarted
 	}
-	cluster, _ := client.(*goredis.ClusterClient)
 	w := &Call{name: "WAIT", key: c.key, args: []any{"wait", replicas, wait.Milliseconds()}}
-	for range 3 {
-		if cluster != nil { // its pipelines refuse WAIT
-			node, err := cluster.MasterForKey(ctx, c.key)
-			if err != nil {
-				c.err = err
-				return err
-			}
-			client = node
-		}
+	if cluster, ok := client.(*goredis.ClusterClient); ok {
+		sendToMaster(ctx, cluster, c, w)
+	} else {
 		send(ctx, client, []*Call{c, w})
-		if cluster == nil || c.err == nil || !goredis.HasErrorPrefix(c.err, "MOVED") && !goredis.HasErrorPrefix(c.err, "ASK") {
-			break
-		}
-		cluster.ReloadState(ctx)
 	}
 	if err := joined([]*Call{c, w}); err != nil {
 		return err
@@ -288,6 +278,47 @@ func (s *Server) DoReplicated(ctx context.Context, replicas int, wait time.Durat
 		return errors.Join(fmt.Errorf("%s on %q: %w: %d of %d", c.name, c.key, ErrNotReplicated, n, replicas), err)
 	}
 	return nil
+}
+
+// sendToMaster sends a call and its WAIT to the node that has the key, because the pipelines of a Cluster refuse WAIT. It
+// follows a slot that is being moved until ctx ends.
+func sendToMaster(ctx context.Context, cluster *goredis.ClusterClient, c, w *Call) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		node, err := cluster.MasterForKey(ctx, c.key)
+		if err != nil {
+			c.err = err
+			return
+		}
+		send(ctx, node, []*Call{c, w})
+		if addr, asked := goredis.IsAskError(c.err); asked {
+			sendAsking(ctx, node, addr, c, w)
+		}
+		// Neither has changed anything. The client reads the slots again in the background.
+		if _, moved := goredis.IsMovedError(c.err); !moved && !goredis.IsTryAgainError(c.err) {
+			return
+		}
+		cluster.ReloadState(ctx)
+		if !loop.Sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+// sendAsking sends a call and its WAIT to the node that imports the slot of the key. The connection is of its own, because
+// the Cluster's client does not know a node that has no slots yet.
+func sendAsking(ctx context.Context, node *goredis.Client, addr string, c, w *Call) {
+	o := *node.Options()
+	o.Addr = addr
+	importer := goredis.NewClient(&o)
+	defer func() { _ = importer.Close() }()
+	pipe, cmds := importer.Pipeline(), []sentCmd{c.command(ctx, true), w.command(ctx, true)}
+	_ = pipe.Process(ctx, goredis.NewCmd(ctx, "asking"))
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	c.take(cmds[0])
+	w.take(cmds[1])
 }
 
 // send sends calls in one pipeline, and those whose script is missing in another one. A WAIT

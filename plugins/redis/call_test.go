@@ -143,6 +143,60 @@ func TestACallWaitsForReplicas(t *testing.T) {
 	})
 }
 
+// A call that waits for replicas follows its key while a slot is moved to another node of a Cluster, one that the client
+// does not know.
+func TestACallThatWaitsForReplicasFollowsASlot(t *testing.T) {
+	redistest.EachCluster(t, func(t *testing.T, first, second *redistest.Own) {
+		cluster := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{first.Addr}, Protocol: 2, DisableIdentity: true})
+		t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+		s := serverOf(cluster)
+		add := testScript("redis.call('INCR', KEYS[2]) return redis.call('INCR', KEYS[1])")
+		want := int64(0)
+		start := func() (c *Call, ended chan error) {
+			c, ended = add.Call([]string{"{room}a", "{room}b"}), make(chan error, 1)
+			go func() { ended <- s.DoReplicated(t.Context(), 0, 10*time.Millisecond, c) }()
+			return c, ended
+		}
+		finish := func(when string, c *Call, ended chan error) {
+			require.NoError(t, <-ended, when)
+			n, err := c.Int()
+			require.NoError(t, err, when)
+			want++
+			require.Equal(t, want, n, when)
+		}
+		call := func(when string) {
+			c, ended := start()
+			finish(when, c, ended)
+		}
+		from, to := first.Client(t), second.Client(t)
+		slot := from.ClusterKeySlot(t.Context(), "{room}a").Val()
+		do := func(c *goredis.Client, args ...any) string {
+			text, err := c.Do(t.Context(), args...).Text()
+			require.NoError(t, err, args)
+			return text
+		}
+		host, port, err := net.SplitHostPort(second.Addr)
+		require.NoError(t, err)
+		move := func(key string) { do(from, "migrate", host, port, key, 0, 5000) }
+		one, two := do(from, "cluster", "myid"), do(to, "cluster", "myid")
+		call("before")
+		do(to, "cluster", "setslot", slot, "importing", one)
+		do(from, "cluster", "setslot", slot, "migrating", two)
+		call("while no key has moved")
+		move("{room}a")
+		c, ended := start()
+		redistest.Eventually(t, "it is refused for now", func() bool {
+			return strings.Contains(from.Info(t.Context(), "errorstats").Val()+to.Info(t.Context(), "errorstats").Val(), "TRYAGAIN")
+		})
+		move("{room}b")
+		finish("which began while one of its keys had moved", c, ended)
+		call("while the slot has no key here")
+		do(to, "cluster", "setslot", slot, "node", two)
+		do(from, "cluster", "setslot", slot, "node", two)
+		call("when the slot has moved")
+	})
+}
+
 // lossyConn loses one reply, and ends then.
 type lossyConn struct {
 	net.Conn

@@ -26,7 +26,7 @@ type Config struct {
 	// MinConsumers and MaxConsumers bound the concurrency of a stream in this instance.
 	MinConsumers int `yaml:"min_consumers_per_instance"`
 	MaxConsumers int `yaml:"max_consumers_per_instance"`
-	// StopTimeout bounds the stop of a stream.
+	// StopTimeout bounds the stop of one stream while the instance goes on. A drain of all takes as long as the process may.
 	StopTimeout time.Duration `yaml:"stop_timeout"`
 	// MinIdle is how long an entry must not have been renewed before another instance may claim it.
 	// A running reader renews its entries every third of it.

@@ -192,6 +192,37 @@ func TestDrainIsBounded(t *testing.T) {
 	})
 }
 
+// A call that lasts longer than a stream may take to stop is not cut off, and so not made again elsewhere, while the
+// process has time.
+func TestADrainWaitsAsLongAsTheProcess(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := still()
+		c.StopTimeout = time.Millisecond
+		in := newInstance(t, s, "a", newActiveSet("1", "2"), c)
+		stuck, started := make(chan struct{}), make(chan struct{}, 2)
+		free := sync.OnceFunc(func() { close(stuck) })
+		t.Cleanup(free) // also when something below fails
+		in.open(t, pipeline.Flow{}, func(*message.Message) error { started <- struct{}{}; <-stuck; return nil })
+		for id := range 2 {
+			enqueue(t, in.Manager, fmt.Sprint(id+1), id, 1)
+			<-started
+		}
+		drained := make(chan error, 1)
+		go func() { drained <- in.sub.Drain(t.Context()) }()
+		select {
+		case err := <-drained:
+			require.FailNow(t, "it did not wait", err)
+		case <-time.After(100 * c.StopTimeout):
+		}
+		free()
+		require.NoError(t, <-drained)
+		for id := range 2 {
+			require.Zero(t, pending(s, in.opts.Kind.Stream(fmt.Sprint(id+1)), in.opts.Kind.Group(fmt.Sprint(id+1))))
+		}
+		in.wait.Wait()
+	})
+}
+
 // A stream that was idle for idle_timeout is stopped and cleaned up, also if no message ever came.
 // The next message starts it again.
 func TestAnIdleStreamIsStoppedAndStartedAgain(t *testing.T) {

@@ -155,7 +155,7 @@ func (s *subscription) apply(r *running, a Activation) {
 	}
 }
 
-// stop stops the reader of id and waits for it, bounded by Config.StopTimeout.
+// stop stops the reader of id and waits for it, bounded by Config.StopTimeout unless all are drained.
 func (s *subscription) stop(ctx context.Context, id string, why string) error {
 	unlock, err := s.locks.lock(ctx, id)
 	if err != nil {
@@ -171,9 +171,12 @@ func (s *subscription) stop(ctx context.Context, id string, why string) error {
 
 // stopLocked needs the lock of r.id.
 func (s *subscription) stopLocked(ctx context.Context, r *running, why string) error {
-	ctx, cancel := context.WithTimeout(ctx, s.m.opts.Config().StopTimeout)
+	drain, cancel := ctx, context.CancelFunc(func() {})
+	if why != stopDrained {
+		drain, cancel = context.WithTimeout(ctx, s.m.opts.Config().StopTimeout)
+	}
 	defer cancel()
-	err := r.reader.Drain(ctx)
+	err := r.reader.Drain(drain)
 	s.remove(ctx, r, why)
 	if err != nil {
 		s.m.log.WarnContext(ctx, "stream did not drain in time", slog.String(logs.Stream, r.stream), logs.Err(err))

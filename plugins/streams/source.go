@@ -109,7 +109,7 @@ type subscription struct {
 	foreign  map[string]struct{} // active here, but of another deployment
 }
 
-// run runs the control loop, then stops all readers within Config.StopTimeout. Entries that no
+// run runs the control loop, then stops all readers until Abandoned ends. Entries that no
 // handler has started are released. Entries in flight are finished and acked. This instance's
 // readers are removed where they hold nothing. Streams, groups and other instances' readers stay.
 func (s *subscription) run(context.Context) error {
@@ -119,8 +119,7 @@ func (s *subscription) run(context.Context) error {
 	}
 	bounded.Go(func() { s.listen(s.Reading) })
 	s.controlLoop()
-	ctx, cancel := context.WithTimeout(context.Background(), s.m.opts.Config().StopTimeout)
-	defer cancel()
+	ctx := s.Abandoned // the process says how long a call that runs is waited for
 	context.AfterFunc(ctx, s.endWork)
 
 	readers := s.list() // no other can start, because Reading has ended

@@ -80,12 +80,7 @@ func startOwn(t testing.TB, program string, options ...string) *Own {
 	if err != nil {
 		t.Skipf("no %s to start", program)
 	}
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := ln.Addr().String()
-	_, port, err := net.SplitHostPort(addr)
-	require.NoError(t, err)
-	require.NoError(t, ln.Close())
+	addr, port := freePort(t)
 	options = append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--appendonly", "no"}, options...)
 	o := &Own{Server: Server{Name: program, Addr: addr}, t: t, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), path, options...)}
 	require.NoError(t, o.cmd.Start())
@@ -98,6 +93,43 @@ func startOwn(t testing.TB, program string, options ...string) *Own {
 	ours := fmt.Sprintf("process_id:%d\r\n", o.cmd.Process.Pid)
 	Eventually(t, "it answers", func() bool { return strings.Contains(c.Info(t.Context(), "server").Val(), ours) })
 	return o
+}
+
+// freePort returns an address that no program listens on.
+func freePort(t testing.TB) (addr, port string) {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, ln.Close()) }()
+	addr = ln.Addr().String()
+	_, port, err = net.SplitHostPort(addr)
+	require.NoError(t, err)
+	return addr, port
+}
+
+// EachCluster runs the test on a Cluster of two Redis, and on one of two Valkey. The first one has all slots.
+func EachCluster(t *testing.T, test func(t *testing.T, first, second *Own)) {
+	t.Helper()
+	bus := func(t testing.TB) []string {
+		_, port := freePort(t)
+		return []string{"--cluster-enabled", "yes", "--cluster-port", port}
+	}
+	options := bus(t)
+	EachOwn(t, func(t *testing.T, first *Own) {
+		other := bus(t)
+		second := startOwn(t, first.Name, other...)
+		one, two := first.Client(t), second.Client(t)
+		require.NoError(t, one.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+		host, port, err := net.SplitHostPort(second.Addr)
+		require.NoError(t, err)
+		require.NoError(t, one.Do(t.Context(), "cluster", "meet", host, port, other[3]).Err())
+		Eventually(t, "the Cluster is complete", func() bool {
+			const both, ok = "cluster_known_nodes:2", "cluster_state:ok"
+			a, b := one.ClusterInfo(t.Context()).Val(), two.ClusterInfo(t.Context()).Val()
+			return strings.Contains(a, both) && strings.Contains(a, ok) && strings.Contains(b, both) && strings.Contains(b, ok)
+		})
+		test(t, first, second)
+	}, options...)
 }
 
 // Replica starts a replica of the server, and waits until it has its data.
