@@ -53,28 +53,38 @@ func streamLink(stream, name, id string) string {
 
 // placeLink leads to the entries of a stream, and from a name that stands for many streams to the list.
 func (p *Plugin) placeLink(reg *pipeline.Registry, at pipeline.Endpoint) string {
-	switch {
-	case slices.Contains(p.knownStreams(reg), at.Name):
+	if slices.Contains(p.knownStreams(reg), at.Name) {
 		return streamLink(at.Name, "", "")
-	case p.readsStream(reg, at.Name):
+	}
+	if _, reads := p.clientOf(reg, at.Name); reads {
 		return streamsPage
 	}
 	return ""
 }
 
-// readsStream reports whether a route reads the stream. What else a server has is nothing that the console shows.
-func (p *Plugin) readsStream(reg *pipeline.Registry, stream string) bool {
+// elsewhere is a source whose streams may be at a server of their own.
+type elsewhere interface {
+	// Client returns that of the server, or nil while the process does not run.
+	Client() goredis.UniversalClient
+}
+
+// clientOf returns the client of the server that has the stream. reads is false if no route reads it: what else a
+// server has is nothing that the console shows.
+func (p *Plugin) clientOf(reg *pipeline.Registry, stream string) (c goredis.UniversalClient, reads bool) {
 	if slices.Contains(p.knownStreams(reg), stream) {
-		return true
+		return p.Client(), true
 	}
 	for _, r := range reg.Routes() {
 		at := r.From.Describe()
 		prefix, _, many := strings.Cut(at.Name, manyOf)
 		if many && prefix != "" && strings.HasPrefix(stream, prefix) && (at.Kind == poll.Kind || at.Kind == foundKind) {
-			return true
+			if from, ok := r.From.(elsewhere); ok {
+				return from.Client(), true
+			}
+			return p.Client(), true
 		}
 	}
-	return false
+	return nil, false
 }
 
 // findStream is the form for streams that are not in the list, such as those of campaigns.
@@ -88,13 +98,13 @@ func findStream(_ context.Context, q console.Query) (console.Block, error) {
 // streamOf returns the stream of a page and the client, or what the panel shows in its place.
 func (p *Plugin) streamOf(q console.Query) (stream string, c goredis.UniversalClient, instead console.Block, err error) {
 	stream = q.Text("stream")
+	c, reads := p.clientOf(q.Registry, stream)
 	switch {
 	case stream == "":
 		return "", nil, console.Text("Choose a stream on the page Streams."), nil
-	case !p.readsStream(q.Registry, stream):
+	case !reads:
 		return "", nil, console.Text(fmt.Sprintf("No route of this instance reads a stream %q.", stream)), nil
-	}
-	if c = p.Client(); c == nil {
+	case c == nil:
 		return "", nil, nil, errNotRunning
 	}
 	return stream, c, nil, nil

@@ -150,7 +150,8 @@ func TestOnlyStreamsOfRoutesHaveAPage(t *testing.T) {
 		"orders": true, "jobs:1": true, "jobs-audit": true, "room:7": true, "paid:A:77": true,
 		"": false, "order": false, "orders:2": false, "jobs:2": false, "paid:B:77": false, "clicks:1": false, "sessions": false,
 	} {
-		require.Equal(t, shown, p.readsStream(reg, stream), stream)
+		_, reads := p.clientOf(reg, stream)
+		require.Equal(t, shown, reads, stream)
 	}
 	for at, link := range map[pipeline.Endpoint]string{
 		{Kind: "redis-stream", Name: "orders"}: "stream?stream=orders", {Kind: "redis-stream", Name: "jobs:1"}: "stream?stream=jobs%3A1",
@@ -170,6 +171,41 @@ func TestOnlyStreamsOfRoutesHaveAPage(t *testing.T) {
 }
 
 // ends is a plugin with a route from each of some ends.
+// A source with a server of its own has its entries there.
+func TestThePageOfAStreamReadsTheServerOfItsSource(t *testing.T) {
+	t.Parallel()
+	other := redistest.Mini(t).Client(t)
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, apart{other})
+	require.NoError(t, err)
+	id := other.XAdd(t.Context(), &goredis.XAddArgs{Stream: "paid:7", Values: []any{"message", "x"}}).Val()
+	block, err := New().showEntries(t.Context(), console.Query{Input: operate.Input{"stream": {"paid:7"}}, Registry: reg})
+	require.NoError(t, err)
+	blocks, _ := block.(console.Blocks)
+	entries, _ := blocks[1].(console.Table)
+	require.Len(t, entries.Rows, 1)
+	require.Equal(t, id, entries.Rows[0][0].Text)
+}
+
+// apart is a plugin with a source of another server.
+type apart struct{ client goredis.UniversalClient }
+
+func (apart) Name() string { return "apart" }
+
+func (a apart) Register(r *pipeline.Registry) error {
+	r.Route(pipeline.Route{
+		Name: "apart", From: apartSource{end{Kind: foundKind, Name: "paid:<id>"}, a.client}, Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
+		Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+	})
+	return nil
+}
+
+type apartSource struct {
+	end
+	client goredis.UniversalClient
+}
+
+func (s apartSource) Client() goredis.UniversalClient { return s.client }
+
 type ends []pipeline.Endpoint
 
 func (ends) Name() string { return "ends" }

@@ -119,6 +119,9 @@ func (s familySource) Describe() pipeline.Endpoint {
 	return pipeline.Endpoint{Kind: poll.Kind, Name: s.f.opts.Name, Group: s.f.opts.Group}
 }
 
+// Client implements elsewhere.
+func (s familySource) Client() goredis.UniversalClient { return s.f.Client() }
+
 // Open begins to read. A stream that can not be read is logged and tried again. It delays no other.
 func (s familySource) Open(_ context.Context, flow pipeline.Flow) (pipeline.Subscription, error) {
 	f := s.f

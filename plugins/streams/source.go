@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
@@ -21,6 +22,9 @@ type source struct{ m *Manager }
 func (s source) Describe() pipeline.Endpoint {
 	return pipeline.Endpoint{Kind: "elastic-streams", Name: s.m.opts.Kind.StreamPrefix + "<id>", Group: s.m.opts.Kind.GroupPrefix + "<id>"}
 }
+
+// Client returns the client of the server that has the streams, for the console's pages.
+func (s source) Client() goredis.UniversalClient { return s.m.opts.Client() }
 
 // Backlog implements operate.Measured: all streams of the kind that exist, together and one by one. A foreign
 // deployment's streams of the same kind are among them. The active ones count at once, others when they are found.
