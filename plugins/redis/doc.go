@@ -19,7 +19,7 @@
 //
 // The plugin also keeps the presence of the instance, by which others see that it has died. Its parts are
 // packages: entry has the fields of a stream entry, poll the reader, pubsub a publisher and a subscriber
-// that also serve plain Watermill, and sweep the removal of the remains of killed processes.
+// that also serve plain Watermill, and leftover the removal of what killed processes leave behind.
 //
 // # Non-obvious
 //

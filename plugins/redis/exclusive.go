@@ -12,8 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/redis/leftover"
 	"github.com/millrace-io/millrace/internal/redis/poll"
-	"github.com/millrace-io/millrace/internal/redis/sweep"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
@@ -265,14 +265,14 @@ func (s *exclusiveShard) read(renewed time.Time, epoch int64) {
 	r := poll.NewReader(s.c, o, s.Out, s.log, s.p.readers)
 	s.reader = r
 	untrim := s.p.trim.add(o.Stream, o.Group, func() int64 { return r.Stats().Acked })
-	var sweeper *sweep.Sweeper
+	var remover *leftover.Remover
 	if o.ReclaimInterval > 0 {
-		sweeper = sweep.Start(s.c, s.log, sweep.Mark{Stream: o.Stream, Group: o.Group, Consumer: o.Consumer})
+		remover = leftover.Start(s.c, s.log, leftover.Mark{Stream: o.Stream, Group: o.Group, Consumer: o.Consumer})
 	}
 	s.ended = func() {
 		untrim()
-		if sweeper != nil {
-			sweeper.Stop()
+		if remover != nil {
+			remover.Stop()
 		}
 	}
 	s.count(1)

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/redis/leftover"
 	"github.com/millrace-io/millrace/internal/redis/poll"
-	"github.com/millrace-io/millrace/internal/redis/sweep"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
@@ -40,7 +40,7 @@ type Plugin struct {
 	env      pipeline.Env
 	client   goredis.UniversalClient
 	presence *presence
-	sweeper  *sweep.Sweeper
+	remover  *leftover.Remover
 	failed   chan error
 	domains  map[string]*Domain // by prefix
 	taken    bool               // another plugin reclaims from the domains
@@ -216,7 +216,7 @@ func (s service) Start(ctx context.Context) error {
 	}
 	levels(ctx)
 	p.mu.Lock()
-	p.client, p.presence, p.sweeper = c, pr, sweep.Start(c, log)
+	p.client, p.presence, p.remover = c, pr, leftover.Start(c, log)
 	p.mu.Unlock()
 	p.trim.start(ctx, c, log)
 	return nil
@@ -226,13 +226,13 @@ func (s service) Start(ctx context.Context) error {
 func (s service) Stop(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
-	c, pr, sweeper := p.client, p.presence, p.sweeper
-	p.presence, p.sweeper = nil, nil
+	c, pr, remover := p.client, p.presence, p.remover
+	p.presence, p.remover = nil, nil
 	p.mu.Unlock()
 	if pr == nil {
 		return nil
 	}
-	sweeper.Stop()
+	remover.Stop()
 	p.trim.stop(ctx)
 	p.levels.Load().stop()
 	err := pr.release(ctx) // first, because others wait for the name

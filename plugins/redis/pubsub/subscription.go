@@ -13,8 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/redis/leftover"
 	"github.com/millrace-io/millrace/internal/redis/poll"
-	"github.com/millrace-io/millrace/internal/redis/sweep"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
@@ -52,7 +52,7 @@ func Open(ctx context.Context, c goredis.UniversalClient, so SubscriptionOptions
 	if err := s.createGroups(ctx, c, streams); err != nil {
 		return nil, err
 	}
-	var marks []sweep.Mark
+	var marks []leftover.Mark
 	scheduler := &poll.Scheduler{}
 	for _, o := range streams {
 		o.Scheduler = scheduler
@@ -61,12 +61,12 @@ func Open(ctx context.Context, c goredis.UniversalClient, so SubscriptionOptions
 		r.Start()
 		s.readers = append(s.readers, r)
 		if o.ReclaimInterval > 0 {
-			marks = append(marks, sweep.Mark{Stream: o.Stream, Group: o.Group, Consumer: o.Consumer, OwnGroup: so.OwnGroup})
+			marks = append(marks, leftover.Mark{Stream: o.Stream, Group: o.Group, Consumer: o.Consumer, OwnGroup: so.OwnGroup})
 		}
 	}
-	var sweeper *sweep.Sweeper
+	var remover *leftover.Remover
 	if len(marks) > 0 {
-		sweeper = sweep.Start(c, s.log, marks...)
+		remover = leftover.Start(c, s.log, marks...)
 	}
 	s.wg.Go(func() {
 		for i, r := range s.readers {
@@ -77,8 +77,8 @@ func Open(ctx context.Context, c goredis.UniversalClient, so SubscriptionOptions
 		}
 		close(s.out)
 		close(s.closed)
-		if sweeper != nil {
-			sweeper.Stop()
+		if remover != nil {
+			remover.Stop()
 		}
 	})
 	return s, nil

@@ -1,7 +1,7 @@
-// Package sweep removes the remains of killed processes in Redis: consumers without pending
+// Package leftover removes the remains of killed processes in Redis: consumers without pending
 // entries, and groups that a subscription created for itself. A live subscription renews a mark,
 // and the subscription of an old mark is removed.
-package sweep
+package leftover
 
 import (
 	"context"
@@ -29,14 +29,14 @@ var (
 const subscriptionsKey = "millrace:subscriptions"
 
 const (
-	commandTimeout = 10 * time.Second // of one sweep
+	commandTimeout = 10 * time.Second // of one round
 	stopTimeout    = time.Second      // of the removal of the marks
 
-	markInterval  = time.Minute      // between two marks
-	sweepInterval = markInterval / 2 // between two sweeps, over all processes
-	sweepAfter    = time.Hour        // without a mark, a subscription was killed
-	sweepGrace    = 5 * time.Minute  // to renew marks after a time in which no process could
-	sweepMost     = 100              // subscriptions of one sweep
+	markInterval   = time.Minute      // between two marks
+	removeInterval = markInterval / 2 // between two rounds, over all processes
+	removeAfter    = time.Hour        // without a mark, a subscription was killed
+	removeGrace    = 5 * time.Minute  // to renew marks after a time in which no process could
+	removeMost     = 100              // subscriptions of one round
 )
 
 // Mark identifies one reader of a subscription.
@@ -63,31 +63,31 @@ func parseMark(field string) (m Mark, ok bool) {
 	return Mark{parts[1], parts[2], parts[3], parts[0] == "own"}, true
 }
 
-// Sweeper marks live subscriptions and removes the remains of killed ones.
-type Sweeper struct {
+// Remover marks live subscriptions and removes the remains of killed ones.
+type Remover struct {
 	c        goredis.UniversalClient
 	seenLua  *goredis.Script
 	destroy  *goredis.Script
 	log      *slog.Logger
 	marks    []Mark
 	key      string        // subscriptionsKey, but in tests
-	after    time.Duration // sweepAfter, but in tests
-	interval time.Duration // sweepInterval, but in tests
-	grace    time.Duration // sweepGrace, but in tests
+	after    time.Duration // removeAfter, but in tests
+	interval time.Duration // removeInterval, but in tests
+	grace    time.Duration // removeGrace, but in tests
 
 	loops loop.Group
 }
 
-// Start starts a sweeper, which ends with Stop. Without marks it only removes remains.
-func Start(c goredis.UniversalClient, log *slog.Logger, marks ...Mark) *Sweeper {
-	s := &Sweeper{
+// Start starts a Remover, which ends with Stop. Without marks it only removes remains.
+func Start(c goredis.UniversalClient, log *slog.Logger, marks ...Mark) *Remover {
+	s := &Remover{
 		c: c, seenLua: goredis.NewScript(seenSource), destroy: goredis.NewScript(destroySource), log: log, marks: marks, key: subscriptionsKey,
-		after: sweepAfter, interval: sweepInterval, grace: sweepGrace,
+		after: removeAfter, interval: removeInterval, grace: removeGrace,
 	}
 	// The first Start of a Group returns no error.
 	_ = s.loops.Start(context.Background(), func(ctx context.Context) {
 		loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
-			if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+			if err := s.round(ctx); err != nil && ctx.Err() == nil {
 				s.log.DebugContext(ctx, "subscriptions not swept", logs.Err(err))
 			}
 			return markInterval
@@ -96,9 +96,9 @@ func Start(c goredis.UniversalClient, log *slog.Logger, marks ...Mark) *Sweeper 
 	return s
 }
 
-// Stop ends the sweeper and removes its marks.
-func (s *Sweeper) Stop() {
-	_ = s.loops.Stop(context.Background()) // bounded: each command of a sweep ends with its context
+// Stop ends it and removes its marks.
+func (s *Remover) Stop() {
+	_ = s.loops.Stop(context.Background()) // bounded: each command of a round ends with its context
 	if len(s.marks) == 0 {
 		return
 	}
@@ -110,7 +110,7 @@ func (s *Sweeper) Stop() {
 }
 
 // fields returns the names of the own marks.
-func (s *Sweeper) fields() []string {
+func (s *Remover) fields() []string {
 	fields := make([]string, len(s.marks))
 	for i, m := range s.marks {
 		fields[i] = m.field()
@@ -118,9 +118,9 @@ func (s *Sweeper) fields() []string {
 	return fields
 }
 
-// seen marks subscriptions. When a sweep is due, it returns at most this many that were not marked
+// seen marks subscriptions. When a round is due, it returns at most this many that were not marked
 // for a long time.
-func (s *Sweeper) seen(ctx context.Context, limit int, fields ...string) (old []string, err error) {
+func (s *Remover) seen(ctx context.Context, limit int, fields ...string) (old []string, err error) {
 	args := []any{s.after.Milliseconds(), s.interval.Milliseconds(), s.grace.Milliseconds(), limit}
 	for _, f := range fields {
 		args = append(args, f)
@@ -128,11 +128,11 @@ func (s *Sweeper) seen(ctx context.Context, limit int, fields ...string) (old []
 	return s.seenLua.Run(ctx, s.c, []string{s.key}, args...).StringSlice()
 }
 
-// sweep marks the own subscriptions and removes the remains of others.
-func (s *Sweeper) sweep(ctx context.Context) error {
+// round marks the own subscriptions and removes the remains of others.
+func (s *Remover) round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	old, err := s.seen(ctx, sweepMost, s.fields()...)
+	old, err := s.seen(ctx, removeMost, s.fields()...)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (s *Sweeper) sweep(ctx context.Context) error {
 
 // remove removes the reader's own group, or its consumer when nothing is pending to it. removed is
 // also true when neither exists.
-func (s *Sweeper) remove(ctx context.Context, m Mark) (removed bool, err error) {
+func (s *Remover) remove(ctx context.Context, m Mark) (removed bool, err error) {
 	if m.OwnGroup {
 		removed, err = s.destroy.Run(ctx, s.c, []string{m.Stream}, m.Group, s.after.Milliseconds()).Bool()
 	} else {

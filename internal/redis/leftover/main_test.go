@@ -1,4 +1,4 @@
-package sweep_test
+package leftover_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package sweep
+package leftover
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type leftovers struct {
 	key    string // of the marks
 }
 
-// newLeftovers makes it. A sweep with marks at another key than subscriptionsKey touches no other
+// newLeftovers makes it. A round with marks at another key than subscriptionsKey touches no other
 // test.
 func newLeftovers(t *testing.T, c goredis.UniversalClient, key string) leftovers {
 	l := leftovers{t, c, "test-" + watermill.NewULID(), key}
@@ -78,12 +78,12 @@ func (l leftovers) groups() (names []string) {
 	return names
 }
 
-func (l leftovers) sweep(after time.Duration) { l.sweepAs(&Sweeper{after: after}) }
+func (l leftovers) round(after time.Duration) { l.roundAs(&Remover{after: after}) }
 
-func (l leftovers) sweepAs(s *Sweeper) {
+func (l leftovers) roundAs(s *Remover) {
 	s.c, s.log, s.key = l.c, slog.New(slog.DiscardHandler), l.key
 	s.seenLua, s.destroy = goredis.NewScript(seenSource), goredis.NewScript(destroySource)
-	require.NoError(l.t, s.sweep(l.t.Context()))
+	require.NoError(l.t, s.round(l.t.Context()))
 }
 
 // looked says when the last look was, and since when there was no pause between looks.
@@ -110,7 +110,7 @@ func TestConsumersOfKilledSubscriptionsAreRemoved(t *testing.T) {
 		gone := l.seen(longAgo, Mark{Group: "nowhere", Consumer: "killed-0"})
 		living := l.seen(later, Mark{Group: "g", Consumer: "living-0"})
 		holding := l.seen(longAgo, Mark{Group: "g", Consumer: "holding-0"})
-		l.sweep(0)
+		l.round(0)
 		require.ElementsMatch(t, []string{"living-0", "foreign-0", "holding-0"}, l.consumers())
 		marks := l.marks()
 		require.NotContains(t, marks, killed)
@@ -120,7 +120,7 @@ func TestConsumersOfKilledSubscriptionsAreRemoved(t *testing.T) {
 
 		require.NoError(t, c.XAck(t.Context(), l.stream, "g", held[0].Messages[0].ID).Err())
 		l.seen(longAgo, Mark{Group: "g", Consumer: "holding-0"})
-		l.sweep(0)
+		l.round(0)
 		require.ElementsMatch(t, []string{"living-0", "foreign-0"}, l.consumers())
 		require.NotContains(t, l.marks(), holding)
 	})
@@ -142,11 +142,11 @@ func TestOwnGroupsOfKilledSubscriptionsAreRemoved(t *testing.T) {
 		killed := Mark{Group: "own-killed-0", Consumer: "killed-0", OwnGroup: true}
 		field := l.seen(longAgo, killed)
 		l.seen(later, Mark{Group: "own-living-0", Consumer: "living-0", OwnGroup: true})
-		l.sweep(time.Hour)
+		l.round(time.Hour)
 		require.ElementsMatch(t, []string{"g", "own-killed-0", "own-living-0", "own-foreign-0"}, l.groups(), "one was active just now")
 		require.Greater(t, l.marks()[field], "1")
 		l.seen(longAgo, killed)
-		l.sweep(0)
+		l.round(0)
 		require.ElementsMatch(t, []string{"g", "own-living-0", "own-foreign-0"}, l.groups())
 		require.NotContains(t, l.marks(), field)
 	})
@@ -172,11 +172,11 @@ func TestAPauseIsNoDeath(t *testing.T) {
 				if test.at > 0 {
 					l.looked(time.Now().Add(-test.looked), time.Now().Add(-test.at))
 				}
-				l.sweepAs(&Sweeper{after: time.Minute, grace: time.Hour})
+				l.roundAs(&Remover{after: time.Minute, grace: time.Hour})
 				require.Contains(t, l.groups(), "own-me-0")
 
 				l.looked(time.Now(), time.Now().Add(-3*time.Hour))
-				l.sweepAs(&Sweeper{after: time.Minute, grace: time.Hour})
+				l.roundAs(&Remover{after: time.Minute, grace: time.Hour})
 				require.NotContains(t, l.groups(), "own-me-0", "it had the time to mark itself")
 				require.NotContains(t, l.marks(), mine)
 			})
@@ -184,8 +184,8 @@ func TestAPauseIsNoDeath(t *testing.T) {
 	}
 }
 
-// Many subscriptions share the sweeps: the marks are looked through once per interval.
-func TestSweepsAreShared(t *testing.T) {
+// Many subscriptions share the rounds: the marks are looked through once per interval.
+func TestRoundsAreShared(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		l := newLeftovers(t, c, "test-"+watermill.NewULID())
 		l.consumer("g", "killed-0")
@@ -193,11 +193,11 @@ func TestSweepsAreShared(t *testing.T) {
 		l.seen(longAgo, killed)
 		l.looked(time.Now(), longAgo)
 		for range 2 {
-			l.sweepAs(&Sweeper{grace: 24 * time.Hour, interval: 12 * time.Hour, marks: []Mark{{Stream: l.stream, Group: "g", Consumer: "me-0"}}})
+			l.roundAs(&Remover{grace: 24 * time.Hour, interval: 12 * time.Hour, marks: []Mark{{Stream: l.stream, Group: "g", Consumer: "me-0"}}})
 			require.Len(t, l.marks(), 2, "it only marks its own")
 		}
 		l.looked(time.Now().Add(-13*time.Hour), longAgo)
-		l.sweepAs(&Sweeper{grace: 24 * time.Hour, interval: 12 * time.Hour, after: time.Hour})
+		l.roundAs(&Remover{grace: 24 * time.Hour, interval: 12 * time.Hour, after: time.Hour})
 		require.Empty(t, l.consumers())
 		require.Len(t, l.marks(), 1)
 	})
