@@ -114,6 +114,12 @@ func (m *model) record() Record {
 	return r
 }
 
+// same says whether two requests are the same for the kind. Those with a grace have sameButSpaces.
+func same(kind string, a, b []byte) bool {
+	_, byMeaning := graces[kind]
+	return bytes.Equal(a, b) || byMeaning && sameButSpaces(a, b)
+}
+
 func sameButSpaces(a, b []byte) bool { return bytes.Equal(bytes.TrimSpace(a), bytes.TrimSpace(b)) }
 
 func (k Key) of() Group { return Group{k.Kind, k.Group} }
@@ -197,7 +203,7 @@ func (m *model) accept(l *Ledger) {
 		row, known := m.rows[r.Key]
 		ev := rules.Event{Kind: rules.EventAccept, Group: m.state(r.of())}
 		if known {
-			ev.Kind, ev.SameRequest = rules.EventAcceptAgain, sameButSpaces(r.Payload, m.look(l).rows[r.Key].payload)
+			ev.Kind, ev.SameRequest = rules.EventAcceptAgain, same(r.Kind, r.Payload, m.look(l).rows[r.Key].payload)
 		} else {
 			row = rules.Row{}
 			m.parts[r.Key] = r.Part
