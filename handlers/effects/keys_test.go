@@ -61,6 +61,20 @@ func TestAnIDThatIsNoIdempotencyKeyIsADeadLetter(t *testing.T) {
 		"key: invoice.number is the idempotency key, because request.idempotency_key is id: the idempotency key can't be sent: it must be printable ASCII without spaces")
 }
 
+// A group of a customer whose name is not ASCII makes a long idempotency key, which would be refused at each call.
+func TestAKeyThatIsTooLongIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	dsn, api := sqldbtest.File(t), newFar(t, true)
+	w := newWorld(t, dsn)
+	w.start(t, overHTTP, dsn, api)
+	w.send(t, "invoices", `{"invoice":{"customer":"`+strings.Repeat("株", 30)+`","number":"17"}}`)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	dead, err := w.Topics.Published("invoices-dead").Wait(ctx, 1)
+	require.NoError(t, err)
+	require.Contains(t, dead[0].Metadata.Get(pipeline.MetaDeadError), "it must have 1 to 255 characters, got 281: set request.idempotency_key to uuid")
+}
+
 // An id that means another path, or is a part of the path, names no effect either: it would be called for without end.
 func TestAnIDThatDoesNotFitThePathIsADeadLetter(t *testing.T) {
 	t.Parallel()

@@ -35,28 +35,26 @@ func decode(payload []byte) (record, error) {
 // would be three keys.
 var wholeNumber = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
 
-// keyOf returns the key of the effect that a record asks for.
-func (k *Kind) keyOf(r record) (once.Key, error) {
+// keyOf returns the key of the effect of the kind called name that a record asks for.
+func (k *Kind) keyOf(name string, r record) (once.Key, error) {
 	id, err := r.name("key", k.Key)
 	group, wrong := r.name("group", k.Group)
-	if err == nil && k.Request.IdempotencyKey == keyID {
-		if reason := oncehttp.CheckKey(id); reason != nil {
-			err = fmt.Errorf("key: %s is the idempotency key, because request.idempotency_key is id: %w", k.Key, reason)
-		}
-	}
 	key := once.Key{Group: group, ID: id}
 	if err = errors.Join(err, wrong); err == nil {
-		err = k.fits(key)
+		err = k.fits(name, key)
 	}
 	return key, err
 }
 
-// fits returns why an effect can't be called for at the paths of the kind. The idempotency keys that are not the id
-// can always stand in a path.
-func (k *Kind) fits(key once.Key) error {
-	idempotency := "key"
-	if k.Request.IdempotencyKey == keyID {
-		idempotency = key.ID
+// fits returns why an effect can't be called for with its idempotency key, or at the paths of the kind.
+func (k *Kind) fits(name string, key once.Key) error {
+	idempotency := once.Kind[record]{Name: name, Idempotency: k.idempotency(name)}.IdempotencyKey(key)
+	switch reason := oncehttp.CheckKey(idempotency); {
+	case reason == nil:
+	case k.Request.IdempotencyKey == keyID:
+		return fmt.Errorf("key: %s is the idempotency key, because request.idempotency_key is id: %w", k.Key, reason)
+	default:
+		return fmt.Errorf("the idempotency key is made of group and key, whose characters beyond ASCII count threefold or more: %w: set request.idempotency_key to uuid", reason)
 	}
 	if err := oncehttp.CheckCall(k.Request.Path, key, idempotency); err != nil {
 		return fmt.Errorf("request.path: %w", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -49,7 +50,7 @@ func (e *Effects[T]) accept(ctx context.Context, msgs []*message.Message) []pipe
 	accepted, err := e.worker.accept(ctx, e.plugin.ledger.Load(), records)
 	for n, i := range at {
 		if err == nil {
-			results[i].Err = e.outcome(records[n].Key, accepted[n])
+			results[i].Err = refusedRecord(records[n].Key, accepted[n])
 		} else {
 			results[i].Err = fmt.Errorf("once: accept %s: %w", textOf(records[n].Key), err)
 		}
@@ -81,8 +82,8 @@ func withOrigin(origin string, err error) error {
 	return fmt.Errorf("the record at %s: %w", origin, err)
 }
 
-// outcome returns the error of one record, and counts it.
-func (e *Effects[T]) outcome(k ledger.Key, r ledger.AcceptResult) error {
+// refusedRecord returns the error of one record, or nil.
+func refusedRecord(k ledger.Key, r ledger.AcceptResult) error {
 	switch {
 	case errors.Is(r.Err, rules.ErrInvalid):
 		return pipeline.WithClass(pipeline.Permanent(fmt.Errorf("once: accept %s: %w", textOf(k), r.Err)), pipeline.ClassInvalid)
@@ -100,11 +101,12 @@ func textOf(k ledger.Key) string { return k.Kind + ":" + Key{Group: k.Group, ID:
 // reservedPrefix begins the metadata keys that are not the record's own headers.
 const reservedPrefix = "millrace-"
 
-// traceHeaders returns the headers that stay with an effect: those of its record, and the trace of ctx.
+// traceHeaders returns the headers that stay with an effect: those of its record that are text, because those of some
+// publishers are numbers in binary form, and the trace of ctx.
 func traceHeaders(ctx context.Context, all message.Metadata) message.Metadata {
 	own := message.Metadata{}
 	for name, value := range all {
-		if !strings.HasPrefix(name, reservedPrefix) && name != pipeline.MetaTraceParent {
+		if !strings.HasPrefix(name, reservedPrefix) && name != pipeline.MetaTraceParent && utf8.ValidString(name) && utf8.ValidString(value) {
 			own[name] = value
 		}
 	}

@@ -106,7 +106,7 @@ const MaxReceipt = 255
 type Answer struct {
 	Class      Class
 	Receipt    string        // the far side's name of the effect; only with Done; at most MaxReceipt bytes
-	RetryAfter time.Duration // no attempt sooner; 0 without one
+	RetryAfter time.Duration // no attempt of this effect sooner, and with General none of any; 0 without one
 	Status     int           // HTTP status; 0 when there was no answer
 	Code       string        // the far side's own code of an error, or empty
 	Text       string        // for people: bounded, printable, without secrets

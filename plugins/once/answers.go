@@ -118,7 +118,9 @@ func (t *trouble) note(a Answer, decoded bool, now time.Time) {
 			t.waits++
 			t.until = now.Add(troubleBackoff.Delay(t.waits))
 		}
-		t.until = later(t.until, now.Add(a.RetryAfter))
+		if a.General {
+			t.until = later(t.until, now.Add(a.RetryAfter))
+		}
 		t.last = strings.TrimSuffix(classOf(a)+": "+textOfAnswer(a), ": ")
 	}
 }

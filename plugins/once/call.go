@@ -51,17 +51,27 @@ func SameJSON(a, b []byte) bool {
 // call implements caller.
 func (e *Effects[T]) call(ctx context.Context, c ledger.Claimed) (a Answer, decoded bool) {
 	key := Key{Group: c.Group, ID: c.ID}
-	idempotency := e.kind.idempotency(key)
+	idempotency := e.kind.IdempotencyKey(key)
 	if c.Lookup {
 		return e.kind.Lookup(ctx, Lookup{Key: key, Idempotency: idempotency, Request: c.Request, LastSent: c.LastSent}), true
 	}
-	v, err := e.kind.decode(c.Payload)
+	v, err := e.decodeStored(c.Payload)
 	if err != nil {
 		return Answer{Class: NotSent, Text: fmt.Sprintf("this version of the program can't decode the record, so it did not call: %v", err)}, false
 	}
 	return e.kind.Call(ctx, Attempt[T]{
 		Kind: e.kind.Name, Repeat: e.kind.Repeat, Key: key, Idempotency: idempotency, Value: v, Request: c.Request, Number: c.Number, Headers: c.Headers,
 	}), true
+}
+
+// decodeStored decodes a stored record. A panic is an error, because no request was made.
+func (e *Effects[T]) decodeStored(payload []byte) (v T, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("it panicked: %v", r)
+		}
+	}()
+	return e.kind.decode(payload)
 }
 
 // gated implements caller.
@@ -80,7 +90,7 @@ func (e *Effects[T]) take(n int) (may int, wait time.Duration) {
 
 // describe implements caller.
 func (e *Effects[T]) describe(k ledger.Key, payload []byte) (idempotency, value string) {
-	idempotency, value = e.kind.idempotency(Key{Group: k.Group, ID: k.ID}), textOf(k)
+	idempotency, value = e.kind.IdempotencyKey(Key{Group: k.Group, ID: k.ID}), textOf(k)
 	if e.kind.Describe != nil {
 		if v, err := e.kind.decode(payload); err == nil {
 			value = e.kind.Describe(v)
@@ -90,7 +100,7 @@ func (e *Effects[T]) describe(k ledger.Key, payload []byte) (idempotency, value 
 }
 
 // keyOf implements caller.
-func (e *Effects[T]) keyOf(k Key) string { return e.kind.idempotency(k) }
+func (e *Effects[T]) keyOf(k Key) string { return e.kind.IdempotencyKey(k) }
 
 // sumOf implements caller.
 func (e *Effects[T]) sumOf() func(payload []byte) (int64, bool) {

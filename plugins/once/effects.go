@@ -101,11 +101,12 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 
 // Enqueue accepts effects. They are durable when it returns, and the results are in the order of values.
 // After an error, which may wrap pipeline.ErrUnavailable, any of them may have been accepted, and Enqueue
-// may be repeated.
+// may be repeated, unless the error is permanent (pipeline.IsPermanent): then a value can never be accepted, because its key is
+// no key, for example, or its record or request has more than 64 KiB.
 func (e *Effects[T]) Enqueue(ctx context.Context, values ...T) ([]Accepted, error) {
 	records, err := e.records(ctx, values)
 	if err != nil {
-		return nil, err
+		return nil, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
 	}
 	l := e.plugin.ledger.Load()
 	if l == nil {
@@ -118,11 +119,26 @@ func (e *Effects[T]) Enqueue(ctx context.Context, values ...T) ([]Accepted, erro
 	all := make([]Accepted, len(results))
 	for i, r := range results {
 		if r.Err != nil {
-			return nil, r.Err
+			return nil, refusedRecord(records[i].Key, r)
 		}
 		all[i] = r.Accepted
 	}
 	return all, nil
+}
+
+// Accept is Enqueue of one value for the handler of a route. The effect is durable when it returns nil, and one that was
+// accepted before adds nothing. A value that can never be accepted, or asks for something else under a known key, is a permanent
+// error, so its record becomes a dead letter. An effect of a cancelled group is no error, and is not called for.
+func (e *Effects[T]) Accept(ctx context.Context, value T) error {
+	all, err := e.Enqueue(ctx, value)
+	if err != nil || all[0] != Conflict {
+		return err
+	}
+	records, err := e.records(ctx, []T{value})
+	if err != nil {
+		return err
+	}
+	return refusedRecord(records[0].Key, ledger.AcceptResult{Accepted: Conflict})
 }
 
 // EnqueueTx accepts effects in the caller's PostgreSQL transaction, so they exist if and only if it
@@ -176,6 +192,7 @@ func (e *Effects[T]) records(ctx context.Context, values []T) ([]ledger.Record, 
 			return nil, err
 		}
 		rec.Headers, rec.Origin = traceHeaders(ctx, nil), "enqueued by "+e.plugin.instance()
+		rec.Published = pipeline.DeliveryFrom(ctx).Published // of a record whose handler asks for the effect
 		records = append(records, rec)
 	}
 	return records, nil
@@ -220,7 +237,7 @@ func (e *Effects[T]) State(ctx context.Context, k Key) (State, error) {
 	if l == nil {
 		return State{}, errNotOpen
 	}
-	return stateOf(ctx, l, ledger.Key{Kind: e.kind.Name, Group: k.Group, ID: k.ID})
+	return e.plugin.stateOf(ctx, l, ledger.Key{Kind: e.kind.Name, Group: k.Group, ID: k.ID})
 }
 
 func stateOf(ctx context.Context, l *ledger.Ledger, k ledger.Key) (State, error) {

@@ -129,18 +129,23 @@ func TestRecordsOfTheTopic(t *testing.T) {
 // A value that this version can't decode is not called, and ends only when it was surely not done.
 func TestAValueThatCannotBeDecodedIsNotCalled(t *testing.T) {
 	t.Parallel()
-	w := oncetest.New(t)
-	p := newInvoices(w.Once, once.Never, func(k *once.Kind[invoice], c *once.KindConfig) {
-		k.Decode = func([]byte) (invoice, error) { return invoice{}, errors.New("a field of a later version") }
-		c.MaxReleased = 3
-	})
-	w.Start(p)
-	_, err := p.effects.Enqueue(t.Context(), one)
-	require.NoError(t, err)
-	s := oncetest.SettledInTurns(t, w, p.effects, one.key())
-	require.Equal(t, rules.Failed, s.State)
-	require.Equal(t, "undecodable", s.Class)
-	require.Zero(t, p.far.Executed(one.idempotency()))
+	for name, decode := range map[string]func([]byte) (invoice, error){
+		"an error": func([]byte) (invoice, error) { return invoice{}, errors.New("a field of a later version") },
+		"a panic":  func([]byte) (invoice, error) { panic("an index out of range") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := oncetest.New(t)
+			p := newInvoices(w.Once, once.Never, func(k *once.Kind[invoice], c *once.KindConfig) { k.Decode, c.MaxReleased = decode, 3 })
+			w.Start(p)
+			_, err := p.effects.Enqueue(t.Context(), one)
+			require.NoError(t, err)
+			s := oncetest.SettledInTurns(t, w, p.effects, one.key())
+			require.Equal(t, rules.Failed, s.State)
+			require.Equal(t, "undecodable", s.Class)
+			require.Zero(t, p.far.Executed(one.idempotency()))
+		})
+	}
 }
 
 func TestAnEffectWaitsForItsTime(t *testing.T) {

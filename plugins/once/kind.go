@@ -103,7 +103,8 @@ func (k Kind[T]) decode(payload []byte) (v T, err error) {
 	return v, pipeline.Decode(payload, &v)
 }
 
-func (k Kind[T]) idempotency(key Key) string {
+// IdempotencyKey returns the idempotency key of an effect, as the far side is sent it.
+func (k Kind[T]) IdempotencyKey(key Key) string {
 	if k.Idempotency != nil {
 		return k.Idempotency(key)
 	}
@@ -160,6 +161,9 @@ type KindConfig struct {
 	AcceptBatch pipeline.Batch `yaml:"accept_batch"`
 }
 
+// minLeaseMargin is more than a claim takes, also of a slow ledger.
+const minLeaseMargin = 500 * time.Millisecond
+
 // DefaultKind returns the defaults of a kind with the topic. key_ttl and under_way have none, because
 // they are facts about the far side.
 func DefaultKind(topic string) KindConfig {
@@ -193,7 +197,7 @@ func (c *KindConfig) Validate() error {
 	}
 	p.Check(c.Concurrency >= 1, "concurrency", "must be >= 1, got %d", c.Concurrency)
 	p.Positive("call_timeout", c.CallTimeout)
-	p.Positive("lease_margin", c.LeaseMargin)
+	p.Check(c.LeaseMargin >= minLeaseMargin, "lease_margin", "must be >= %s, because a claim takes some of it and then nothing would be called, got %s", minLeaseMargin, c.LeaseMargin)
 	p.Check(c.MaxRetries >= 0, "max_retries", "must be >= 0, got %d", c.MaxRetries)
 	p.Check(c.MaxReleased >= 1, "max_released", "must be >= 1, got %d", c.MaxReleased)
 	p.Check(c.Retry.First >= 0, "retry.first", "must be >= 0, got %s", c.Retry.First)

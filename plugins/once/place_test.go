@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // done is a kind whose calls are answered at once.
@@ -42,4 +43,31 @@ func TestAPlaceIsFreeBeforeTheAnswerIsStored(t *testing.T) {
 	require.Zero(t, n)
 	close(answer.done)
 	<-ended
+}
+
+// Effects that are claimed too late to be called for, again and again, are no sign that the kind works.
+func TestALeaseThatIsTooShortIsNoSignOfLife(t *testing.T) {
+	t.Parallel()
+	w := newWorker(NewPlugin(nil, nil), "invoice", &KindConfig{Concurrency: 1, CallTimeout: time.Minute, LeaseMargin: time.Minute}, done{})
+	w.log, w.life, w.settles.queue = slog.New(slog.DiscardHandler), t.Context(), make(chan *settling)
+	handle := func(claimed time.Time) rules.Outcome {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.handle(ledger.Claimed{}, claimed, func() {})
+		}()
+		answer := <-w.settles.queue
+		close(answer.done)
+		<-ended
+		return answer.end.Outcome
+	}
+	require.Equal(t, rules.Interrupted, handle(time.Now().Add(-time.Hour)))
+	require.Zero(t, w.lastSettled.Load())
+	require.Equal(t, rules.Done, handle(time.Now()))
+	require.NotZero(t, w.lastSettled.Load())
+
+	c := DefaultKind("invoice")
+	require.NoError(t, c.Validate())
+	c.LeaseMargin = time.Millisecond
+	require.ErrorContains(t, c.Validate(), "lease_margin: must be >= 500ms, because a claim takes some of it and then nothing would be called, got 1ms")
 }

@@ -107,7 +107,7 @@ func TestARestoredLedgerLooksBeforeItSends(t *testing.T) {
 				}
 				dsn := w.Once.Settings().(*once.Config).Ledger.DSN.Reveal()
 				numbered := func(n string) invoice { return invoice{Customer: "acme", Number: n} }
-				before, pendingDone, pendingNot, reread, fresh := numbered("1"), numbered("2"), numbered("3"), numbered("4"), numbered("5")
+				before, pendingDone, pendingNot, reread, fresh, handled := numbered("1"), numbered("2"), numbered("3"), numbered("4"), numbered("5"), numbered("6")
 
 				p := plugin(w.Once)
 				stop := w.StartUntil(p)
@@ -133,8 +133,10 @@ func TestARestoredLedgerLooksBeforeItSends(t *testing.T) {
 				stop = w.StartUntil(p)
 				ready.Store(true)
 				published := time.Now()
+				inHandler := recordAt(handled, published).Context()
+				require.NoError(t, p.effects.Accept(inHandler, handled))
 				w.Topics.Feed("invoice").Send(recordAt(reread, published))
-				for _, i := range []invoice{pendingDone, reread} {
+				for _, i := range []invoice{pendingDone, reread, handled} {
 					require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, i.key()).State)
 				}
 				require.NoError(t, stop())
@@ -160,11 +162,12 @@ func TestARestoredLedgerLooksBeforeItSends(t *testing.T) {
 				w.Start(p)
 				ready.Store(true)
 				w.Topics.Feed("invoice").Send(recordAt(reread, published), recordAt(fresh, time.Now().Add(minute)))
+				require.NoError(t, p.effects.Accept(inHandler, handled))
 				for _, one := range []struct {
 					name    string
 					invoice invoice
 					want    end
-				}{{"settled before", before, sent}, {"done", pendingDone, c.done}, {"not done", pendingNot, c.notDone}, {"read again", reread, c.done}, {"new", fresh, sent}} {
+				}{{"settled before", before, sent}, {"done", pendingDone, c.done}, {"not done", pendingNot, c.notDone}, {"read again", reread, c.done}, {"asked for again by a handler", handled, c.done}, {"new", fresh, sent}} {
 					s := oncetest.SettledInTurns(t, w, p.effects, one.invoice.key())
 					require.Equal(t, one.want, end{s.State, far.Executed(one.invoice.idempotency())}, "%s: %+v", one.name, s)
 				}

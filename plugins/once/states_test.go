@@ -26,9 +26,14 @@ func TestQuestionsLeaveConnections(t *testing.T) {
 		free := w.Once.AskAll()
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
-		_, err = w.Once.StateOf(ctx, "invoice", one.key())
-		require.ErrorIs(t, err, pipeline.ErrUnavailable)
-		require.ErrorContains(t, err, "too many ask for states")
+		for _, ask := range []func() (once.State, error){
+			func() (once.State, error) { return w.Once.StateOf(ctx, "invoice", one.key()) },
+			func() (once.State, error) { return p.effects.State(ctx, one.key()) },
+		} {
+			_, err = ask()
+			require.ErrorIs(t, err, pipeline.ErrUnavailable)
+			require.ErrorContains(t, err, "too many ask for states")
+		}
 		free()
 		s, err := w.Once.StateOf(t.Context(), "invoice", one.key())
 		require.NoError(t, err)

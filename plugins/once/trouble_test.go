@@ -60,7 +60,7 @@ func TestAClientThatIsReadyAgainIsCalled(t *testing.T) {
 	g := &gated{open: true}
 	w := newWorker(NewPlugin(nil, nil), "invoice", &KindConfig{Concurrency: 8}, g)
 	now := time.Now()
-	w.trouble.note(Answer{Class: NotSent, RetryAfter: time.Hour}, true, now)
+	w.trouble.note(Answer{Class: NotSent, RetryAfter: time.Hour, General: true}, true, now)
 	n, wait := w.free(now)
 	require.Zero(t, n)
 	require.Equal(t, time.Hour, wait)
@@ -71,7 +71,7 @@ func TestAClientThatIsReadyAgainIsCalled(t *testing.T) {
 	g.open = true
 	n, _ = w.free(now)
 	require.Equal(t, 1, n)
-	w.trouble.note(Answer{Class: NotSent, RetryAfter: time.Hour}, true, now)
+	w.trouble.note(Answer{Class: NotSent, RetryAfter: time.Hour, General: true}, true, now)
 	n, _ = w.free(now)
 	require.Zero(t, n, "it was ready all the time")
 }
@@ -81,7 +81,7 @@ func TestAnEffectThatIsDoneIsNoTrouble(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	tr := &trouble{}
-	tr.note(Answer{Class: NotSent, RetryAfter: time.Second}, true, now)
+	tr.note(Answer{Class: NotSent, RetryAfter: time.Second, General: true}, true, now)
 	tr.note(Answer{Class: Done, General: true}, true, now)
 	n, _ := tr.limit(64, now)
 	require.Equal(t, 64, n)
@@ -103,4 +103,27 @@ func TestAGateDecidesAfterThrottledAnswers(t *testing.T) {
 		n, _ = w.free(now)
 		require.Zero(t, n, name)
 	}
+}
+
+// One effect that can't be sent for a long time, such as one of a customer whose bank is closed, makes no other one wait that long.
+func TestTheWaitOfOneEffectIsNotThatOfAll(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	tr := &trouble{}
+	tr.note(Answer{Class: NotSent, RetryAfter: time.Hour}, true, now)
+	n, wait := tr.limit(64, now)
+	require.Zero(t, n)
+	require.LessOrEqual(t, wait, time.Second)
+	n, _ = tr.limit(64, now.Add(time.Second))
+	require.Equal(t, 1, n)
+}
+
+// A machine that was suspended between claim and call has a monotonic clock that stood still meanwhile.
+func TestALeaseEndsByBothClocks(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	lease := now.Add(time.Minute)
+	require.Equal(t, time.Minute, timeLeft(lease, now, now.Round(0)))
+	require.Equal(t, -59*time.Minute, timeLeft(lease, now, now.Round(0).Add(time.Hour)), "suspended for an hour")
+	require.Equal(t, time.Minute, timeLeft(lease, now, now.Round(0).Add(-time.Hour)), "set back")
 }

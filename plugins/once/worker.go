@@ -354,7 +354,7 @@ func (w *worker) handle(c ledger.Claimed, before time.Time, answered func()) {
 	ctx := pipeline.ExtractTrace(w.life, traced(c.Headers))
 	end := ledger.End{Key: c.Key, CallResult: rules.CallResult{Epoch: c.Epoch}}
 	// A process that was frozen, or is being stopped, sends nothing that could outlast the lease.
-	if ctx.Err() != nil || time.Until(lease) < w.config.CallTimeout {
+	if ctx.Err() != nil || timeLeft(lease, time.Now(), time.Now().Round(0)) < w.config.CallTimeout {
 		end.Outcome, end.Class, end.Answer, end.Feed = rules.Interrupted, string(rules.Interrupted), "the call was not started", true
 		w.store(ctx, end, lease)
 		return
@@ -376,6 +376,12 @@ func (w *worker) handle(c ledger.Claimed, before time.Time, answered func()) {
 	if decoded {
 		w.tell(ctx, c.Key, answer, nextOfCall(settled, stored))
 	}
+}
+
+// timeLeft returns the time until a lease ends. It looks at both clocks, because the monotonic one stands still while a machine
+// is suspended, and the other one may be set back.
+func timeLeft(lease, monotonic, wall time.Time) time.Duration {
+	return min(lease.Sub(monotonic), lease.Round(0).Sub(wall))
 }
 
 func (w *worker) callOne(ctx context.Context, c ledger.Claimed) (a Answer, decoded bool) {
@@ -406,7 +412,9 @@ func (w *worker) store(ctx context.Context, end ledger.End, lease time.Time) (se
 	for n := 1; ; n++ {
 		settled, err := w.settles.settle(ctx, end)
 		if err == nil {
-			w.lastSettled.Store(time.Now().UnixNano())
+			if end.Outcome != rules.Interrupted { // which is no sign that effects are called for
+				w.lastSettled.Store(time.Now().UnixNano())
+			}
 			w.plugin.metrics.settled(w.name, settled)
 			if w.results != nil && settled.State.Settled() {
 				notify(w.results.woken)

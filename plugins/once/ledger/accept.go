@@ -159,7 +159,7 @@ func (l *Ledger) acceptAgain(ctx context.Context, items []*acceptItem, w readReq
 }
 
 func acceptedAgain(item *acceptItem, row *storedRow, ev rules.Event) (rules.Row, rules.Writes, rules.Decision) {
-	ev.Kind, ev.SameRequest = rules.EventAcceptAgain, item.kind.same(row.requestToSend(), item.record)
+	ev.Kind, ev.SameRequest = rules.EventAcceptAgain, item.kind.same(row, item.record)
 	return item.kind.policy().Apply(row.Row, ev)
 }
 

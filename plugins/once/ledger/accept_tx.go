@@ -78,13 +78,13 @@ func (l *Ledger) AcceptTx(ctx context.Context, tx Execer, records []Record) erro
 		var rows []*storedRow
 		for _, item := range items {
 			if row := fresh[item.key]; row != nil {
-				if !item.kind.same(row.requestToSend(), item.record) {
+				if !item.kind.same(row, item.record) {
 					return conflict(item)
 				}
 				continue
 			}
 			row := newRow(item.record, item.key)
-			row.Row, _, _ = item.kind.policy().Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: now, Group: rules.GroupRunning})
+			row.Row, _, _ = item.kind.policy().Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: now, Group: rules.GroupRunning, Published: item.record.Published})
 			fresh[item.key] = row
 			rows = append(rows, row)
 		}
@@ -196,13 +196,12 @@ func compareTx(ctx context.Context, tx Execer, schema string, items []*acceptIte
 		if fresh[item.key].inserted {
 			continue
 		}
-		var request []byte
-		found := false
-		if err := tx.Query(ctx, func(scan func(...any) error) error { found = true; return scan(&request) },
-			`SELECT coalesce(request, payload) FROM `+schema+`once_effects WHERE kind = $1 AND grp = $2 AND id = $3`, item.key.kind, item.key.group, item.key.id); err != nil {
+		row, found := &storedRow{}, false
+		if err := tx.Query(ctx, func(scan func(...any) error) error { found = true; return scan(&row.request, &row.payload) },
+			`SELECT request, payload FROM `+schema+`once_effects WHERE kind = $1 AND grp = $2 AND id = $3`, item.key.kind, item.key.group, item.key.id); err != nil {
 			return err
 		}
-		if !found || !item.kind.same(request, item.record) {
+		if !found || !item.kind.same(row, item.record) {
 			return conflict(item)
 		}
 	}

@@ -27,10 +27,11 @@ func (k *kind) policy() rules.Policy {
 	return p
 }
 
-// same reports whether the record asks for what the stored request asks for.
-func (k *kind) same(stored []byte, r *Record) bool {
-	offered := requestOf(r)
-	return bytes.Equal(stored, offered) || k.Same != nil && k.Same(stored, offered)
+// same reports whether the record asks for the effect of the row: with the same request, with the same record, of which another
+// version or other settings make another request, or with a request that means the same.
+func (k *kind) same(row *storedRow, r *Record) bool {
+	stored, offered := row.requestToSend(), requestOf(r)
+	return bytes.Equal(stored, offered) || bytes.Equal(row.payload, r.Payload) || k.Same != nil && k.Same(stored, offered)
 }
 
 func (k *kind) losses() []rules.Lost {

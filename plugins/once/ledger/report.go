@@ -137,7 +137,7 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (x Explanation, err error) 
 			return err
 		}
 		return l.store.read(ctx, func(q querier, now time.Time) error {
-			x = Explanation{Key: k, Group: rules.GroupRunning, Registered: kind.registered, NextCall: rules.Ack}
+			x = Explanation{Key: k, Group: rules.GroupRunning, Registered: kind.registered, Repeat: kind.Policy.Repeat, NextCall: rules.Ack}
 			key := rowKey{kind.number, k.Group, k.ID}
 			var row *storedRow
 			if err := q.query(ctx, func(r scanner) (err error) { row, err = scanRow(r, effectColumns); return err }, sqlEffect, key.kind, key.group, key.id); err != nil {

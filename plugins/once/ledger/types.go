@@ -146,6 +146,7 @@ type Explanation struct {
 	GroupAudit []Audit         // of its group
 	Lost       *rules.Lost     // in which it may have been called for without a trace; nil: none
 	Registered bool            // this program has the kind, and so its rules
+	Repeat     rules.Repeat    // of the kind; zero if it is not registered
 	NextCall   rules.Next      // Send or Lookup; rules.Ack: none
 	NextCallIn time.Duration   // 0: now, or never
 }

@@ -87,11 +87,11 @@ func (n *connection) call(ctx context.Context, operation string, o *operationMet
 		return o.refuse(once.Answer{Class: once.NotSent, Err: err})
 	}
 	if wait := n.throttle.remaining(); wait > 0 {
-		return o.refuse(once.Answer{Class: once.NotSent, RetryAfter: wait, Err: errThrottled})
+		return o.refuse(once.Answer{Class: once.NotSent, RetryAfter: wait, Err: errThrottled, General: true})
 	}
 	permit, wait, ok := n.breaker.acquire()
 	if !ok {
-		return o.refuse(once.Answer{Class: once.NotSent, RetryAfter: wait, Err: errBreakerOpen})
+		return o.refuse(once.Answer{Class: once.NotSent, RetryAfter: wait, Err: errBreakerOpen, General: true})
 	}
 
 	start := time.Now()
