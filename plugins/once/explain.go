@@ -203,6 +203,8 @@ func nextOf(x ledger.Explanation, held ledger.Held) string {
 	switch {
 	case x.NextCall == rules.Lookup:
 		return "it is looked up " + when + "."
+	case x.NextCall == rules.Send && x.Repeat == rules.Always && (x.Row.PerhapsDone() || x.Lost != nil):
+		return "the request is sent again, so it may be done twice, " + when + "."
 	case x.NextCall == rules.Send && (x.Row.PerhapsDone() || x.Lost != nil):
 		return "the request is sent again, with the same key and the same bytes, " + when + "."
 	case x.NextCall == rules.Send:

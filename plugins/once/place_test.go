@@ -71,3 +71,13 @@ func TestALeaseThatIsTooShortIsNoSignOfLife(t *testing.T) {
 	c.LeaseMargin = time.Millisecond
 	require.ErrorContains(t, c.Validate(), "lease_margin: must be >= 500ms, because a claim takes some of it and then nothing would be called, got 1ms")
 }
+
+// Only a far side with keys can be promised that the same key does nothing twice.
+func TestExplainPromisesNoKeyToAFarSideWithoutKeys(t *testing.T) {
+	t.Parallel()
+	says := func(r rules.Repeat) string {
+		return nextOf(ledger.Explanation{Row: rules.Row{State: rules.Ambiguous, MaybeDone: true}, Registered: true, Repeat: r, NextCall: rules.Send, NextCallIn: time.Minute}, ledger.Held{})
+	}
+	require.Contains(t, says(rules.ByKey), "sent again, with the same key and the same bytes")
+	require.Contains(t, says(rules.Always), "sent again, so it may be done twice")
+}
