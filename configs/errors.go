@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 // Error is one mistake in the settings.
@@ -74,7 +76,7 @@ func Flatten(err error) []*Error {
 			files[e.File] = i
 		}
 	}
-	slices.SortStableFunc(out, func(a, b *Error) int {
+	sorted.By(out, func(a, b *Error) int {
 		return cmp.Or(files[a.File]-files[b.File], a.Line-b.Line)
 	})
 	return out

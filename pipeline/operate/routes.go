@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
@@ -303,7 +304,7 @@ func measure(ctx context.Context, routes []pipeline.Route, besideKind string, be
 		})
 	}
 	reading.Wait()
-	slices.SortFunc(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	sorted.By(problems, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return backlogs, problems
 }
 

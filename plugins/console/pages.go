@@ -50,7 +50,7 @@ func collect(reg *pipeline.Registry) ([]page, error) {
 	}
 	contributors := pipeline.Offers[console.Contributor](reg)
 	// The console's own panels come first.
-	slices.SortStableFunc(contributors, func(a, b console.Contributor) int { return rankOf(a) - rankOf(b) })
+	sorted.By(contributors, func(a, b console.Contributor) int { return rankOf(a) - rankOf(b) })
 	for _, c := range contributors {
 		for _, p := range c.Console() {
 			add(p)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
 )
@@ -215,7 +216,7 @@ func (s *partitionScan) fetch() error {
 
 func (s *partitionScan) read(block *sarama.FetchResponseBlock) error {
 	started := slices.Clone(block.AbortedTransactions)
-	slices.SortFunc(started, func(a, b *sarama.AbortedTransaction) int { return cmp.Compare(a.FirstOffset, b.FirstOffset) })
+	sorted.By(started, func(a, b *sarama.AbortedTransaction) int { return cmp.Compare(a.FirstOffset, b.FirstOffset) })
 	aborted := map[int64]bool{} // by producer
 	for _, set := range block.RecordsSet {
 		b := set.RecordBatch

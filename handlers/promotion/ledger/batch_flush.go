@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 const (
@@ -233,7 +234,7 @@ func (b *flusher[Q, R]) flushAside(ctx context.Context, items []*batchItem[Q, R]
 // byPromotion returns parts of one promotion each, and their limit for one wait for a lock. Those
 // that have met a lock are last, the latest at the end, so that each gets its turn.
 func (b *flusher[Q, R]) byPromotion(items []*batchItem[Q, R]) (parts [][]*batchItem[Q, R], wait time.Duration) {
-	slices.SortStableFunc(items, func(x, y *batchItem[Q, R]) int { return payouts.CompareKeys(x.key, y.key) })
+	sorted.By(items, func(x, y *batchItem[Q, R]) int { return payouts.CompareKeys(x.key, y.key) })
 	for len(items) > 0 {
 		n := slices.IndexFunc(items, func(k *batchItem[Q, R]) bool { return k.key.OfPromotion() != items[0].key.OfPromotion() })
 		if n < 0 {
@@ -248,7 +249,7 @@ func (b *flusher[Q, R]) byPromotion(items []*batchItem[Q, R]) (parts [][]*batchI
 			met[part[0].key.OfPromotion()] = last.(lockSeen).at
 		}
 	}
-	slices.SortStableFunc(parts, func(x, y []*batchItem[Q, R]) int {
+	sorted.By(parts, func(x, y []*batchItem[Q, R]) int {
 		return met[x[0].key.OfPromotion()].Compare(met[y[0].key.OfPromotion()])
 	})
 	return parts, min(maxLockWait, max(minLockWait, asideTimeout/2/time.Duration(len(parts))))

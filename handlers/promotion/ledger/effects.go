@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -83,7 +84,7 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 	for _, d := range deltas {
 		s.writes.summaries = append(s.writes.summaries, d)
 	}
-	slices.SortFunc(s.writes.summaries, func(x, y *summaryDelta) int {
+	sorted.By(s.writes.summaries, func(x, y *summaryDelta) int {
 		return cmp.Or(payouts.ComparePromotions(x.Promotion, y.Promotion), cmp.Compare(x.summary, y.summary))
 	})
 	if len(dead) == 0 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -25,7 +26,7 @@ type ordinaryStore interface {
 // decided after it.
 func firstOfEachKey[Q, R any](batch []*batchItem[Q, R]) []*batchItem[Q, R] {
 	firsts := slices.Clone(batch)
-	slices.SortStableFunc(firsts, func(x, y *batchItem[Q, R]) int { return payouts.CompareKeys(x.key, y.key) })
+	sorted.By(firsts, func(x, y *batchItem[Q, R]) int { return payouts.CompareKeys(x.key, y.key) })
 	return slices.CompactFunc(firsts, func(x, y *batchItem[Q, R]) bool { return x.key == y.key })
 }
 

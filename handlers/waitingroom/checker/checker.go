@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 // Habit is what a user does. It decides which ends are possible.
@@ -320,7 +321,8 @@ func (c *Checker) Report(last room.Status) Report {
 	c.ended(last)
 	c.ended(last) // it is from after all ends
 	c.report.Users, c.report.Capacity, c.report.Leases = len(c.users), last.Capacity, last.Ready+last.Admitted
-	users := slices.SortedFunc(maps.Values(c.users), func(a, b *user) int { return cmp.Compare(a.index, b.index) })
+	users := slices.Collect(maps.Values(c.users))
+	sorted.By(users, func(a, b *user) int { return cmp.Compare(a.index, b.index) })
 	for _, u := range users {
 		c.ending(u)
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 	"slices"
+
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 // node is a box in the drawing, or the place where a line passes a column between its boxes.
@@ -218,7 +220,7 @@ func (d *drawing) order() {
 		for _, n := range column {
 			want[n] = mean(near(n), place[n], func(n *node) float64 { return place[n] })
 		}
-		slices.SortStableFunc(column, func(a, b *node) int { return cmp.Compare(want[a], want[b]) })
+		sorted.By(column, func(a, b *node) int { return cmp.Compare(want[a], want[b]) })
 		number(column)
 	}
 	for _, column := range d.columns {

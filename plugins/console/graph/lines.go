@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 // The measures of a drawing.
@@ -87,7 +89,7 @@ func (d *drawing) setPorts() {
 			return l.from
 		}
 		for _, side := range [][]*line{n.in, n.out} {
-			slices.SortStableFunc(side, func(a, b *line) int {
+			sorted.By(side, func(a, b *line) int {
 				if a.below != b.below {
 					return map[bool]int{false: -1, true: 1}[a.below]
 				}
@@ -171,7 +173,7 @@ func (d *drawing) setLanes(lanes []*line) {
 	for _, l := range lanes {
 		length[l.to] = max(length[l.to], l.from.column-l.to.column, l.to.column-l.from.column)
 	}
-	slices.SortStableFunc(lanes, func(a, b *line) int { return cmp.Compare(length[a.to], length[b.to]) })
+	sorted.By(lanes, func(a, b *line) int { return cmp.Compare(length[a.to], length[b.to]) })
 	lane := map[*node]int{}
 	for _, l := range lanes {
 		if lane[l.to] == 0 {

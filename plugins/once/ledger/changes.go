@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -123,7 +124,7 @@ func (c *changes) writeTo(w *writeSet) {
 		}
 	}
 	w.attempts = append(w.attempts, c.attempt...)
-	slices.SortStableFunc(w.attempts, func(a, b *attemptRow) int {
+	sorted.By(w.attempts, func(a, b *attemptRow) int {
 		return cmp.Or(compareKeys(a.rowKey, b.rowKey), cmp.Compare(a.Epoch, b.Epoch))
 	})
 	w.results = append(w.results, c.results...)
@@ -144,7 +145,8 @@ func (s deltaSet) of(r *storedRow) *deltaRow {
 
 // sorted returns the rows, with one random number.
 func (s deltaSet) sorted() []*deltaRow {
-	rows := slices.SortedFunc(maps.Values(s), func(a, b *deltaRow) int {
+	rows := slices.Collect(maps.Values(s))
+	sorted.By(rows, func(a, b *deltaRow) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.group, b.group), cmp.Compare(a.part, b.part))
 	})
 	number := randomNumber()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
@@ -93,7 +94,7 @@ func New(o Options) *Gateway {
 			feeds[joblog.FeedKey(name, shard)] = d
 		}
 	}
-	slices.SortFunc(g.domains, func(a, b *domain) int { return cmp.Compare(a.name, b.name) })
+	sorted.By(g.domains, func(a, b *domain) int { return cmp.Compare(a.name, b.name) })
 	g.metrics = newMetrics(g.domains)
 	g.reader = newReader(g)
 	streams := make([]string, 0, len(feeds))
