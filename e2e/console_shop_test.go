@@ -134,7 +134,7 @@ plugins:
 // send publishes records.
 func (s *shop) send(topic string, records ...string) {
 	s.t.Helper()
-	out, code := s.command(strings.Join(records, "\n"), "send", topic, "--file", "-")
+	out, code := s.command(strings.Join(records, "\n"), "send", topic, "--file", "-", "--why", "a test")
 	require.Zero(s.t, code, out)
 }
 

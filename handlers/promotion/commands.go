@@ -62,7 +62,7 @@ func (p *Plugin) Reach() map[string]any {
 
 // SendAudit implements app.SendAuditor: a record of a publish topic is a payment, and with
 // accept_unannounced a record of a retry topic may be one.
-func (p *Plugin) SendAudit(topic string) *app.SendAudit {
+func (p *Plugin) SendAudit(_ *pipeline.Registry, topic string) *app.SendAudit {
 	for _, t := range promotiontype.All() {
 		if topic != t.PublishTopic() && topic != t.RetryTopic() {
 			continue

@@ -48,17 +48,17 @@ type SendAudit struct {
 	Record func(ctx context.Context, payload []byte, by By) error
 }
 
-// SendAuditor is implemented by a plugin that reads topics with records that cause payments.
+// SendAuditor is implemented by a plugin that reads topics with records that ask for side effects, such as payments.
 type SendAuditor interface {
-	// SendAudit returns nil for any other topic.
-	SendAudit(topic string) *SendAudit
+	// SendAudit returns nil for any other topic. All plugins are registered.
+	SendAudit(r *pipeline.Registry, topic string) *SendAudit
 }
 
 // sendAudit returns how `send` to the topic is recorded. It is nil for most topics.
-func (h *Host) sendAudit(topic string) *SendAudit {
+func (h *Host) sendAudit(r *pipeline.Registry, topic string) *SendAudit {
 	for _, p := range h.opts.Plugins {
 		if a, ok := p.(SendAuditor); ok {
-			if audit := a.SendAudit(topic); audit != nil {
+			if audit := a.SendAudit(r, topic); audit != nil {
 				return audit
 			}
 		}

@@ -68,7 +68,7 @@ func (h *Host) sendCommand(sender Sender) *cobra.Command {
 		Use:   "send TOPIC [VALUE…]",
 		Short: "Publish records to a Kafka topic",
 		Long: "Publish records to a Kafka topic: one per VALUE, or one per line of --file or standard input.\n\n" +
-			"A topic with records that cause payments needs --why; the audit of the ledger keeps it.",
+			"A record that asks for a side effect, such as a payment, needs --why; the audit of its ledger keeps it.",
 		Example: h.examples(`send orders '{"id":1}' --profile embedded`, `send orders '{"id":1}' --key 1 --header source=shop`,
 			"send orders --file orders.ndjson", "tail orders --count 9 --json | "+h.Name()+" send copies --format json"),
 		Args: cobra.MinimumNArgs(1),
@@ -84,7 +84,6 @@ func (h *Host) sendCommand(sender Sender) *cobra.Command {
 }
 
 func (s *sendCommand) run(cmd *cobra.Command, topic string, values []string) error {
-	audit := s.h.sendAudit(topic)
 	sending, err := s.sender.Send(topic)
 	switch {
 	case err != nil:
@@ -93,10 +92,6 @@ func (s *sendCommand) run(cmd *cobra.Command, topic string, values []string) err
 		return Usage("give either VALUE or --file")
 	case s.format != "text" && s.format != "json":
 		return Usage("--format must be text or json, got %q", s.format)
-	case audit != nil:
-		if err = s.by.Check(); err != nil {
-			return fmt.Errorf("%w: a record of %s causes a payment", err, topic)
-		}
 	}
 	s.line.Headers = map[string]string{}
 	for _, header := range s.headers {
@@ -121,21 +116,24 @@ func (s *sendCommand) run(cmd *cobra.Command, topic string, values []string) err
 			}
 		}
 	}
+	var audit *SendAudit
 	register := func(r *pipeline.Registry) error {
-		if err := sending.Register(r); err != nil {
-			return err
+		if audit = s.h.sendAudit(r, topic); audit != nil {
+			if err := s.by.Check(); err != nil {
+				return fmt.Errorf("%w: a record of %s asks for a side effect", err, topic)
+			}
+			if err := audit.Register(r); err != nil {
+				return err
+			}
 		}
-		if audit != nil {
-			return audit.Register(r)
-		}
-		return nil
+		return sending.Register(r)
 	}
-	return s.h.Services(cmd.Context(), cmd, ServicesOptions{Register: register, Routes: audit == nil}, func(ctx context.Context, running *Running) error {
+	return s.h.Services(cmd.Context(), cmd, ServicesOptions{Register: register, Routes: true}, func(ctx context.Context, running *Running) error {
 		n, err := s.publish(ctx, sending.Sink, lines, audit)
 		if err != nil {
 			return fmt.Errorf("after %s: %w", Plural(n, "record"), err)
 		}
-		if audit == nil && !isRead(running.Registry, sending.Sink.Describe()) {
+		if !isRead(running.Registry, sending.Sink.Describe()) {
 			fmt.Fprintf(s.h.Err(), "No route of these settings reads %s: it waits for another reader.\n", topic)
 		}
 		if s.h.JSON(cmd) {

@@ -38,13 +38,13 @@ func (p *Plugin) Console() []console.Page {
 			{Name: "kinds", Title: "Kinds", Load: p.show(p.showKinds), Actions: []string{"once pause", "once resume", "once limit"}},
 			{Name: "find", Title: "Find an effect", Values: []string{"kind", "group"}, Load: showFind},
 			{Name: "groups", Title: "Groups", Values: []string{"after_kind", "after_group"}, Load: p.show(showGroups)},
-			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems)},
+			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems), Actions: []string{"once replay"}},
 		}},
 		{Path: groupPage, Title: "Group of effects", Hidden: true, Panels: []console.Panel{
 			{Name: "group", Title: "Totals", Values: []string{"kind", "group"}, Load: p.show(showGroup), Actions: []string{"once pause", "once resume", "once cancel", "once limit"}},
 			{Name: "waiting", Title: "Waiting", Values: []string{"kind", "group"}, Load: p.show(showWaiting)},
 			{Name: "parts", Title: "Parts", Values: []string{"kind", "group"}, Load: p.show(showParts)},
-			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems)},
+			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems), Actions: []string{"once replay"}},
 		}},
 		{Path: effectPage, Title: "Effect", Hidden: true, Panels: []console.Panel{
 			{Name: "effect", Title: "What is known", Values: []string{"kind", "group", "id"}, Load: p.show(p.showEffect), Reveal: p.reveal, Actions: []string{"once replay", "once resolve"}},

@@ -8,6 +8,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/once/ledger"
+	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
 // AskAll takes all places of questions about states. free gives them back.
@@ -83,3 +86,15 @@ func ActiveSetOf(c goredis.UniversalClient) ActiveSet {
 
 // Admit is streams.Options.Admit.
 func (s ActiveSet) Admit(ctx context.Context, id string) (bool, error) { return s.admit(ctx, id) }
+
+// ReplayAnswers returns the answer of a replay of as many effects, of which the ledger says errs, one after the other.
+func ReplayAnswers(errs ...error) (operate.Answer, error) {
+	b := &bulkReplay{use: &operate.Use{}, counts: map[replayResult]int64{}}
+	b.report.Kind, b.report.State, b.report.Selected = "invoice", rules.Failed, int64(len(errs))
+	for i, err := range errs {
+		if err := b.add(ledger.Problem{Key: ledger.Key{ID: string(rune('a' + i))}}, err); err != nil {
+			return b.finish(false, err)
+		}
+	}
+	return b.finish(true, nil)
+}

@@ -42,7 +42,11 @@ func TestMain(m *testing.M) {
 	if os.Getenv(workerDSN) == "" {
 		os.Exit(m.Run())
 	}
-	if err := work(); err != nil {
+	run := work
+	if until, err := strconv.ParseInt(os.Getenv(replayUntil), 10, 64); err == nil {
+		run = func() error { return replayAndStand(until) }
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

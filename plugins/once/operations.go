@@ -70,22 +70,7 @@ func (p *Plugin) Operations() operate.Operations {
 			p.limitAction(),
 			p.recoverAction(),
 			p.probeAction(),
-			{
-				About: p.about("once replay", "Give a failed or unknown effect all its attempts again", effect,
-					"once replay --kind invoice --group acme --id 17 --why \"corrected\""),
-				Danger:  operate.Safe,
-				Role:    operate.Operator,
-				Audited: true,
-				Preview: p.previewChange(wouldReplay),
-				Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
-					return p.withEffect(func(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
-						if err := l.Replay(ctx, k, byOf(use)); err != nil {
-							return operate.Answer{}, refusal(k, err)
-						}
-						return p.explain(ctx, l, k, in)
-					})(ctx, r, in)
-				},
-			},
+			p.replayAction(),
 			{
 				About: p.about("once resolve", "State what became of an effect that is unknown", append(slices.Clone(effect),
 					operate.Field{Name: "done", Help: "it happened, and the far side names it `receipt`"},

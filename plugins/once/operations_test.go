@@ -26,27 +26,25 @@ func (o operator) ask(name string, in operate.Input) (operate.Answer, error) {
 			return r.Read(o.t.Context(), nil, in)
 		}
 	}
-	for _, a := range o.w.Once.Operations().Actions {
-		if a.Name == name {
-			_, err := a.Preview(o.t.Context(), nil, in)
-			if err != nil {
-				return operate.Answer{}, err
-			}
-			return a.Do(o.t.Context(), nil, in, operate.Use{Who: "me", Why: "ticket 4711"})
-		}
+	a := o.action(name)
+	if _, err := a.Preview(o.t.Context(), nil, in); err != nil {
+		return operate.Answer{}, err
 	}
-	require.Fail(o.t, "no such operation", name)
-	return operate.Answer{}, nil
+	return a.Do(o.t.Context(), nil, in, operate.Use{Who: "me", Why: "ticket 4711"})
 }
 
 func (o operator) preview(name string, in operate.Input) (operate.Answer, error) {
+	return o.action(name).Preview(o.t.Context(), nil, in)
+}
+
+func (o operator) action(name string) operate.Action {
 	for _, a := range o.w.Once.Operations().Actions {
 		if a.Name == name {
-			return a.Preview(o.t.Context(), nil, in)
+			return a
 		}
 	}
-	require.Fail(o.t, "no such action", name)
-	return operate.Answer{}, nil
+	require.Fail(o.t, "no such operation", name)
+	return operate.Action{}
 }
 
 func (o operator) must(name string, in operate.Input) operate.Answer {

@@ -52,15 +52,7 @@ func (p *Plugin) pauseAction(verb, short, long string, do func(context.Context, 
 		{Name: "all", Type: operate.Switch, Help: "the whole kind, in place of a group"},
 	}, "once "+verb+" --kind invoice --group acme --why \"they asked for it\"", "once "+verb+" --kind invoice --all --why \"their API is broken\"")
 	about.Long = long
-	about.Validate = func(in operate.Input) error {
-		switch all := in.Switch("all"); {
-		case all && in.Text("group") != "":
-			return &operate.InputError{Field: "all", Problem: "give --group or --all, not both: --all is the whole kind"}
-		case !all && in.Text("group") == "":
-			return &operate.InputError{Field: "group", Problem: "--group is required, or --all for the whole kind"}
-		}
-		return nil
-	}
+	about.Validate = checkScope
 	show := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
 		if g.Name == "" {
 			return previewKind(ctx, l, g.Kind)
@@ -77,6 +69,17 @@ func (p *Plugin) pauseAction(verb, short, long string, do func(context.Context, 
 			return p.withGroup(doThenShow(do, show, use))(ctx, r, in)
 		},
 	}
+}
+
+// checkScope reports fields that name neither a group nor the whole kind, or both.
+func checkScope(in operate.Input) error {
+	switch all := in.Switch("all"); {
+	case all && in.Text("group") != "":
+		return &operate.InputError{Field: "all", Problem: "give --group or --all, not both: --all is the whole kind"}
+	case !all && in.Text("group") == "":
+		return &operate.InputError{Field: "group", Problem: "--group is required, or --all for the whole kind"}
+	}
+	return nil
 }
 
 // doThenShow does something to a group, or to a kind with an empty group, and answers with what is so then.

@@ -6,12 +6,11 @@ import (
 	"iter"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/internal/pace"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -93,18 +92,17 @@ func actionFields(own ...operate.Field) []operate.Field {
 // work is one use of an action: what it selects, and how fast it works.
 type work struct {
 	filterFlags
-	states    []store.State // in which the step changes a dead letter
-	limit     int           // 0: none
-	perSecond float64       // 0: no limit
-	use       operate.Use
+	states []store.State // in which the step changes a dead letter
+	limit  int           // 0: none
+	pace   pace.Pace
+	use    operate.Use
 
 	store    *store.Store
 	replayer Replayer
 	report   Report
 	total    int64
-	next     time.Time // when the rate allows the next dead letter
-	inARow   int       // consecutive failures
-	held     []string  // ids that another replay held
+	inARow   int      // consecutive failures
+	held     []string // ids that another replay held
 }
 
 // by is the person who is recorded.
@@ -133,24 +131,8 @@ func readWork(in operate.Input, states []store.State) (*work, error) {
 		return nil, app.Usage("--limit must be >= 0, got %d", w.limit)
 	}
 	var err error
-	w.perSecond, err = parseRate(in.Text("rate"))
+	w.pace, err = pace.Parse(in.Text("rate"))
 	return w, err
-}
-
-// parseRate returns a number per second; 0 for no limit.
-func parseRate(text string) (float64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	number, unit, seconds := text, "s", map[string]float64{"s": 1, "m": 60, "h": 3600}
-	if i := len(text) - 2; i > 0 && text[i] == '/' {
-		number, unit = text[:i], text[i+1:]
-	}
-	n, err := strconv.ParseFloat(number, 64)
-	if err != nil || seconds[unit] == 0 || !(n > 0) || n > 1e6 {
-		return 0, app.Usage("--rate must be a number of dead letters per second, minute or hour, such as 5/s, 30/m or 100/h, got %q", text)
-	}
-	return n / seconds[unit], nil
 }
 
 // selected returns the ids of the work, oldest first: the given ones in all states, or those of the
@@ -278,7 +260,7 @@ func (w *work) thoseHeld(ctx context.Context, s step) error {
 
 // one works on a dead letter, at the allowed rate, or keeps its id when another replay holds it.
 func (w *work) one(ctx context.Context, id string, s step) error {
-	if err := w.pace(ctx); err != nil {
+	if err := w.pace.Wait(ctx); err != nil {
 		return err
 	}
 	line, err := s.apply(ctx, id)
@@ -301,18 +283,6 @@ func (w *work) addLine(ctx context.Context, line Line) error {
 		return errors.New(strconv.Itoa(w.inARow) + " consecutive dead letters failed, the last one with: " + line.Reason)
 	}
 	return ctx.Err()
-}
-
-// pace waits until the rate allows the next dead letter.
-func (w *work) pace(ctx context.Context) error {
-	if w.perSecond <= 0 {
-		return nil
-	}
-	if !loop.Sleep(ctx, time.Until(w.next)) {
-		return ctx.Err()
-	}
-	w.next = time.Now().Add(time.Duration(float64(time.Second) / w.perSecond))
-	return nil
 }
 
 // unchangedLine returns the line of a dead letter that an action does not change, for an error of the

@@ -73,6 +73,11 @@ func (l *Ledger) RecordProbe(ctx context.Context, k Key, by By) error {
 	})
 }
 
+// RecordSend records that an operator publishes a record of an effect to a topic. The ledger need not have the effect.
+func (l *Ledger) RecordSend(ctx context.Context, k Key, topic string, by By) error {
+	return l.record(ctx, k, Audit{By: by, Action: "send", Detail: "to " + topic}, func(bool, []Audit) error { return nil })
+}
+
 // record writes an action on an effect, if allowed agrees with whether the ledger has the effect, and with what was
 // recorded before.
 func (l *Ledger) record(ctx context.Context, k Key, a Audit, allowed func(found bool, before []Audit) error) error {

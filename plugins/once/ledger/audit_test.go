@@ -19,6 +19,7 @@ func TestRecentAudit(t *testing.T) {
 		require.NoError(t, l.Pause(t.Context(), acme, By{Who: "ann (console, operator)", Why: "too fast"}))
 		require.NoError(t, l.RecordReveal(t.Context(), id, By{Who: "bob (API, admin)", Why: "ticket 7"}))
 		require.NoError(t, l.Resume(t.Context(), acme, By{Who: "ann", Why: "slower"}))
+		require.NoError(t, l.RecordSend(t.Context(), Key{"invoice", "acme", "new"}, "invoices", By{Who: "kim", Why: "by hand"}))
 
 		var got []string
 		filter := operate.AuditFilter{}
@@ -34,7 +35,7 @@ func TestRecentAudit(t *testing.T) {
 			}
 		}
 		require.Equal(t, []string{
-			"resume invoice/acme by ann: slower", fmt.Sprintf("reveal invoice/acme/%s by bob (API, admin): ticket 7", id.ID), "pause invoice/acme by ann (console, operator): too fast",
+			"send invoice/acme/new by kim: by hand", "resume invoice/acme by ann: slower", fmt.Sprintf("reveal invoice/acme/%s by bob (API, admin): ticket 7", id.ID), "pause invoice/acme by ann (console, operator): too fast",
 		}, got)
 		x, err := l.Explain(t.Context(), id)
 		require.NoError(t, err)

@@ -35,6 +35,9 @@ var (
 	// ErrNotFound means that there is no such kind, group or effect.
 	ErrNotFound = errors.New("not found")
 
+	// ErrNotSelected means that an effect of a selection has changed since it was selected. Leave it out.
+	ErrNotSelected = errors.New("it has changed since it was selected")
+
 	// ErrCancelled means that the group is cancelled, which is final.
 	ErrCancelled = errors.New("the group is cancelled")
 

@@ -46,6 +46,7 @@ func hotStatements() []planned {
 	effects, due := map[string]string{"once_effects": "once_effects_pkey"}, map[string]string{"once_due": "once_due_pkey"}
 	both := map[string]string{"once_effects": "once_effects_pkey", "once_due": "once_due_pkey"}
 	problems := map[string]string{"once_problems": "once_problems_pkey", "once_effects": "once_effects_pkey"}
+	selections := map[string]string{"once_problems": "once_problems_state", "once_effects": "once_effects_pkey", "once_groups": "once_groups_pkey", "once_attempts": "once_attempts_pkey"}
 	status := map[string]string{"once_groups": "once_groups_pkey", "once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey",
 		"once_due": "once_due_group|once_due_calling", "once_effects": "once_effects_pkey"}
 	backlog := map[string]string{"once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey", "once_due": "once_due_at|once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}
@@ -124,6 +125,12 @@ func hotStatements() []planned {
 		{name: "problems", sql: problemsSQL([]string{"p.kind = $1"}, "p.kind, p.grp, p.id", 2), args: []string{"1", "20"}, via: problems, rows: 20, cold: true},
 		{name: "problems in a state", sql: problemsSQL([]string{"p.state = $1"}, "p.state, p.kind, p.grp, p.id", 2), args: []string{"7", "20"},
 			via: map[string]string{"once_problems": "once_problems_state", "once_effects": "once_effects_pkey"}, rows: 20, cold: true},
+		{name: "selected", sql: selectedSQL([]string{"(p.state, p.kind, p.grp, p.id) > ($1, $2, $3, $4)", "(p.state, p.kind) <= ($1, $2)", "p.at <= $5"}, 6),
+			args: []string{"6", "1", "'g2'", "'n5'", "now()", "20"}, via: selections, rows: 20, cold: true},
+		{name: "selected of a group", sql: selectedSQL([]string{"(p.state, p.kind, p.grp, p.id) > ($1, $2, $3, $4)", "(p.state, p.kind, p.grp) <= ($1, $2, $3)", "p.at <= $5"}, 6),
+			args: []string{"6", "1", "'g2'", "'n5'", "now()", "20"}, via: selections, rows: 20, cold: true},
+		{name: "count selected", sql: sqlCountSelected + "(p.state, p.kind, p.grp, p.id) > ($1, $2, $3, $4) AND (p.state, p.kind, p.grp) <= ($1, $2, $3)",
+			args: []string{"6", "1", "'g2'", "'n9'"}, via: selections, rows: 60_000, cold: true},
 	}
 	for lock, sqls := range pgReadEffects {
 		for messages, sql := range sqls {

@@ -11,6 +11,21 @@ import (
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
+// where are the conditions of a query, and their arguments.
+type where struct {
+	conditions []string
+	args       []any
+}
+
+// and adds a condition, in which each ? stands for the next value.
+func (w *where) and(condition string, values ...any) {
+	for _, v := range values {
+		w.args = append(w.args, v)
+		condition = strings.Replace(condition, "?", fmt.Sprintf("$%d", len(w.args)), 1)
+	}
+	w.conditions = append(w.conditions, condition)
+}
+
 // problemsSQL reads problems by the conditions, in the order of an index.
 func problemsSQL(conditions []string, order string, limit int) string {
 	where := ""
@@ -29,15 +44,10 @@ func (l *Ledger) Problems(ctx context.Context, kind, group string, state rules.S
 		if err := l.findKinds(ctx); err != nil {
 			return err
 		}
-		var conditions []string
-		var args []any
+		var w where
 		order := "p.kind, p.grp, p.id"
-		add := func(column string, value any) {
-			args = append(args, value)
-			conditions = append(conditions, fmt.Sprintf("p.%s = $%d", column, len(args)))
-		}
 		if state != "" {
-			add("state", effectCode(state))
+			w.and("p.state = ?", effectCode(state))
 			order = "p.state, " + order
 		}
 		switch {
@@ -46,8 +56,8 @@ func (l *Ledger) Problems(ctx context.Context, kind, group string, state rules.S
 			if err != nil {
 				return err
 			}
-			if add("kind", k.number); group != "" {
-				add("grp", group)
+			if w.and("p.kind = ?", k.number); group != "" {
+				w.and("p.grp = ?", group)
 			}
 		case group != "":
 			return rules.Invalid("problems of the group %q: its kind is missing", group)
@@ -57,7 +67,7 @@ func (l *Ledger) Problems(ctx context.Context, kind, group string, state rules.S
 			err := r.Scan(&key.kind, &key.group, &key.id, (*stateColumn)(&p.State), (*portableTime)(&p.At), &p.Class, &p.Error)
 			p.Key = l.keyOf(key)
 			return err
-		}, problemsSQL(conditions, order, len(args)+1), append(args, limit+1)...)
+		}, problemsSQL(w.conditions, order, len(w.args)+1), append(w.args, limit+1)...)
 		return err
 	})
 	if len(problems) > limit {

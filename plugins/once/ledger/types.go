@@ -155,7 +155,7 @@ type Explanation struct {
 type Audit struct {
 	At time.Time `json:"at"`
 	By
-	Action   string `json:"action"` // pause, resume, cancel, limit, recover, replay, resolve, reveal, probe
+	Action   string `json:"action"` // pause, resume, cancel, limit, recover, replay, resolve, reveal, probe, send
 	Detail   string `json:"detail"`
 	Database string `json:"database_user,omitempty"` // the role of the database session
 }
