@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
 )
@@ -299,9 +300,11 @@ func (r *Registry) Handlers() map[string]http.Handler { return r.handlers }
 
 // Endpoints returns the endpoints outside of routes, sorted by plugin, use and name.
 func (r *Registry) Endpoints() []PluginEndpoint {
-	return slices.SortedFunc(slices.Values(r.endpoints), func(a, b PluginEndpoint) int {
+	all := slices.Clone(r.endpoints)
+	sorted.By(all, func(a, b PluginEndpoint) int {
 		return cmp.Or(strings.Compare(a.Plugin, b.Plugin), strings.Compare(a.Use, b.Use), strings.Compare(a.Name, b.Name))
 	})
+	return all
 }
 
 // HealthChecks returns the registered readiness checks, in order.

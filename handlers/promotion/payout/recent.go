@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"maps"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 const (
@@ -160,7 +160,11 @@ func (r *Recent) Latest(limit int) map[string]RecentStatus {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	latest := slices.SortedFunc(maps.Keys(r.all), func(a, b payouts.Promotion) int {
+	latest := make([]payouts.Promotion, 0, len(r.all))
+	for p := range r.all {
+		latest = append(latest, p)
+	}
+	sorted.By(latest, func(a, b payouts.Promotion) int {
 		return cmp.Or(cmp.Compare(r.all[b].latest, r.all[a].latest), payouts.ComparePromotions(a, b))
 	})
 	all := map[string]RecentStatus{}
