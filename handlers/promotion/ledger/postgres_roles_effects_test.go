@@ -36,6 +36,7 @@ func TestTheRolesOfTheREADMEForEffects(t *testing.T) {
 		return l
 	}
 	r.exec(ctx, t, migrator.Reveal(), r.after)
+	r.narrow(t, r.stores(t, "service")...)
 	service := open("service")
 	kind := effects.Kind{Name: "invoice", Results: true, Policy: rules.Policy{
 		Repeat: rules.Never, MaxAttempts: 1, MaxReleased: 1, Lease: time.Minute, Delay: func(int) time.Duration { return 0 }, Instance: "a test",
@@ -44,6 +45,7 @@ func TestTheRolesOfTheREADMEForEffects(t *testing.T) {
 	acme, by := effects.Group{Kind: "invoice", Name: "acme"}, effects.By{Who: "ann", Why: "x"}
 	for i, outcome := range []rules.Outcome{rules.Done, rules.Rejected, rules.Unclear} { // what the service does
 		r.exec(ctx, t, migrator.Reveal(), r.after)
+		r.narrow(t, r.stores(t, "service")...)
 		k := effects.Key{Kind: "invoice", Group: "acme", ID: string(rune('a' + i))}
 		accepted, err := service.Accept(ctx, []effects.Record{{Key: k, Payload: []byte("{}")}})
 		require.NoError(t, err)
