@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	deadstore "github.com/millrace-io/millrace/internal/deadletter/store"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -82,4 +83,32 @@ func TestDoctorKnowsTheRightsOfTheService(t *testing.T) {
 			require.Equal(t, operate.OK, c.Level, c)
 		}
 	}
+}
+
+// A right that the service has lost is known without the log, and what a person was refused is not mixed with it.
+func TestAMissingRightIsKnown(t *testing.T) {
+	t.Parallel()
+	r, ctx := newRoles(t), t.Context()
+	for _, s := range r.stores(t, "migrator") {
+		_, err := s.Migrate(ctx)
+		require.NoError(t, err)
+	}
+	r.exec(ctx, t, r.dsn(t, "migrator"), r.after)
+	l := r.open(t, "service")
+	mustAccept(t, l, record(1, 1))
+	requireDenied(t, l.Pause(ctx, payouts.Promotion{Type: "POINT", ID: 1}, Steering{Who: "ann", Why: "x"}), "only an operator steers")
+	_, refused := l.Refused(time.Now())
+	require.False(t, refused)
+	for i, sql := range []string{"REVOKE UPDATE ON payouts FROM " + r.name + "_service", "REVOKE UPDATE ON promotion_streams FROM " + r.name + "_service"} {
+		r.exec(ctx, t, r.dsn(t, "migrator"), sql)
+		_, err := l.Begin(ctx, record(1, 1))
+		requireDenied(t, err, sql)
+		_, err = l.LeaseFeeder(ctx, payouts.Promotion{Type: "POINT", ID: 1}, time.Minute)
+		require.Equal(t, i == 1, err != nil)
+	}
+	c, refused := l.Refused(time.Now())
+	require.True(t, refused)
+	require.Equal(t, operate.Fail, c.Level)
+	require.Contains(t, c.Text, ": begin: ERROR: permission denied for table payouts (SQLSTATE 42501); lease feeder: ERROR: permission denied for table promotion_streams (SQLSTATE 42501)")
+	require.Equal(t, "grant the missing right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it, and the command doctor prints the GRANT", c.Remedy)
 }
