@@ -102,7 +102,7 @@ func (t *top) show(ctx context.Context, in io.Reader) error {
 	secured := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.address == "" {
 		var err error
-		if t.address, err = t.plugin.address(); err != nil {
+		if t.address, err = t.plugin.find(ctx, topLimit); err != nil {
 			return err
 		}
 		t.tokenHeader = cmp.Or(t.tokenHeader, t.plugin.config.TokenHeader)
