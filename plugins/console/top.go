@@ -254,7 +254,7 @@ func (t *top) get(ctx context.Context, path, accept string) ([]byte, error) {
 		return nil, app.Bad("the page has more than %d MiB", topAnswer>>20)
 	case answer.StatusCode == http.StatusUnauthorized && t.user == "" && t.token.IsZero():
 		return nil, app.Bad("%s wants a login: give --user or --token", t.address)
-	case answer.StatusCode == http.StatusNotFound && kind == wanted:
+	case answer.StatusCode == http.StatusNotFound && kind == wanted && !strings.Contains(t.page, "?"):
 		return nil, t.noPage(ctx)
 	case answer.StatusCode != http.StatusOK:
 		return nil, app.Bad("%s answers %s: %s", t.address, answer.Status, plain(strings.TrimSpace(string(text[:min(len(text), 500)]))))
