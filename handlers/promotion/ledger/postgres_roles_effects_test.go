@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,7 +68,9 @@ func TestTheRolesOfTheREADMEForEffects(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, service.Sweep(ctx))
 	}
-	requireDenied(t, service.Pause(ctx, acme, by), "only an operator steers")
+	err := service.Pause(ctx, acme, by)
+	requireDenied(t, err, "only an operator steers")
+	require.Equal(t, 1, strings.Count(err.Error(), "Roles in PostgreSQL"), "the hint is said once: %s", err)
 
 	operator := open("operator")
 	require.NoError(t, operator.Register(ctx, kind))
@@ -76,7 +79,7 @@ func TestTheRolesOfTheREADMEForEffects(t *testing.T) {
 	require.NoError(t, operator.PauseKind(ctx, "invoice", by))
 	require.NoError(t, operator.ResumeKind(ctx, "invoice", by))
 	require.NoError(t, operator.Resolve(ctx, effects.Key{Kind: "invoice", Group: "acme", ID: "c"}, rules.Resolution{Done: true, Receipt: "r", Who: "ann", Why: "x"}))
-	_, err := operator.Cancel(ctx, acme, by)
+	_, err = operator.Cancel(ctx, acme, by)
 	require.NoError(t, err)
 	_, err = operator.Recover(ctx, "invoice", time.Now().Add(-time.Hour), by)
 	require.NoError(t, err)
