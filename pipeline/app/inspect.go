@@ -1,9 +1,11 @@
 package app
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -110,7 +112,8 @@ func (h *Host) schemaCommand() *cobra.Command {
 }
 
 type build struct {
-	Name     string `json:"name"`
+	Name string `json:"name"`
+	// Version is that of the module, and ends with the build id where a version alone does not tell builds apart.
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
 	Modified bool   `json:"modified,omitempty"`
@@ -127,18 +130,47 @@ func (h *Host) build() build {
 	if b.Version == "" {
 		b.Version = "unknown"
 	}
-	if !ok {
-		return b
+	if ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Commit = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
+		}
 	}
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			b.Commit = s.Value
-		case "vcs.modified":
-			b.Modified = s.Value == "true"
+	if b.Modified || b.Version == "unknown" || b.Version == "(devel)" { // many binaries have this version
+		if id := ownBuildID(); id != "" {
+			b.Version += "+" + id
 		}
 	}
 	return b
+}
+
+// ownBuildID is that of this program.
+func ownBuildID() string {
+	path, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	program, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = program.Close() }() // it was only read
+	return buildID(program)
+}
+
+// buildID returns the hash of a program, which Go's linker writes near its beginning. Empty: it has none.
+func buildID(program io.Reader) string {
+	text, _ := io.ReadAll(io.LimitReader(program, 64<<10)) // what could be read
+	_, after, _ := bytes.Cut(text, []byte("\xff Go build ID: \""))
+	id, _, ended := bytes.Cut(after, []byte{'"'})
+	if !ended {
+		return ""
+	}
+	return string(id[bytes.LastIndexByte(id, '/')+1:])
 }
 
 func (h *Host) versionCommand() *cobra.Command {
