@@ -27,8 +27,10 @@ type verdict struct {
 func (h *Host) validateCommand() *cobra.Command {
 	var secrets allowUnset
 	cmd := h.JSONFlag(h.ServiceFlags(&cobra.Command{
-		Use:     "validate",
-		Short:   "Check the settings offline; report all errors at once",
+		Use:   "validate",
+		Short: "Check the settings offline; report all errors at once",
+		Long: "Check the settings offline, and report all errors at once.\n\n" +
+			"The files that the settings name are read as the user of this command. Root may read all of them, so run it as the user of the service.",
 		Example: h.examples("validate --config settings.yaml", "validate --config settings.yaml --allow-unset-secrets"),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
