@@ -86,8 +86,8 @@ func (r readiness) check(ctx context.Context) error {
 		w.Promotion, w.Overdue.Round(time.Second), stalled)
 }
 
-// conditions tells how the Money API is doing, what the database of the ledger refuses, which campaigns are paused, and which payouts wait for a person. It
-// asks no server.
+// conditions tells how the Money API is doing, what the database of the ledger refuses, which campaigns are paused, and
+// which payouts wait for a person. It asks no server.
 type conditions struct {
 	*resources
 	measured func() feeder.Measurement

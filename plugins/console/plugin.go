@@ -152,7 +152,10 @@ func (p *Plugin) find(ctx context.Context, limit time.Duration) (string, error) 
 	if err := answer.Body.Close(); err != nil {
 		return "", fmt.Errorf("%w: the console at %s: %w", pipeline.ErrUnavailable, address, err)
 	}
-	return address, p.checkIdentity(ctx, address, answer.Header)
+	if err := p.checkIdentity(ctx, address, answer.Header); err != nil {
+		return "", err
+	}
+	return address, nil
 }
 
 var (
