@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -164,14 +165,17 @@ func ownBuildID() string {
 	return buildID(program)
 }
 
-// buildID returns the hash of a program, which Go's linker writes near its beginning. Empty: it has none.
+// buildID returns the hash of a program, which is the end of the note that Go's linker writes near the beginning of an ELF
+// file. Empty: it has none.
 func buildID(program io.Reader) string {
-	text, _ := io.ReadAll(io.LimitReader(program, 64<<10)) // what could be read
-	_, after, _ := bytes.Cut(text, []byte("\xff Go build ID: \""))
-	id, _, ended := bytes.Cut(after, []byte{'"'})
-	if !ended {
+	const note = "\x04\x00\x00\x00Go\x00\x00" // its type and its name, after the length of the id
+	text, _ := io.ReadAll(io.LimitReader(program, 64<<10))
+	at := bytes.Index(text, []byte(note))
+	if at < 4 {
 		return ""
 	}
+	id := text[at+len(note):]
+	id = id[:min(len(id), int(binary.LittleEndian.Uint32(text[at-4:])))]
 	return string(id[bytes.LastIndexByte(id, '/')+1:])
 }
 

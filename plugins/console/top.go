@@ -67,7 +67,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 			if t.address != "" {
 				return t.show(cmd.Context(), cmd.InOrStdin())
 			}
-			return h.Services(cmd.Context(), cmd, app.ServicesOptions{}, func(ctx context.Context, _ *app.Running) error {
+			return h.Services(cmd.Context(), cmd, app.ServicesOptions{Routes: true}, func(ctx context.Context, _ *app.Running) error {
 				return t.show(ctx, cmd.InOrStdin())
 			})
 		},

@@ -2,7 +2,6 @@ package sqldb
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -17,12 +16,13 @@ import (
 // Refusals are what a database refuses of the work that a process repeats by itself, such as for a missing right, so
 // that people see it without reading the log. The zero value has none. It is safe for concurrent use.
 type Refusals struct {
-	found atomic.Bool // all is not empty
+	found atomic.Bool // there was one
 	mu    sync.Mutex
-	all   map[string]refusal // by operation
+	all   []refusal // one per operation
 }
 
 type refusal struct {
+	operation           string
 	since, last, worked time.Time
 	text, repair        string
 }
@@ -36,7 +36,7 @@ const (
 	refusalStands = 5 * time.Minute
 )
 
-func (r refusal) ended(now time.Time) bool {
+func (r *refusal) ended(now time.Time) bool {
 	quiet := now.Sub(r.last)
 	return quiet > refusalStands || quiet > refusalHeld && !r.worked.Before(r.last)
 }
@@ -50,30 +50,31 @@ func (r *Refusals) Note(operation string, err error, refused bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	before, known := r.all[operation]
+	at := 0
+	for at < len(r.all) && r.all[at].operation != operation {
+		at++
+	}
+	known := at < len(r.all)
 	if err == nil {
-		if before.worked = now; before.ended(now) {
-			delete(r.all, operation)
-			r.found.Store(len(r.all) > 0)
-		} else if known {
-			r.all[operation] = before
+		if known {
+			r.all[at].worked = now
 		}
 		return
 	}
-	this := refusal{since: now, last: now, text: err.Error()}
+	if !known {
+		r.all = append(r.all, refusal{operation: operation})
+	}
+	this := &r.all[at]
+	if !known || this.ended(now) {
+		this.since = now
+	}
+	this.last, this.worked, this.text, this.repair = now, time.Time{}, err.Error(), ""
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		this.text = pg.Error()
 	}
 	if why, ok := RefusalOf(err); ok {
 		this.repair = why.Repair()
 	}
-	if known && !before.ended(now) {
-		this.since = before.since
-	}
-	if r.all == nil {
-		r.all = map[string]refusal{}
-	}
-	r.all[operation] = this
 	r.found.Store(true)
 }
 
@@ -83,15 +84,15 @@ func (r *Refusals) Check(now time.Time) (c operate.Check, ok bool) {
 	defer r.mu.Unlock()
 	since := now
 	var texts, repairs []string
-	for _, operation := range slices.Sorted(maps.Keys(r.all)) {
-		one := r.all[operation]
+	for i := range r.all {
+		one := &r.all[i]
 		if one.ended(now) {
 			continue
 		}
 		if one.since.Before(since) {
 			since = one.since
 		}
-		texts = append(texts, operation+": "+one.text)
+		texts = append(texts, one.operation+": "+one.text)
 		if !slices.Contains(repairs, one.repair) {
 			repairs = append(repairs, one.repair)
 		}

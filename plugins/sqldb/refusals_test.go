@@ -37,7 +37,7 @@ func TestARefusalIsShownUntilTheOperationWorks(t *testing.T) {
 		r.Note("settle", denied("b"), true)
 		r.Note("settle", nil, false)
 		require.Equal(t, "the database refuses statements of this instance, since "+began.UTC().Format(time.RFC3339)+
-			", for 10s: claim: ERROR: permission denied for table a (SQLSTATE 42501); settle: ERROR: permission denied for table b (SQLSTATE 42501)", said())
+			", for 10s: settle: ERROR: permission denied for table b (SQLSTATE 42501); claim: ERROR: permission denied for table a (SQLSTATE 42501)", said())
 		time.Sleep(20 * time.Second)
 		require.Contains(t, said(), ", for 20s: claim: ERROR: permission denied for table a (SQLSTATE 42501)")
 		require.NotContains(t, said(), "settle")
