@@ -159,7 +159,7 @@ func TestReset(t *testing.T) {
 		code, _, errs = r.command("reset", r.name+"/nobody", "--why", "a retry", "--who", "eve")
 		require.Equal(t, app.ExitBad, code)
 		require.Contains(t, errs, "job "+r.name+"/nobody has no state, no log and no number: it can run already")
-		require.Len(t, r.values(auditStream(r.domain)), 2)
+		require.Len(t, r.values(auditStream(r.domain)), 4)
 	})
 }
 
