@@ -3,12 +3,12 @@ package ledger
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"slices"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -182,11 +182,9 @@ func requestOf(r *Record) []byte {
 
 // uniqueGroups sorts groups and removes repetitions.
 func uniqueGroups(groups []groupID) []groupID {
-	seen := map[groupID]bool{}
-	for _, g := range groups {
-		seen[g] = true
-	}
-	return slices.SortedFunc(maps.Keys(seen), compareGroups)
+	all := slices.Clone(groups)
+	sorted.By(all, compareGroups)
+	return slices.Compact(all)
 }
 
 // newRow returns the row of a record before it is accepted.

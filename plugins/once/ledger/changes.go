@@ -129,7 +129,7 @@ func (c *changes) writeTo(w *writeSet) {
 	})
 	w.results = append(w.results, c.results...)
 	w.deltas = append(w.deltas, c.deltas.sorted()...)
-	w.parked = append(w.parked, slices.SortedFunc(maps.Keys(c.parked), compareGroups)...)
+	w.parked = append(w.parked, uniqueGroups(slices.Collect(maps.Keys(c.parked)))...)
 }
 
 // deltaSet counts the effects of a transaction by group and part.

@@ -141,7 +141,10 @@ func TestReset(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(out), &report))
 		require.Equal(t, ResetReport{Job: job, State: true, Log: true, Counter: 2, Top: 2, End: 2}, report)
 		require.ElementsMatch(t, []string{"feed", "audit"}, r.kept())
-		require.Equal(t, []map[string]any{{"job": r.job, "verb": "reset", "who": "eve", "why": "a retry"}}, r.values(auditStream(r.domain)))
+		row := func(outcome string) map[string]any {
+			return map[string]any{"job": r.job, "verb": "reset", "who": "eve", "why": "a retry", "outcome": outcome}
+		}
+		require.Equal(t, []map[string]any{row("begun"), row("done")}, r.values(auditStream(r.domain)))
 		require.Equal(t, []map[string]any{{joblog.ResetField: r.job}}, r.values(r.feed()))
 		code, _, errs = r.command("status", job)
 		require.Equal(t, app.ExitBad, code)
@@ -156,7 +159,7 @@ func TestReset(t *testing.T) {
 		code, _, errs = r.command("reset", r.name+"/nobody", "--why", "a retry", "--who", "eve")
 		require.Equal(t, app.ExitBad, code)
 		require.Contains(t, errs, "job "+r.name+"/nobody has no state, no log and no number: it can run already")
-		require.Len(t, r.values(auditStream(r.domain)), 2)
+		require.Len(t, r.values(auditStream(r.domain)), 4)
 	})
 }
 
