@@ -74,6 +74,25 @@ func TestTheUnitLoadsTheSecretsOfTheSettings(t *testing.T) {
 	require.Len(t, read, 4)
 }
 
+// The page checks the settings as the unit reads them: with its user and its credentials.
+func TestThePageChecksTheSettingsAsTheUnit(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/systemd.md")
+	require.NoError(t, err)
+	_, command, found := strings.Cut(string(page), "\nsystemd-run ")
+	require.True(t, found)
+	command, _, _ = strings.Cut(command, "\n```")
+	require.Contains(t, command, "\n  millrace validate --config /etc/millrace/millrace.yaml")
+	given := map[string][]string{}
+	for _, found := range regexp.MustCompile(`--property=(\w+)=(\S+)`).FindAllStringSubmatch(command, -1) {
+		given[found[1]] = append(given[found[1]], found[2])
+	}
+	unit := directives(t, unitFile)
+	for _, name := range []string{"DynamicUser", "User", "LoadCredential"} {
+		require.Equal(t, unit[name], given[name], name)
+	}
+}
+
 // The template differs from the unit in what names an instance.
 func TestTheTemplateOfTheUnit(t *testing.T) {
 	t.Parallel()

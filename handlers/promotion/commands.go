@@ -29,8 +29,17 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 func (p *Plugin) campaigns() campaign.Env {
 	return campaign.Env{
 		DeadLetters: p.dead, Plugin: payout.OutboxName, DeadLetterID: payout.DeadLetterID,
-		Settings: p.commandSettings, Resources: commandResources{p},
+		Settings: p.commandSettings, Resources: commandResources{p}, Paused: p.acceptPaused,
 	}
+}
+
+// acceptPaused says that the route which accepts payouts of a type is paused, or nothing.
+func (p *Plugin) acceptPaused(ctx context.Context, of payouts.Type) string {
+	t, known := promotiontype.ByName(string(of))
+	if !known {
+		return ""
+	}
+	return operate.PausedNote(ctx, p.registry, (&payout.Processor{Type: t}).AcceptRoute())
 }
 
 // Operations implements operate.Operated.

@@ -154,8 +154,12 @@ func (p *Plugin) showNoCampaign(ctx context.Context, q console.Query) (console.B
 	if err != nil || known {
 		return nil, console.ErrNothing
 	}
-	return console.Text(id.String() + " is not in the ledger: no record of it was accepted. Its records may still wait in Kafka. " +
-		"The commands campaign pause and campaign cancel have --future for a campaign that is still to come."), nil
+	text := id.String() + " is not in the ledger: no record of it was accepted. Its records may still wait in Kafka. " +
+		"The commands campaign pause and campaign cancel have --future for a campaign that is still to come."
+	if paused := p.acceptPaused(ctx, id.Type); paused != "" {
+		text += " " + paused + "."
+	}
+	return console.Text(text), nil
 }
 
 func (p *Plugin) showCampaign(ctx context.Context, q console.Query) (console.Block, error) {

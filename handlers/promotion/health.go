@@ -86,8 +86,8 @@ func (r readiness) check(ctx context.Context) error {
 		w.Promotion, w.Overdue.Round(time.Second), stalled)
 }
 
-// conditions tells how the Money API is doing, which campaigns are paused, and which payouts wait for a person. It
-// asks no server.
+// conditions tells how the Money API is doing, what the database of the ledger refuses, which campaigns are paused, and
+// which payouts wait for a person. It asks no server.
 type conditions struct {
 	*resources
 	measured func() feeder.Measurement
@@ -99,6 +99,12 @@ func (c conditions) Conditions() (all []operate.Condition) {
 		for _, one := range client.Conditions() {
 			one.Name, one.Place = "Money API", c.config.MoneyAPI.servers()[0] // the simulator's address says nothing
 			all = append(all, one)
+		}
+	}
+	if l := c.opened.Load(); l != nil {
+		if refused, ok := l.Refused(time.Now()); ok {
+			refused.Name = "ledger of payouts"
+			all = append(all, operate.Condition{Check: refused, Page: "campaigns"})
 		}
 	}
 	m := c.measured()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/pipeline/setting"
 )
 
 // Readiness is progress: it fails without measurements, and when due work is not done here. It
@@ -136,4 +138,25 @@ func TestConditions(t *testing.T) {
 		"promotion.point.stream fail campaigns POINT: 1 payout is unknown: perhaps paid, so none is sent again",
 		"promotion.voucher.stream warn campaigns VOUCHER: 1 campaign is paused, which holds payouts back: VOUCHER:3; the longest pause has lasted 1s",
 	}, said)
+}
+
+// What the database of the ledger refuses is seen without the log.
+func TestARefusedStatementIsACondition(t *testing.T) {
+	t.Parallel()
+	config := DefaultConfig()
+	config.Ledger.DSN = setting.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
+	run := newResources(&config)
+	l, err := ledger.Open(t.Context(), config.Ledger, ledger.Options{Instance: "a", Lease: time.Minute}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	run.opened.Store(l)
+	conditions := conditions{run, func() feeder.Measurement { return feeder.Measurement{} }}
+	require.Empty(t, conditions.Conditions())
+	_, err = l.Begin(t.Context(), payouts.Record{Key: payouts.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"})
+	require.ErrorIs(t, err, ledger.ErrRefusedByDatabase, "there are no tables")
+	all := conditions.Conditions()
+	require.Len(t, all, 1)
+	require.Equal(t, []any{"ledger of payouts", operate.Fail, "campaigns"}, []any{all[0].Name, all[0].Level, all[0].Page})
+	require.Contains(t, all[0].Text, "begin: ")
+	require.NotEmpty(t, all[0].Remedy)
 }

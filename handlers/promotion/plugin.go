@@ -49,6 +49,7 @@ type Plugin struct {
 	run      *resources
 	managers map[string]*streams.Manager // by type; filled by Register
 	measured func() feeder.Measurement   // nil before Register
+	registry *pipeline.Registry          // the same
 }
 
 // New returns the plugin with default settings, on the given transports.
@@ -82,6 +83,7 @@ func (p *Plugin) ledger() *ledger.Ledger { return p.run.ledger }
 // stop in the reverse order. The stream of a record that is being accepted is then still read.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	log := r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
+	p.registry = r
 	p.run.use(r.Env(), log)
 	r.ErrorClasses(errorClasses()...)
 	r.Offer(p) // it is an operate.Examined, Auditor and Operated, and a console.Contributor

@@ -111,7 +111,11 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	resp, err := p.do(req)
 	if err != nil {
 		err = httpclient.WithoutURL(err)
-		if !errors.Is(m.Context().Err(), context.Canceled) { // otherwise this process has given up
+		switch {
+		case errors.Is(m.Context().Err(), context.Canceled): // this process has given up
+		case httpclient.Unreached(err):
+			p.calls.Unreached(err.Error())
+		default:
 			p.calls.Failed(err.Error())
 		}
 		return nil, fmt.Errorf("webhook: %w", err)

@@ -176,3 +176,29 @@ func TestSettingsAreLaidOverEachOther(t *testing.T) {
 	code, out := validate(t, worker)
 	require.Zero(t, code, out)
 }
+
+// A Job with a DSN of its own has one for each store, because the user of the service can't migrate those that it omits.
+func TestTheJobMigratesEachStore(t *testing.T) {
+	t.Parallel()
+	reference, err := os.ReadFile("../../docs/settings.md")
+	require.NoError(t, err)
+	page, err := os.ReadFile("../../docs/kubernetes.md")
+	require.NoError(t, err)
+	stores := regexp.MustCompile("`(plugins[a-z_.]+\\.dsn)`").FindAllStringSubmatch(string(reference), -1)
+	require.Len(t, stores, 3)
+	checked := 0
+	for _, file := range examples(t) {
+		text, err := yaml.Marshal(exampleValues(t, file))
+		require.NoError(t, err)
+		if !strings.Contains(string(text), "dsn: ") {
+			continue
+		}
+		checked++
+		for _, store := range stores {
+			path := append([]string{"migration", "settings"}, strings.Split(store[1], ".")...)
+			require.NotNil(t, setting(t, string(text), path...), "%s: %s", file, store[1])
+			require.Contains(t, string(page), "`"+store[1]+"`")
+		}
+	}
+	require.Equal(t, 1, checked)
+}

@@ -1,9 +1,12 @@
 package app
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -25,8 +28,10 @@ type verdict struct {
 func (h *Host) validateCommand() *cobra.Command {
 	var secrets allowUnset
 	cmd := h.JSONFlag(h.ServiceFlags(&cobra.Command{
-		Use:     "validate",
-		Short:   "Check the settings offline; report all errors at once",
+		Use:   "validate",
+		Short: "Check the settings offline; report all errors at once",
+		Long: "Check the settings offline, and report all errors at once.\n\n" +
+			"The files that the settings name are read as the user of this command. Root may read all of them, so run it as the user of the service.",
 		Example: h.examples("validate --config settings.yaml", "validate --config settings.yaml --allow-unset-secrets"),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -110,7 +115,8 @@ func (h *Host) schemaCommand() *cobra.Command {
 }
 
 type build struct {
-	Name     string `json:"name"`
+	Name string `json:"name"`
+	// Version is that of the module, and ends with the build id where a version alone does not tell builds apart.
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
 	Modified bool   `json:"modified,omitempty"`
@@ -127,18 +133,50 @@ func (h *Host) build() build {
 	if b.Version == "" {
 		b.Version = "unknown"
 	}
-	if !ok {
-		return b
+	if ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Commit = s.Value
+			case "vcs.modified":
+				b.Modified = s.Value == "true"
+			}
+		}
 	}
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			b.Commit = s.Value
-		case "vcs.modified":
-			b.Modified = s.Value == "true"
+	if b.Modified || b.Version == "unknown" || b.Version == "(devel)" { // many binaries have this version
+		if id := ownBuildID(); id != "" {
+			b.Version += "+" + id
 		}
 	}
 	return b
+}
+
+// ownBuildID is that of this program.
+func ownBuildID() string {
+	path, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	program, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = program.Close() }() // it was only read
+	return buildID(program)
+}
+
+// buildID returns the hash of a program, which is the end of the note that Go's linker writes near the beginning of an ELF
+// file. Empty: it has none.
+func buildID(program io.Reader) string {
+	const note = "\x04\x00\x00\x00Go\x00\x00" // its type and its name, after the length of the id
+	text, _ := io.ReadAll(io.LimitReader(program, 64<<10))
+	at := bytes.Index(text, []byte(note))
+	if at < 4 {
+		return ""
+	}
+	id := text[at+len(note):]
+	id = id[:min(len(id), int(binary.LittleEndian.Uint32(text[at-4:])))]
+	return string(id[bytes.LastIndexByte(id, '/')+1:])
 }
 
 func (h *Host) versionCommand() *cobra.Command {

@@ -3,8 +3,10 @@
 package httpclient
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 )
@@ -24,4 +26,13 @@ func WithoutURL(err error) error {
 		return failed.Err
 	}
 	return err
+}
+
+// Unreached reports whether a request failed before its server was reached: nobody listens at the address, the name is
+// unknown, or what listens there has no TLS or another certificate.
+func Unreached(err error) bool {
+	dial, ok := errors.AsType[*net.OpError](err)
+	_, distrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
+	return ok && dial.Op == "dial" || distrusted || noTLS || errors.Is(err, http.ErrSchemeMismatch)
 }

@@ -38,22 +38,33 @@ func Recording(ctx context.Context, reg *pipeline.Registry) (connected context.C
 	return ctx, func() {}, nil
 }
 
-// Record stores a change with the first plugin that is a Recorder, and then makes it. recorded is false when no plugin
-// is one, so that only the log has the change. unrecorded is why a row was not stored: the change was not made, unless
-// failed has the error of making it, which has a row of its own with the Outcome failed.
+// The outcomes of a change that is recorded before it is made.
+const (
+	OutcomeBegun  = "begun"
+	OutcomeDone   = "done"
+	OutcomeFailed = "failed"
+)
+
+// Record stores a change with the first plugin that is a Recorder, with the Outcome begun, and then makes it, which has
+// a row of its own with the Outcome done or failed. recorded is false when no plugin is one, so that only the log has
+// the change. unrecorded is why a row was not stored: the change was not made, unless failed has the error of making it.
+// What was made although its second row was not stored stays begun.
 func Record(ctx context.Context, reg *pipeline.Registry, c Change, do func() error) (recorded bool, failed, unrecorded error) {
 	record := func(context.Context) error { return nil }
 	if recorders := pipeline.Offers[Recorder](reg); len(recorders) > 0 {
 		recorded, record = true, func(ctx context.Context) error { return recorders[0].RecordChange(ctx, c) }
 	}
+	c.Outcome = OutcomeBegun
 	if err := record(ctx); err != nil {
 		return recorded, nil, err
 	}
-	if failed = do(); failed != nil {
-		c.Outcome, c.Detail = "failed", logs.OneLine(failed.Error())
-		unrecorded = record(context.WithoutCancel(ctx))
+	if failed = do(); failed == nil {
+		c.Outcome, c.Detail = OutcomeDone, ""
+		_ = record(context.WithoutCancel(ctx)) // the first row says who and why
+		return recorded, nil, nil
 	}
-	return recorded, failed, unrecorded
+	c.Outcome, c.Detail = OutcomeFailed, logs.OneLine(failed.Error())
+	return recorded, failed, record(context.WithoutCancel(ctx))
 }
 
 // AuditLog is one place with changes of operators. Each stands where the changed thing lives, so that a

@@ -33,6 +33,7 @@ type Calls struct {
 	since    time.Time // the first of these
 	last     string    // why the last one failed that did
 	lastAt   time.Time // when
+	absent   bool      // it did not reach the server
 
 	next     uint64              // key in underWay
 	underWay map[uint64]callTime // calls that have not ended
@@ -90,7 +91,12 @@ func (c *Calls) Answered() {
 }
 
 // Failed notes a call that says that the server does not work, and why, such as its answer without secrets.
-func (c *Calls) Failed(why string) {
+func (c *Calls) Failed(why string) { c.note(why, false) }
+
+// Unreached is Failed for a call that did not reach the server, whose address may be wrong (httpclient.Unreached).
+func (c *Calls) Unreached(why string) { c.note(why, true) }
+
+func (c *Calls) note(why string, absent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -98,7 +104,21 @@ func (c *Calls) Failed(why string) {
 		c.since = now
 	}
 	c.failed++
-	c.last, c.lastAt = why, now
+	c.last, c.lastAt, c.absent = why, now, absent
+}
+
+// ToDo returns what a person does about the last call that failed.
+func (c *Calls) ToDo() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.toDo()
+}
+
+func (c *Calls) toDo() string {
+	if c.absent {
+		return "correct its address in the settings, or let this machine reach it: doctor connects to it and says what is wrong"
+	}
+	return "ask who runs it"
 }
 
 // Last returns why the last call failed of those that did.
@@ -127,7 +147,7 @@ func (c *Calls) Conditions() []Condition {
 		if len(c.underWay) == 0 && now.Sub(c.lastAt) >= quietCalls {
 			then += "; none has been made since, so nobody knows whether it works now"
 		}
-		add(Warn, "ask who runs it", "no call has succeeded %s, and %d have failed; the last one%s: %s%s", Since(c.since, now), c.failed, ago(now.Sub(c.lastAt)), c.last, then)
+		add(Warn, c.toDo(), "no call has succeeded %s, and %d have failed; the last one%s: %s%s", Since(c.since, now), c.failed, ago(now.Sub(c.lastAt)), c.last, then)
 	}
 	if slow, longest, limit := c.slow(now); slow > 0 && float64(slow) >= slowShare*float64(len(c.underWay)) {
 		add(Warn, "ask who runs it; a call without an answer in its time has failed",

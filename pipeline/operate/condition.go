@@ -52,6 +52,12 @@ type ConditionReader interface {
 	ReadConditions(context.Context) (conditions []Condition, instance string, err error)
 }
 
+// Checking is offered by the plugin that runs the readiness checks of all plugins.
+type Checking interface {
+	// FailedChecks returns a check with a reason for each that fails at this instance. It is safe for concurrent use.
+	FailedChecks(context.Context) []Check
+}
+
 // Membership is offered by the plugin with which the instances of a deployment know each other, so that a command
 // believes no instance of another deployment that answers on the same machine.
 type Membership interface {

@@ -34,6 +34,22 @@ func readPauses(ctx context.Context, reg *pipeline.Registry) (p pauses) {
 	return p
 }
 
+// PausedNote says that the route which accepts something is paused, since when, by whom and why, for a person who does
+// not find it. It is empty when the route is not paused, or that is not known. reg may be nil.
+func PausedNote(ctx context.Context, reg *pipeline.Registry, route string) string {
+	if reg == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, conditionsLimit)
+	defer cancel()
+	for _, c := range readPauses(ctx, reg).routes {
+		if c.Route == route {
+			return fmt.Sprintf("The route %s, which accepts it, is %s", route, c.Text)
+		}
+	}
+	return ""
+}
+
 // conditionsLimit bounds the wait for an instance on this machine.
 const conditionsLimit = 2 * time.Second
 

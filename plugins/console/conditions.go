@@ -29,10 +29,22 @@ func (s *server) showConditions(ctx context.Context, _ console.Query) (console.B
 	}
 	var work operate.Work
 	var reading sync.WaitGroup
+	var failed []operate.Check
 	reading.Go(func() { work = s.readWork(ctx) })
+	reading.Go(func() {
+		bounded, cancel := context.WithTimeout(ctx, s.sources.wait)
+		defer cancel()
+		for _, of := range pipeline.Offers[operate.Checking](s.registry) {
+			failed = append(failed, of.FailedChecks(bounded)...)
+		}
+	})
 	value, _, problem := s.readOne(ctx, deadLetters, s.sources, s.countDead)
 	reading.Wait()
 	conditions := s.conditions()
+	for _, check := range failed {
+		check.Text = s.masks.text(check.Text)
+		conditions = append(conditions, operate.Condition{Check: check})
+	}
 	for _, gone := range work.Gone {
 		conditions = append(conditions, operate.Condition{Check: gone, Page: "instances"})
 	}

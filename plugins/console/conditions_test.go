@@ -198,3 +198,21 @@ func TestAnInstanceThatIsGoneIsTrouble(t *testing.T) {
 	r = start(t, nil, fleet{[]operate.InstanceWork{{Instance: "two", Gone: time.Now()}}}, contributor{{Path: "instances", Title: "Instances", Panels: []pages.Panel{loading("x", pages.Text("x"), nil)}}})
 	require.Contains(t, r.get("/"), `<a href="/instances">instance two</a>`)
 }
+
+// checker is the plugin that runs the checks.
+type checker []operate.Check
+
+func (checker) Name() string                                   { return "checker" }
+func (c checker) Register(r *pipeline.Registry) error          { r.Offer(c); return nil }
+func (c checker) FailedChecks(context.Context) []operate.Check { return c }
+
+// A check that makes the instance unready is trouble, although no plugin has a condition about it.
+func TestAFailedCheckIsTrouble(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, checker{{Name: "check redis", Level: operate.Fail, Text: `no answer {"token": "abc123"}`, Remedy: "repair what it names"}})
+	require.NotContains(t, r.get("/"), inOrder)
+	row := rows(t, r.panels("home")["conditions"].Value, "what")["check redis"]
+	require.Contains(t, row["state"], "no answer")
+	require.NotContains(t, row["state"], "abc123")
+	require.Equal(t, "repair what it names", row["to_do"])
+}

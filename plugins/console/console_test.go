@@ -374,3 +374,29 @@ func TestAFormThatFinds(t *testing.T) {
 	require.NotContains(t, text, "<script>")
 	require.JSONEq(t, `{"page": "tried", "fields": ["kind", "id"]}`, string(r.panels("tried")["find"].Value))
 }
+
+// A name that no panel has is a mistake of the address, and no page without panels.
+func TestAnUnknownPanelIsNotFound(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, page(loading("one", pages.Text("1"), nil), pages.Panel{Name: "two", Asked: true, Load: func(context.Context, pages.Query) (pages.Block, error) {
+		return pages.Text("2"), nil
+	}}))
+	for _, c := range []struct{ method, path, body string }{
+		{http.MethodGet, "/api/v1/tried?panel=three", ""}, {http.MethodPost, "/api/v1/tried?panel=three", ""}, {http.MethodPost, "/api/v1/tried", "panel=three"},
+		{http.MethodGet, "/tried?panel=three", ""}, {http.MethodPost, "/tried", "panel=three"},
+	} {
+		answer, text := r.do(c.method, c.path, c.body)
+		require.Equal(t, http.StatusNotFound, answer.StatusCode, c)
+		require.Regexp(t, `The page tried has no panel (\\"|&#34;)three(\\"|&#34;); it has one, two\.`, text, c)
+	}
+	for _, c := range []struct{ method, path, body string }{
+		{http.MethodGet, "/api/v1/tried?panel=one", ""}, {http.MethodPost, "/api/v1/tried?panel=two", ""}, {http.MethodGet, "/tried?panel=one", ""}, {http.MethodPost, "/tried", "panel=two"},
+	} {
+		answer, _ := r.do(c.method, c.path, c.body)
+		require.Equal(t, http.StatusOK, answer.StatusCode, c)
+	}
+	var out pipelinetest.Buffer
+	code, log := top(t.Context(), &out, nil, "tried?panel=three", "--json", "--url", r.base)
+	require.Equal(t, app.ExitBad, code)
+	require.Contains(t, log, "it has one, two.")
+}

@@ -33,6 +33,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 			http.Error(w, "Pages of other origins may not use the console.", http.StatusForbidden)
 			return
 		}
+		s.tellIdentity(h, r)
 		p := person{Role: operate.Admin} // without a login, whoever is on this machine may do all
 		if s.login != nil {
 			var err error

@@ -105,11 +105,11 @@ func (p *Plugin) Operations() operate.Operations {
 		About: operate.About{
 			Name: "open", Short: "Print the address of the console",
 			Long: "Print the address of the console of the instance that has these settings.\n\n" +
-				"The exit code is 3 when nothing answers there, because no instance runs on this machine, or its console is switched off.",
+				"The exit code is 3 when no instance of these settings answers there, because none runs on this machine, its console is switched off, or another deployment has its address.",
 			Examples: []string{"open --config settings.yaml", "open --profile embedded"},
 		},
 		Read: func(ctx context.Context, _ *pipeline.Registry, _ operate.Input) (operate.Answer, error) {
-			address, err := p.find(ctx)
+			address, err := p.find(ctx, openLimit)
 			return operate.Answer{Value: opened{address}, Lines: []string{address}}, err
 		},
 	}}}
@@ -127,13 +127,13 @@ func (p *Plugin) address() (string, error) {
 	return p.url(net.JoinHostPort(host, port)), nil
 }
 
-// find returns the address of the running console.
-func (p *Plugin) find(ctx context.Context) (string, error) {
+// find returns the address of the console that runs on this machine, unless it is that of another deployment.
+func (p *Plugin) find(ctx context.Context, limit time.Duration) (string, error) {
 	address, err := p.address()
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, openLimit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+assetPath(styleSheet), http.NoBody)
 	if err != nil {
@@ -149,7 +149,13 @@ func (p *Plugin) find(ctx context.Context) (string, error) {
 		return address, fmt.Errorf("%w: the console does not answer at %s: start an instance with these settings and plugins.console.enabled: true: %w",
 			pipeline.ErrUnavailable, address, err)
 	}
-	return address, answer.Body.Close()
+	if err := answer.Body.Close(); err != nil {
+		return "", fmt.Errorf("%w: the console at %s: %w", pipeline.ErrUnavailable, address, err)
+	}
+	if err := p.checkIdentity(ctx, address, answer.Header); err != nil {
+		return "", err
+	}
+	return address, nil
 }
 
 var (

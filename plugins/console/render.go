@@ -10,6 +10,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,10 +119,14 @@ func (s *server) view(title, path string) view {
 
 func (s *server) answerPage(w http.ResponseWriter, r *http.Request, asked string) {
 	p, found := s.find(r.PathValue("path"))
-	if !found {
-		v := s.view("No such page", "")
+	title, absent := "No such page", "No page has this address. The navigation has all pages."
+	if found {
+		title, absent = "No such panel", p.noPanel(asked, r.URL.Query().Get("panel"))
+	}
+	if absent != "" {
+		v := s.view(title, "")
 		v.Script = assetPath(liveScript)
-		v.Panels = []shown{{State: stateOK, Block: console.Text("No page has this address. The navigation has all pages.")}}
+		v.Panels = []shown{{State: stateOK, Block: console.Text(absent)}}
 		s.render(w, r, http.StatusNotFound, v)
 		return
 	}
@@ -199,19 +204,33 @@ func (s *server) listPages(w http.ResponseWriter, r *http.Request) {
 	s.writeJSON(w, r, http.StatusOK, map[string]any{"pages": list})
 }
 
-// findJSON returns the page of a request. Otherwise it has answered.
-func (s *server) findJSON(w http.ResponseWriter, r *http.Request) (page, bool) {
+// noPanel says that the page has no panel with one of these names, if so. An empty name is none.
+func (p page) noPanel(names ...string) string {
+	for _, name := range names {
+		if name != "" && !slices.Contains(p.names, name) {
+			return fmt.Sprintf("The page %s has no panel %q; it has %s.", nameOf(p), app.Printable(name), strings.Join(p.names, ", "))
+		}
+	}
+	return ""
+}
+
+// findJSON returns the page of a request, which has panels with these names. Otherwise it has answered.
+func (s *server) findJSON(w http.ResponseWriter, r *http.Request, panels ...string) (page, bool) {
 	path := r.PathValue("path")
 	p, found := s.find(strings.TrimSuffix(path, homeName))
 	if !found || nameOf(p) != path {
 		s.writeJSON(w, r, http.StatusNotFound, map[string]string{"error": "no page has this path: GET /api/v1/ lists them"})
 		return page{}, false
 	}
+	if absent := p.noPanel(panels...); absent != "" {
+		s.writeJSON(w, r, http.StatusNotFound, map[string]string{"error": absent})
+		return page{}, false
+	}
 	return p, true
 }
 
 func (s *server) answerJSON(w http.ResponseWriter, r *http.Request, which selection) {
-	p, found := s.findJSON(w, r)
+	p, found := s.findJSON(w, r, which.only, which.asked)
 	if !found {
 		return
 	}

@@ -204,7 +204,7 @@ func TestLoginByFetchedKeys(t *testing.T) {
 	}))
 	t.Cleanup(keys.Close)
 	configure := func(c *console.Config) {
-		c.Auth, c.Roles = keysOf(signin.Config{JWKSURL: keys.URL}), map[string]operate.Role{"ann": operate.Viewer}
+		c.Auth, c.Roles = keysOf(signin.Config{JWKSURL: keys.URL + "/of/tenant-7?token=hidden"}), map[string]operate.Role{"ann": operate.Viewer}
 	}
 	r := start(t, configure, page(loading("secret", pages.Text("inside"), nil)))
 	bearer := "Authorization: Bearer " + id.token(nil)
@@ -218,6 +218,7 @@ func TestLoginByFetchedKeys(t *testing.T) {
 	absent.Store(true)
 	r = start(t, configure, page(loading("secret", pages.Text("inside"), nil)))
 	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "keys of the sign-in not fetched") }, 2*time.Minute, 10*time.Millisecond)
+	require.Contains(t, r.log.String(), "server="+keys.URL+" ", "its path and query may be secret")
 	answer, text := r.do(http.MethodGet, "/tried", "", bearer)
 	require.Equal(t, http.StatusServiceUnavailable, answer.StatusCode)
 	require.Contains(t, text, "plugins.console.auth.jwks_url could not be fetched")

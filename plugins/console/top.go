@@ -67,7 +67,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 			if t.address != "" {
 				return t.show(cmd.Context(), cmd.InOrStdin())
 			}
-			return h.Services(cmd.Context(), cmd, app.ServicesOptions{}, func(ctx context.Context, _ *app.Running) error {
+			return h.Services(cmd.Context(), cmd, app.ServicesOptions{Routes: true}, func(ctx context.Context, _ *app.Running) error {
 				return t.show(ctx, cmd.InOrStdin())
 			})
 		},
@@ -102,7 +102,7 @@ func (t *top) show(ctx context.Context, in io.Reader) error {
 	secured := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.address == "" {
 		var err error
-		if t.address, err = t.plugin.address(); err != nil {
+		if t.address, err = t.plugin.find(ctx, topLimit); err != nil {
 			return err
 		}
 		t.tokenHeader = cmp.Or(t.tokenHeader, t.plugin.config.TokenHeader)
@@ -254,7 +254,7 @@ func (t *top) get(ctx context.Context, path, accept string) ([]byte, error) {
 		return nil, app.Bad("the page has more than %d MiB", topAnswer>>20)
 	case answer.StatusCode == http.StatusUnauthorized && t.user == "" && t.token.IsZero():
 		return nil, app.Bad("%s wants a login: give --user or --token", t.address)
-	case answer.StatusCode == http.StatusNotFound && kind == wanted:
+	case answer.StatusCode == http.StatusNotFound && kind == wanted && !strings.Contains(t.page, "?"):
 		return nil, t.noPage(ctx)
 	case answer.StatusCode != http.StatusOK:
 		return nil, app.Bad("%s answers %s: %s", t.address, answer.Status, plain(strings.TrimSpace(string(text[:min(len(text), 500)]))))

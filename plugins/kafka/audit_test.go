@@ -68,17 +68,22 @@ func TestATopicIsRecordedBeforeItIsCreated(t *testing.T) {
 		require.Empty(t, c.recorder.changes)
 
 		c.recorder.on = func(change operate.Change) error {
-			require.NotContains(t, c.existing(t), change.Subject, "the row comes before the effect")
+			if change.Outcome == operate.OutcomeBegun {
+				require.NotContains(t, c.existing(t), change.Subject, "the row comes before the effect")
+			}
 			return nil
 		}
 		a, r, err := c.do(t)
 		require.NoError(t, err)
 		require.Len(t, r.Created, 2)
 		require.Empty(t, a.Notes)
-		row := func(topic string) operate.Change {
-			return operate.Change{Who: "ann", Why: "ticket 7", Action: "create topic", Subject: topic, Detail: "4 partitions, replication factor 1, max.message.bytes 2097152"}
+		row := func(topic, outcome, detail string) operate.Change {
+			return operate.Change{Who: "ann", Why: "ticket 7", Action: "create topic", Subject: topic, Outcome: outcome, Detail: detail}
 		}
-		require.Equal(t, []operate.Change{row(c.topic), row(c.topic + "-bills")}, c.recorder.changes)
+		const detail = "4 partitions, replication factor 1, max.message.bytes 2097152"
+		require.Equal(t, []operate.Change{
+			row(c.topic, "begun", detail), row(c.topic, "done", ""), row(c.topic+"-bills", "begun", detail), row(c.topic+"-bills", "done", ""),
+		}, c.recorder.changes)
 		require.Equal(t, []string{c.topic, c.topic + "-bills"}, c.existing(t))
 		connections := func() []int { return []int{c.recorder.opened, c.recorder.closed, c.recorder.alone} }
 		require.Equal(t, []int{1, 1, 0}, connections(), "all rows share a connection")
@@ -86,7 +91,7 @@ func TestATopicIsRecordedBeforeItIsCreated(t *testing.T) {
 		_, r, err = c.do(t)
 		require.NoError(t, err)
 		require.Empty(t, r.Created)
-		require.Len(t, c.recorder.changes, 2)
+		require.Len(t, c.recorder.changes, 4)
 		require.Equal(t, []int{1, 1, 0}, connections(), "none is opened for no row")
 	})
 }
@@ -128,7 +133,7 @@ func TestATopicThatIsRefusedIsRecordedAsFailed(t *testing.T) {
 		require.Len(t, r.Failed, 2, "the other topic was tried as well")
 		require.Contains(t, r.Failed[0].Error, "disk full")
 		require.Len(t, c.recorder.changes, 4)
-		require.Equal(t, []string{"", "failed", "", "failed"}, []string{
+		require.Equal(t, []string{"begun", "failed", "begun", "failed"}, []string{
 			c.recorder.changes[0].Outcome, c.recorder.changes[1].Outcome, c.recorder.changes[2].Outcome, c.recorder.changes[3].Outcome,
 		})
 		require.Contains(t, c.recorder.changes[3].Detail, "create: ")

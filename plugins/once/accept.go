@@ -30,6 +30,9 @@ func errorClasses() []pipeline.ErrorClass {
 	}}
 }
 
+// acceptRoute is the route of the kind's topic.
+func acceptRoute(kind string) string { return kind + ".accept" }
+
 // accept accepts the records of the kind's topic in one transaction. A record is acknowledged once its
 // effect is in the ledger.
 func (e *Effects[T]) accept(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {

@@ -15,11 +15,16 @@ func placeOf(kind string) pipeline.Endpoint {
 	return pipeline.Endpoint{Kind: kindLedger, Name: kind}
 }
 
-// Conditions implements operate.Conditioned: what holds the calls of each kind up, and the effects that a person must
-// decide about. They are those of the last measurement.
+// Conditions implements operate.Conditioned: what the database refuses, what holds the calls of each kind up, and the
+// effects that a person must decide about. They are those of the last measurement.
 func (p *Plugin) Conditions() (all []operate.Condition) {
-	if p.ledger.Load() == nil {
+	l := p.ledger.Load()
+	if l == nil {
 		return nil
+	}
+	if c, refused := l.Refused(time.Now()); refused {
+		c.Name = "ledger of effects"
+		all = append(all, operate.Condition{Check: c, Page: effectsPage})
 	}
 	for _, w := range p.kinds {
 		for _, r := range slices.Concat(w.reasons(time.Now()), w.left(), w.late()) {

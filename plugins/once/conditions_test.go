@@ -1,12 +1,14 @@
 package once_test
 
 import (
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/internal/sqldbtest"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once"
@@ -124,4 +126,32 @@ func TestTheStateOfAKindHasEachCause(t *testing.T) {
 	refuses.Store(false)
 	require.Equal(t, rules.Success, oncetest.SettledInTurns(t, w, p.effects, one.key()).State)
 	require.NotContains(t, said(t, w), "far side")
+}
+
+// What the database refuses of the work of every instance, such as for a missing right, is seen without the log.
+func TestWhatTheDatabaseRefusesIsACondition(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		w := oncetest.On(t, dsn)
+		w.Start(newInvoices(w.Once, once.ByKey, nil))
+		db := tablesOf(t, dsn)
+		defer func() { require.NoError(t, db.Close()) }()
+		_, err := db.ExecContext(t.Context(), "ALTER TABLE once_due RENAME TO once_away")
+		require.NoError(t, err)
+		var found operate.Condition
+		require.Eventually(t, func() bool {
+			all := w.Once.Conditions()
+			i := slices.IndexFunc(all, func(c operate.Condition) bool { return c.Name == "ledger of effects" })
+			if i < 0 {
+				return false
+			}
+			found = all[i]
+			return true
+		}, minute, 5*millisecond)
+		require.Equal(t, operate.Fail, found.Level)
+		require.Regexp(t, "^the database refuses statements of this instance, since .*: .*once_due", found.Text)
+		require.NotEmpty(t, found.Remedy)
+		_, err = db.ExecContext(t.Context(), "ALTER TABLE once_away RENAME TO once_due")
+		require.NoError(t, err)
+	})
 }

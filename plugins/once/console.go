@@ -262,7 +262,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 	}
 	x, err := l.Explain(ctx, k)
 	if errors.Is(err, ledger.ErrNotFound) {
-		return console.Text(textOf(k) + " is not in the ledger. If its record was published, it may still wait in its topic, or be a dead letter."), nil
+		return console.Text(p.notAccepted(ctx, k) + "."), nil
 	} else if err != nil {
 		return nil, err
 	}

@@ -92,7 +92,7 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 		return fmt.Errorf("once: kind %q has the topic %s, and the plugin once was built without topics and dead letters: give them to NewPlugin, or leave the topic empty", e.kind.Name, e.config.Topic)
 	}
 	r.Route(pipeline.Route{
-		Name: e.kind.Name + ".accept", From: e.plugin.topics.Source(e.config.Topic, e.config.Group),
+		Name: acceptRoute(e.kind.Name), From: e.plugin.topics.Source(e.config.Topic, e.config.Group),
 		HandleBatch: e.accept, Batch: e.config.AcceptBatch, Calls: []pipeline.Endpoint{effects},
 		Policy: pipeline.Policy{Timeout: acceptTimeout, DeadLetter: e.plugin.dead.Sink(e.config.Topic + "-dead")},
 	})

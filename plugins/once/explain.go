@@ -46,7 +46,7 @@ type explained struct {
 func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ operate.Input) (operate.Answer, error) {
 	x, err := l.Explain(ctx, k)
 	if err != nil {
-		return operate.Answer{}, notFound(err, "%s is not in the ledger. If its record was published, it may still wait in its topic, or be a dead letter (deadletter list)", textOf(k))
+		return operate.Answer{}, notFound(err, "%s", p.notAccepted(ctx, k))
 	}
 	then, err := next(ctx, l, x)
 	if err != nil {
@@ -64,6 +64,15 @@ func (p *Plugin) explain(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ 
 		e.Idempotency, e.Value = w.effects.describe(k, x.Payload)
 	}
 	return operate.Answer{Value: e, Lines: e.lines(), Tables: e.tables(), Notes: []string{"Next: " + e.Next}}, nil
+}
+
+// notAccepted says where an effect may be that is not in the ledger.
+func (p *Plugin) notAccepted(ctx context.Context, k ledger.Key) string {
+	text := textOf(k) + " is not in the ledger. If its record was published, it may still wait in its topic, or be a dead letter (deadletter list)"
+	if paused := operate.PausedNote(ctx, p.routes, acceptRoute(k.Kind)); paused != "" {
+		text += ". " + paused
+	}
+	return text
 }
 
 func (e explained) lines() []string {

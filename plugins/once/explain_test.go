@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/once/oncetest"
@@ -193,4 +194,28 @@ func TestAKindOfAnotherProgramIsExplained(t *testing.T) {
 	require.NoError(t, err)
 	o := command(t, w, func(k *once.Kind[invoice], _ *once.KindConfig) { k.Name = "receipt" })
 	require.Equal(t, "Next: this binary does not have the kind invoice, so a program that has it decides. If none runs, nothing happens.", o.next(one))
+}
+
+// pausing keeps the order that a route is paused.
+type pausing string
+
+func (pausing) Name() string                          { return "pausing" }
+func (p pausing) Register(r *pipeline.Registry) error { r.Offer(p); return nil }
+
+func (p pausing) ReadPauses(context.Context, []pipeline.Route) ([]operate.Condition, error) {
+	return []operate.Condition{{Route: string(p), Check: operate.Check{Text: "paused since noon, by ann, because: ticket 7"}}}, nil
+}
+
+// An effect that is not in the ledger is not lost: its route is paused, and who asks learns by whom.
+func TestExplainKnowsThatTheRouteIsPaused(t *testing.T) {
+	t.Parallel()
+	for route, paused := range map[string]bool{"invoice.accept": true, "parcel.accept": false} {
+		w := oncetest.New(t)
+		w.Start(newInvoices(w.Once, once.ByKey, nil), pausing(route))
+		_, err := operator{t, w}.ask("once explain", input("404"))
+		require.ErrorContains(t, err, "invoice:acme:404 is not in the ledger. If its record was published")
+		const note = ". The route invoice.accept, which accepts it, is paused since noon, by ann, because: ticket 7"
+		require.Equal(t, paused, strings.HasSuffix(err.Error(), note), err)
+		require.Equal(t, paused, strings.Contains(operator{t, w}.see("effects/effect", "effect", input("404")), note+"."))
+	}
 }

@@ -87,6 +87,7 @@ type Plugin struct {
 	usedWhen []func() bool // see UsedWhen
 
 	env     pipeline.Env
+	routes  *pipeline.Registry // nil before Register
 	log     *slog.Logger
 	ledger  atomic.Pointer[ledger.Ledger]
 	kinds   []*worker     // filled with ledger
@@ -126,7 +127,7 @@ func (p *Plugin) Schemas(env pipeline.Env) []migration.Schema {
 
 // Register implements pipeline.Plugin.
 func (p *Plugin) Register(r *pipeline.Registry) error {
-	p.env, p.log = r.Env(), r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
+	p.env, p.routes, p.log = r.Env(), r, r.Env().Logger.With(slog.String(logs.Plugin, p.Name()))
 	r.Offer(p) // it is a console.Contributor, an operate.Conditioned, and an operate.Operated with actions
 	r.ErrorClasses(errorClasses()...)
 	for _, schema := range p.Schemas(r.Env()) {

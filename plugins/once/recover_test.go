@@ -23,23 +23,26 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
+// tablesOf opens the database of a ledger.
+func tablesOf(t *testing.T, dsn string) (db *sql.DB) {
+	t.Helper()
+	var err error
+	if portable.DialectOf(dsn) == portable.SQLite {
+		file, wrong := sqldb.ParseFile(dsn)
+		require.NoError(t, wrong)
+		db, err = file.Open(t.Context(), nil)
+	} else {
+		db, _, _, err = sqldb.OpenPostgres(setting.NewSecret(dsn), nil)
+	}
+	require.NoError(t, err)
+	return db
+}
+
 // backup keeps the effects of a ledger. restore puts them back.
 func backup(t *testing.T, dsn string) (restore func()) {
 	t.Helper()
-	open := func() (db *sql.DB) {
-		var err error
-		if portable.DialectOf(dsn) == portable.SQLite {
-			file, wrong := sqldb.ParseFile(dsn)
-			require.NoError(t, wrong)
-			db, err = file.Open(t.Context(), nil)
-		} else {
-			db, _, _, err = sqldb.OpenPostgres(setting.NewSecret(dsn), nil)
-		}
-		require.NoError(t, err)
-		return db
-	}
 	each := func(statements ...string) {
-		db := open()
+		db := tablesOf(t, dsn)
 		defer func() { require.NoError(t, db.Close()) }()
 		for _, table := range []string{"effects", "due", "groups", "attempts", "problems", "deltas", "totals", "slots"} {
 			for _, s := range statements {

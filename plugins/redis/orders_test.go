@@ -150,7 +150,7 @@ func TestTheAuditOfRoutesTakesOtherChanges(t *testing.T) {
 		}
 		require.Equal(t, []string{
 			`pause invoices by ann because the shop moves: "done", ""`,
-			`reset invoices by ann because ticket 7: "failed", "the group; has members"`, `reset invoices by ann because ticket 7: "", "0: 12 to 5"`,
+			`reset invoices by ann because ticket 7: "failed", "the group; has members"`, `reset invoices by ann because ticket 7: "begun", "0: 12 to 5"`,
 		}, rows)
 	})
 }

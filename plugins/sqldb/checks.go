@@ -41,7 +41,7 @@ func (s Schema) Examinations() []operate.Examination {
 		}}}
 	}
 	tables := operate.Examination{Place: s.Name, Remedy: remedyAway, Runbook: runbookAway, Open: s.examine(func(db *sql.DB) []operate.Examine {
-		return []operate.Examine{migrations, one(db, "rights", readRights), one(db, "tables", readTables)}
+		return []operate.Examine{migrations, one(db, "rights", s.readRights), one(db, "tables", readTables)}
 	})}
 	place := "postgres"
 	if c, err := pgx.ParseConfig(s.DSN.Reveal()); err == nil {
@@ -238,54 +238,6 @@ func transactionsCheck(oldest time.Duration, all bool) operate.Check {
 			Level: operate.Warn, Text: text,
 			Remedy: "find it in pg_stat_activity by xact_start and end it, because the removal of dead rows waits for it",
 		}
-	}
-	return operate.Check{Level: operate.OK, Text: text}
-}
-
-// rights are what the user may do with the tables of the schema.
-type rights struct {
-	user       string
-	super      bool
-	tables     int
-	unreadable []string
-	writable   int
-}
-
-func readRights(ctx context.Context, db *sql.DB) (operate.Check, error) {
-	var r rights
-	err := db.QueryRowContext(ctx, "SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user", unprepared).Scan(&r.user, &r.super)
-	if err != nil {
-		return operate.Check{}, err
-	}
-	err = portable.EachRow(ctx, db.QueryContext, func(row *sql.Rows) error {
-		var name string
-		var read, write bool
-		err := row.Scan(&name, &read, &write)
-		r.tables++
-		if !read {
-			r.unreadable = append(r.unreadable, name)
-		}
-		if write {
-			r.writable++
-		}
-		return err
-	}, `SELECT relname, has_table_privilege(oid, 'SELECT'), has_table_privilege(oid, 'INSERT') FROM pg_class
-		WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p') ORDER BY relname`, unprepared)
-	return r.check(), err
-}
-
-func (r rights) check() operate.Check {
-	text := fmt.Sprintf("user %s may read %d of %d tables of the schema and add rows to %d", r.user, r.tables-len(r.unreadable), r.tables, r.writable)
-	switch {
-	case len(r.unreadable) > 0:
-		return operate.Check{
-			Level: operate.Fail, Text: text + "; it may not read " + strings.Join(r.unreadable, ", "),
-			Remedy: "run the SQL of the roles again, as the owner of the tables", Runbook: rolesPage,
-		}
-	case r.super:
-		return operate.Check{Level: operate.Warn, Text: text + ", as a superuser", Remedy: "give the service a role of its own", Runbook: rolesPage}
-	case r.tables > 0 && r.writable == 0:
-		return operate.Check{Level: operate.Warn, Text: text + ", so it can't accept or pay", Remedy: "use the DSN of the service's role", Runbook: rolesPage}
 	}
 	return operate.Check{Level: operate.OK, Text: text}
 }

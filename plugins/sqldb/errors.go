@@ -44,7 +44,7 @@ func Explain(err error) error {
 	default:
 		return err
 	}
-	return fmt.Errorf("%w; the user in the DSN lacks this right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it", err)
+	return fmt.Errorf("%w; the user in the DSN lacks this right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it, and the command doctor prints the GRANT", err)
 }
 
 // The SQLSTATEs of a session that has the prepared statements of another client, or lacks its own.

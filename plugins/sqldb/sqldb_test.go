@@ -49,7 +49,9 @@ func notes(t testing.TB, version int) sqldb.Migrations {
 			files[strings.TrimPrefix(path, "testdata/")] = &fstest.MapFile{Data: text}
 		}
 	}
-	return sqldb.Migrations{Name: "notes", Files: files, Table: "note_migrations", Lock: 7}
+	return sqldb.Migrations{Name: "notes", Files: files, Table: "note_migrations", Lock: 7, Grants: []portable.Grant{
+		{Rights: "SELECT", On: "note_migrations"}, {Rights: "SELECT, INSERT, UPDATE, DELETE", On: "notes"},
+	}}
 }
 
 // connect opens the database of a DSN, as another process would.

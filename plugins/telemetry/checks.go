@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -95,40 +94,15 @@ func notOurs(address string, r Readiness, why string) string {
 	return fmt.Sprintf("none of this deployment runs at %s, where the instance %s of another one answers: %s", address, r.Instance, why)
 }
 
-// memberLimit bounds the question whether an instance is known, because a server that does not answer is another finding.
-const memberLimit = time.Second
-
 // foreign returns why an instance that has answered is not one of the settings. Empty: it is, or that is not known.
 func (p *Plugin) foreign(ctx context.Context, r Readiness) string {
-	env := p.server.registry.Env()
-	if r.Environment != env.Environment {
-		return fmt.Sprintf("its environment is %q, and that of these settings %q", r.Environment, env.Environment)
+	reg := p.server.registry
+	who := operate.Identity{Instance: r.Instance, Environment: r.Environment, Process: r.Process, Running: r.Phase == string(running)}
+	if of := pipeline.Offers[operate.Membership](reg); len(of) > 0 {
+		check, known := r.Checks[of[0].Name()]
+		who.Lost = known && !check.OK // its presence may have ended with the server
 	}
-	members := pipeline.Offers[operate.Membership](p.server.registry)
-	switch {
-	case len(members) == 0 && r.Process != "":
-		return "it shares a server with other instances that these settings do not have"
-	case len(members) > 0 && r.Process == "" && r.Phase == string(running):
-		return fmt.Sprintf("it runs without the plugin %s, which these settings have", members[0].Name())
-	case len(members) > 0 && r.Process != "":
-		name := members[0].Name()
-		if check, ok := r.Checks[name]; ok && !check.OK { // it may have lost its presence with the server
-			break
-		}
-		ctx, cancel := context.WithTimeout(ctx, memberLimit)
-		defer cancel()
-		switch member, err := members[0].IsMember(ctx, r.Instance, r.Process); {
-		case err != nil:
-		case member:
-			return ""
-		default:
-			return fmt.Sprintf("it is not among the running instances that the %s of these settings knows", name)
-		}
-	}
-	if env.InstanceConfigured && r.Instance != env.Instance {
-		return fmt.Sprintf("the instance_id of these settings is %s", env.Instance)
-	}
-	return ""
+	return who.Foreign(ctx, reg)
 }
 
 // askReadiness asks this machine, so no proxy is used.

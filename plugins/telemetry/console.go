@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/console"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
@@ -22,20 +23,40 @@ func (p *Plugin) Console() []console.Page {
 	return []console.Page{{Panels: []console.Panel{{Name: "checks", Title: "Checks of this instance", Load: p.server.showChecks}}}}
 }
 
-// showChecks shows what /readyz?verbose answers. Without an operations server nothing has run the checks,
-// so they run now.
-func (s *server) showChecks(ctx context.Context, q console.Query) (console.Block, error) {
+// FailedChecks implements operate.Checking. During the drain it has none, because services stop.
+func (p *Plugin) FailedChecks(ctx context.Context) (failed []operate.Check) {
+	if p.server.now() == draining {
+		return nil
+	}
+	results := p.server.results(ctx, p.server.registry)
+	for _, name := range slices.Sorted(maps.Keys(results)) {
+		if r := results[name]; !r.OK {
+			failed = append(failed, operate.Check{
+				Name: "check " + name, Level: operate.Fail, Text: logs.OneLine(r.Error), Remedy: "repair what it names; the panel of the checks has the details",
+			})
+		}
+	}
+	return failed
+}
+
+// results are those of all checks. Without an operations server nothing has run them, so they run now.
+func (s *server) results(ctx context.Context, reg *pipeline.Registry) map[string]CheckResult {
 	s.mu.Lock()
 	serves, probes := s.http != nil, s.probes
 	s.mu.Unlock()
-	results := map[string]CheckResult{}
-	if serves {
-		for _, p := range probes {
-			results[p.Name] = p.result(time.Now())
-		}
-	} else {
-		results = runNow(ctx, q.Registry.HealthChecks())
+	if !serves {
+		return runNow(ctx, reg.HealthChecks())
 	}
+	results := map[string]CheckResult{}
+	for _, p := range probes {
+		results[p.Name] = p.result(time.Now())
+	}
+	return results
+}
+
+// showChecks shows what /readyz?verbose answers.
+func (s *server) showChecks(ctx context.Context, q console.Query) (console.Block, error) {
+	results := s.results(ctx, q.Registry)
 	t := console.Table{Columns: console.Columns("Check", "State", "Reason", "Measured", "Details"), Empty: "No plugin has a check."}
 	for _, name := range slices.SortedFunc(maps.Keys(results), func(a, b string) int {
 		failed := map[bool]int{false: 0, true: 1} // what failed comes first
@@ -101,4 +122,7 @@ func inWords(details map[string]any) string {
 	return strings.Join(words, "; ")
 }
 
-var _ console.Contributor = (*Plugin)(nil)
+var (
+	_ console.Contributor = (*Plugin)(nil)
+	_ operate.Checking    = (*Plugin)(nil)
+)

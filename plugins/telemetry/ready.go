@@ -87,12 +87,9 @@ func printable(values map[string]any) map[string]any {
 func (s *server) ready(counts func(*probe) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		phase := s.now()
-		env := s.registry.Env()
+		who := operate.IdentityOf(s.registry)
 		answer := Readiness{
-			Ready: phase == running, Phase: string(phase), Instance: env.Instance, Environment: env.Environment, Checks: map[string]CheckResult{},
-		}
-		if of := pipeline.Offers[operate.Membership](s.registry); len(of) > 0 {
-			answer.Process = of[0].Process()
+			Ready: phase == running, Phase: string(phase), Instance: who.Instance, Environment: who.Environment, Process: who.Process, Checks: map[string]CheckResult{},
 		}
 		for _, p := range s.probes {
 			if phase == draining || !counts(p) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/operate"
 )
 
 // checks is a plugin with readiness checks.
@@ -133,5 +134,22 @@ func TestRequestsRunNoCheck(t *testing.T) {
 		_, metrics := atOnce(t, s.serveMetrics, "/metrics")
 		require.Contains(t, metrics, `millrace_health_check_ok{check="slow"} 0`)
 		require.Contains(t, s.probes[0].result(time.Now()).Error, "the check does not run; its last error was: no answer of the server")
+	})
+}
+
+// Each check that fails is told with its reason, with and without an operations server.
+func TestFailedChecks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := measured(t, checks{
+			"good": func(context.Context) error { return nil },
+			"bad":  func(context.Context) error { return errors.Join(errors.New("one"), errors.New("two")) },
+		})
+		want := []operate.Check{{Name: "check bad", Level: operate.Fail, Text: "one; two", Remedy: "repair what it names; the panel of the checks has the details"}}
+		require.Equal(t, want, s.plugin.FailedChecks(t.Context()))
+		s.http = &http.Server{ReadHeaderTimeout: time.Second}
+		require.Equal(t, want, s.plugin.FailedChecks(t.Context()))
+		s.Draining()
+		require.Empty(t, s.plugin.FailedChecks(t.Context()))
 	})
 }

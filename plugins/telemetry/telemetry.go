@@ -65,7 +65,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		reach.Servers{Name: "traces", URL: to.endpoint.String(), Client: exportClient(os.Getenv), Optional: true}.Register(r)
 	}
 	r.Service(p.Name(), p.server)
-	r.Offer(p) // it is an operate.Examined, an operate.ConditionReader and a console.Contributor
+	r.Offer(p) // it is an operate.Examined, an operate.ConditionReader, an operate.Checking and a console.Contributor
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/url"
 	"os"
 	"sync/atomic"
 
@@ -17,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/logs"
 )
 
@@ -51,7 +53,8 @@ func (p *Plugin) Tracing(ctx context.Context, instance, version string) (provide
 		if err != nil {
 			return nil, nil, fmt.Errorf("telemetry: otlp exporter: %w", err)
 		}
-		options = append(options, sdktrace.WithBatcher(&reporting{SpanExporter: exporter, plugin: p, endpoint: to.endpoint.Redacted()}))
+		shown := url.URL{Scheme: to.endpoint.Scheme, Host: to.endpoint.Host, Path: to.endpoint.Path} // the rest may be secret
+		options = append(options, sdktrace.WithBatcher(&reporting{SpanExporter: exporter, plugin: p, endpoint: shown.String()}))
 	}
 	if to.console {
 		options = append(options, sdktrace.WithBatcher(spanWriter{os.Stderr}))
@@ -100,7 +103,7 @@ func (r *reporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySp
 	switch log := r.plugin.log.Load(); {
 	case err != nil && !wasBad:
 		log.Warn("spans are dropped: the collector does not take them",
-			slog.String("endpoint", r.endpoint), logs.Err(err))
+			slog.String("endpoint", r.endpoint), logs.Err(httpclient.WithoutURL(err)))
 	case err == nil && wasBad:
 		log.Info("the collector takes spans again")
 	}

@@ -129,7 +129,7 @@ func TestCollectorAway(t *testing.T) {
 	c := newCollector(t)
 	c.answer(http.StatusBadRequest) // an answer that isn't tried again
 	p := telemetry.New()
-	settings(t, p).OTLPEndpoint = c.URL
+	settings(t, p).OTLPEndpoint = strings.Replace(c.URL, "http://", "http://hidden@", 1) + "?token=hidden"
 	settings(t, p).Listen = "127.0.0.1:0"
 	provider, flush, err := p.Tracing(t.Context(), "mill-7", "v1.2.3")
 	require.NoError(t, err)
@@ -153,6 +153,7 @@ func TestCollectorAway(t *testing.T) {
 	require.Contains(t, metrics, "millrace_telemetry_export_failures_total 2")
 	require.Equal(t, 1, strings.Count(logged.String(), "spans are dropped"), logged.String())
 	require.Contains(t, logged.String(), "endpoint="+c.URL+"/v1/traces ")
+	require.NotContains(t, logged.String(), "hidden")
 
 	c.answer(http.StatusOK)
 	export()

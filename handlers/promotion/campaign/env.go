@@ -23,6 +23,8 @@ type Env struct {
 	// Settings returns the settings. They are valid while services run.
 	Settings  func() Settings
 	Resources Resources
+	// Paused says that the route which accepts payouts of a type is paused, or nothing (operate.PausedNote). It may be nil.
+	Paused func(context.Context, payouts.Type) string
 }
 
 // Settings are the settings that are explained or compared with.

@@ -137,9 +137,15 @@ func (e Env) explanation(ctx context.Context, k payouts.Key) (ledger.Explanation
 	}
 	x, err := l.Explain(ctx, k)
 	if errors.Is(err, ledger.ErrNotFound) {
+		paused := ""
+		if e.Paused != nil {
+			if paused = e.Paused(ctx, k.Type); paused != "" {
+				paused = ". " + paused
+			}
+		}
 		err = app.Bad("%s %w. If its record was published, it may still wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace deadletter list); "+
-			"a ledger that was restored from a backup may have had the payout before",
-			k, errNoPayout, k.Type, k.Promotion)
+			"a ledger that was restored from a backup may have had the payout before%s",
+			k, errNoPayout, k.Type, k.Promotion, paused)
 	}
 	return x, err
 }

@@ -75,7 +75,7 @@ func (l *Ledger) admit(ctx context.Context, p payouts.Promotion, totalCount int6
 	if err := checkActivation(p, totalCount); err != nil {
 		return false, err
 	}
-	err = l.update(ctx, "admit", nil, func(q querier, _ time.Time) error {
+	err = l.routine(ctx, "admit", func(q querier, _ time.Time) error {
 		return q.query(ctx, func(r scanner) error { return r.Scan(&active) }, sqlAdmit, string(p.Type), p.ID, totalCount, l.opts.MaxActive)
 	})
 	return active && err == nil, err
@@ -92,7 +92,7 @@ func (l *Ledger) Started(ctx context.Context, p payouts.Promotion, totalCount in
 // returns the admitted ones. A promotion that is paused or has no unsettled payout gets none.
 func (l *Ledger) AdmitWaiting(ctx context.Context) ([]payouts.Promotion, error) {
 	var admitted []payouts.Promotion
-	err := l.update(ctx, "admit waiting", nil, func(q querier, _ time.Time) error {
+	err := l.routine(ctx, "admit waiting", func(q querier, _ time.Time) error {
 		admitted = nil
 		if _, err := q.exec(ctx, sqlNoWork); err != nil {
 			return err
@@ -115,7 +115,7 @@ func (l *Ledger) AdmitWaiting(ctx context.Context) ([]payouts.Promotion, error) 
 // incarnation of its stream stays.
 func (l *Ledger) Yield(ctx context.Context, p payouts.Promotion) (bool, error) {
 	var n int64
-	err := l.update(ctx, "yield a place", nil, func(q querier, now time.Time) error {
+	err := l.routine(ctx, "yield a place", func(q querier, now time.Time) error {
 		var err error
 		n, err = q.exec(ctx, `UPDATE promotion_streams SET active = FALSE, waiting_since = $3
 			WHERE type = $1 AND promotion_id = $2 AND active AND `+sqlAnyWaiting+` > 0`, string(p.Type), p.ID, now)
@@ -152,7 +152,7 @@ func (l *Ledger) Activate(ctx context.Context, p payouts.Promotion, totalCount i
 	if err := checkActivation(p, totalCount); err != nil {
 		return err
 	}
-	return l.update(ctx, "activate", nil, func(q querier, _ time.Time) error {
+	return l.routine(ctx, "activate", func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, total_count) VALUES ($1, $2, TRUE, $3)
 			ON CONFLICT (type, promotion_id) DO UPDATE SET active = TRUE, waiting_since = NULL,
 			total_count = CASE WHEN excluded.total_count > 0 THEN excluded.total_count ELSE s.total_count END`,
@@ -188,7 +188,7 @@ func (l *Ledger) ActivateKnown(ctx context.Context, p payouts.Promotion) (known 
 // its summaries.
 func (l *Ledger) Deactivate(ctx context.Context, p payouts.Promotion) error {
 	l.feedNext.Delete(p)
-	return l.update(ctx, "deactivate", nil, func(q querier, _ time.Time) error {
+	return l.routine(ctx, "deactivate", func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET active = FALSE, incarnation = '', waiting_since = NULL
 			WHERE type = $1 AND promotion_id = $2 AND active`, string(p.Type), p.ID)
 		if s, ok := l.store.(summaryFolder); ok && err == nil {

@@ -105,6 +105,8 @@ func (b *flusher[Q, R]) finish(ctx context.Context, err error, part ...*batchIte
 		if err = b.l.wrap(b.what, err); ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", ErrClosed, err)
 		}
+	}
+	if len(part) > 0 {
 		b.l.noteRefusal(b.what, err)
 	}
 	for _, k := range part {

@@ -47,7 +47,7 @@ func (l *Ledger) ToFeed(ctx context.Context, grace time.Duration) (work []Unfini
 // whether it is. Two feeders at once only enqueue entries twice.
 func (l *Ledger) LeaseFeeder(ctx context.Context, p payouts.Promotion, ttl time.Duration) (bool, error) {
 	var n int64
-	err := l.update(ctx, "lease feeder", nil, func(q querier, now time.Time) error {
+	err := l.routine(ctx, "lease feeder", func(q querier, now time.Time) error {
 		var err error
 		n, err = q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, feeder, feeder_until)
 			VALUES ($1, $2, FALSE, $3, $5)
@@ -65,7 +65,7 @@ func (l *Ledger) LeaseFeeder(ctx context.Context, p payouts.Promotion, ttl time.
 // ReleaseFeeder ends all feeder leases of this instance.
 func (l *Ledger) ReleaseFeeder(ctx context.Context) error {
 	l.feedNext.Clear()
-	return l.update(ctx, "release feeder", nil, func(q querier, _ time.Time) error {
+	return l.routine(ctx, "release feeder", func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET feeder_until = NULL, feeder = '' WHERE feeder = $1`, l.opts.Instance)
 		return err
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/payouts"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -30,6 +31,7 @@ type Ledger struct {
 	settles     *batcher[*payouts.CallResult, SettleResult]
 
 	refusals *logs.Sampled[refusalKey, refused]
+	standing sqldb.Refusals
 
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
 	feedNext   sync.Map      // payouts.Promotion -> feedPosition; see FeedOverdue

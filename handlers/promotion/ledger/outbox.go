@@ -75,7 +75,7 @@ func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish 
 
 func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]OutboxMessage, error) {
 	var claimed []OutboxMessage
-	err := l.update(ctx, "claim outbox rows", nil, func(q querier, now time.Time) error {
+	err := l.routine(ctx, "claim outbox rows", func(q querier, now time.Time) error {
 		claimed = claimed[:0]
 		return q.query(ctx, func(r scanner) error {
 			m := OutboxMessage{Kind: kind}
@@ -101,7 +101,7 @@ func (l *Ledger) published(ctx context.Context, kind OutboxKind, ms []OutboxMess
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	return l.update(ctx, "mark outbox rows published", nil, func(q querier, now time.Time) error {
+	return l.routine(ctx, "mark outbox rows published", func(q querier, now time.Time) error {
 		ids := make([]int64, len(ms))
 		for i, m := range ms {
 			ids[i] = m.ID
@@ -124,7 +124,7 @@ func (l *Ledger) postpone(ctx context.Context, ms []OutboxMessage) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	return l.update(ctx, "postpone outbox rows", nil, func(q querier, now time.Time) error {
+	return l.routine(ctx, "postpone outbox rows", func(q querier, now time.Time) error {
 		for _, m := range ms {
 			if _, err := q.exec(ctx, `UPDATE outbox SET claimed_until = $2 WHERE id = $1 AND published_at IS NULL`, m.ID, now.Add(outbox.Delay(m.tries))); err != nil {
 				return err

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +37,7 @@ func TestTheRolesOfTheREADMEForEffects(t *testing.T) {
 		return l
 	}
 	r.exec(ctx, t, migrator.Reveal(), r.after)
+	r.narrow(t, r.stores(t, "service")...)
 	service := open("service")
 	kind := effects.Kind{Name: "invoice", Results: true, Policy: rules.Policy{
 		Repeat: rules.Never, MaxAttempts: 1, MaxReleased: 1, Lease: time.Minute, Delay: func(int) time.Duration { return 0 }, Instance: "a test",
@@ -44,6 +46,7 @@ func TestTheRolesOfTheREADMEForEffects(t *testing.T) {
 	acme, by := effects.Group{Kind: "invoice", Name: "acme"}, effects.By{Who: "ann", Why: "x"}
 	for i, outcome := range []rules.Outcome{rules.Done, rules.Rejected, rules.Unclear} { // what the service does
 		r.exec(ctx, t, migrator.Reveal(), r.after)
+		r.narrow(t, r.stores(t, "service")...)
 		k := effects.Key{Kind: "invoice", Group: "acme", ID: string(rune('a' + i))}
 		accepted, err := service.Accept(ctx, []effects.Record{{Key: k, Payload: []byte("{}")}})
 		require.NoError(t, err)
@@ -65,7 +68,9 @@ func TestTheRolesOfTheREADMEForEffects(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, service.Sweep(ctx))
 	}
-	requireDenied(t, service.Pause(ctx, acme, by), "only an operator steers")
+	err := service.Pause(ctx, acme, by)
+	requireDenied(t, err, "only an operator steers")
+	require.Equal(t, 1, strings.Count(err.Error(), "Roles in PostgreSQL"), "the hint is said once: %s", err)
 
 	operator := open("operator")
 	require.NoError(t, operator.Register(ctx, kind))
@@ -74,7 +79,7 @@ func TestTheRolesOfTheREADMEForEffects(t *testing.T) {
 	require.NoError(t, operator.PauseKind(ctx, "invoice", by))
 	require.NoError(t, operator.ResumeKind(ctx, "invoice", by))
 	require.NoError(t, operator.Resolve(ctx, effects.Key{Kind: "invoice", Group: "acme", ID: "c"}, rules.Resolution{Done: true, Receipt: "r", Who: "ann", Why: "x"}))
-	_, err := operator.Cancel(ctx, acme, by)
+	_, err = operator.Cancel(ctx, acme, by)
 	require.NoError(t, err)
 	_, err = operator.Recover(ctx, "invoice", time.Now().Add(-time.Hour), by)
 	require.NoError(t, err)

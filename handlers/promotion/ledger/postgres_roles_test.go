@@ -153,6 +153,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 	r.exec(ctx, t, migrator, r.after)
+	r.narrow(t, r.stores(t, "service")[:2]...)
 	pay()
 	var ids []string
 	work("service", func(s *deadstore.Store) {

@@ -32,7 +32,7 @@ func sameIncarnation(ctx context.Context, q querier, p payouts.Promotion, incarn
 // earlier stream stays: the feeder calls RecordStreamLoss.
 func (l *Ledger) RecordIncarnation(ctx context.Context, p payouts.Promotion, incarnation string) (bool, error) {
 	same := false
-	err := l.update(ctx, "adopt incarnation", nil, func(q querier, _ time.Time) error {
+	err := l.routine(ctx, "adopt incarnation", func(q querier, _ time.Time) error {
 		if _, err := q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, incarnation)
 			VALUES ($1, $2, FALSE, $3) ON CONFLICT (type, promotion_id) DO UPDATE SET incarnation = excluded.incarnation
 			WHERE s.incarnation = '' AND s.retired <> excluded.incarnation`, string(p.Type), p.ID, incarnation); err != nil {
@@ -48,7 +48,7 @@ func (l *Ledger) RecordIncarnation(ctx context.Context, p payouts.Promotion, inc
 // RecordIncarnationIfActive is RecordIncarnation for a stream that the feeder has found. It changes
 // nothing for an inactive promotion: that stream is being deleted, and its deletion is no loss.
 func (l *Ledger) RecordIncarnationIfActive(ctx context.Context, p payouts.Promotion, incarnation string) error {
-	return l.update(ctx, "adopt incarnation", nil, func(q querier, _ time.Time) error {
+	return l.routine(ctx, "adopt incarnation", func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET incarnation = $3
 			WHERE type = $1 AND promotion_id = $2 AND incarnation = '' AND retired <> $3 AND active`, string(p.Type), p.ID, incarnation)
 		return err
@@ -59,7 +59,7 @@ func (l *Ledger) RecordIncarnationIfActive(ctx context.Context, p payouts.Promot
 // loss. A feeder may have found it before, and records it between Deactivate and the deletion, or even
 // later.
 func (l *Ledger) Retire(ctx context.Context, p payouts.Promotion, incarnation string) error {
-	return l.update(ctx, "retire incarnation", nil, func(q querier, _ time.Time) error {
+	return l.routine(ctx, "retire incarnation", func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET retired = $3, incarnation = CASE WHEN incarnation = $3 THEN '' ELSE incarnation END
 			WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID, incarnation)
 		return err
@@ -80,7 +80,7 @@ func (l *Ledger) RecordStreamLoss(ctx context.Context, p payouts.Promotion, reco
 	case <-ctx.Done():
 		return 0, false, ctx.Err()
 	}
-	err = l.update(ctx, "record a lost stream", nil, func(q querier, now time.Time) error {
+	err = l.routine(ctx, "record a lost stream", func(q querier, now time.Time) error {
 		n, done = 0, false
 		same, err := sameIncarnation(ctx, q, p, recorded)
 		if err != nil || !same || recorded == "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/internal/failpoint"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
+	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
@@ -45,8 +46,9 @@ type (
 )
 
 // noteRefusal logs the refusal that err wraps, if it does, for the calls of routes: they are repeated,
-// and a repetition has no log line of its own.
+// and a repetition has no log line of its own. It is a condition until the call works again.
 func (l *Ledger) noteRefusal(what string, err error) {
+	l.standing.Note(what, err, errors.Is(err, ErrRefusedByDatabase))
 	if why, ok := sqldb.RefusalOf(err); ok && errors.Is(err, ErrRefusedByDatabase) {
 		l.refusals.Add(refusalKey{what, why.Code, why.Constraint, why.Table}, refused{err, why.Repair()})
 	}
@@ -145,6 +147,16 @@ func (l *Ledger) update(ctx context.Context, what string, exclusive *payouts.Pro
 		}
 	}
 }
+
+// routine is update for what instances repeat by themselves, so that a database that refuses it is a condition.
+func (l *Ledger) routine(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
+	err := l.update(ctx, what, nil, fn)
+	l.standing.Note(what, err, errors.Is(err, ErrRefusedByDatabase))
+	return err
+}
+
+// Refused returns what the database refuses of the work that instances repeat by themselves.
+func (l *Ledger) Refused(now time.Time) (c operate.Check, ok bool) { return l.standing.Check(now) }
 
 // selectAll reads one value per row of a query.
 func selectAll[T any](ctx context.Context, l *Ledger, what string, scan func(r scanner, to *T, now time.Time) error, sql string, args ...any) ([]T, error) {

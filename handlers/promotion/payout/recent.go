@@ -3,8 +3,8 @@ package payout
 import (
 	"cmp"
 	"maps"
-	"math"
 	"slices"
+	"math"
 	"sync"
 	"time"
 

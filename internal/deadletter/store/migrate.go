@@ -13,7 +13,10 @@ import (
 var migrationFiles embed.FS
 
 func migrations() portable.Migrations {
-	return portable.Migrations{Name: "dead letters", Files: migrationFiles, Table: "dead_letter_migrations", Lock: 1296650051}
+	return portable.Migrations{Name: "dead letters", Files: migrationFiles, Table: "dead_letter_migrations", Lock: 1296650051, Grants: []portable.Grant{
+		{Rights: "SELECT", On: "dead_letter_lock, dead_letter_migrations, dead_letter_prunes"},
+		{Rights: "SELECT, INSERT, UPDATE", On: "dead_letter_actions, dead_letters"},
+	}}
 }
 
 // Schema returns the tables in the database of dsn, which the drivers open. setting is the path of

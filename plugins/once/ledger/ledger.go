@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
@@ -24,6 +27,8 @@ type Ledger struct {
 	kinds   map[string]*kind // the registered ones, and those that were found in the table
 	numbers map[int64]*kind
 	home    home // since Register
+
+	refusals sqldb.Refusals
 
 	hide    func() // the pools from Options.Metrics; nil without them
 	closing sync.RWMutex
@@ -113,9 +118,19 @@ func (l *Ledger) call(ctx context.Context, what string, fn func(context.Context)
 	return l.wrap(what, err)
 }
 
-// briefly is call with the time limit of one transaction that accepts, claims or settles.
+// routine is call for what instances repeat by themselves, so that a database that refuses it is a condition.
+func (l *Ledger) routine(ctx context.Context, what string, fn func(context.Context) error) error {
+	err := l.call(ctx, what, fn)
+	l.refusals.Note(what, err, errors.Is(err, ErrRefusedByDatabase))
+	return err
+}
+
+// Refused returns what the database refuses of the work that instances repeat by themselves.
+func (l *Ledger) Refused(now time.Time) (c operate.Check, ok bool) { return l.refusals.Check(now) }
+
+// briefly is routine with the time limit of one transaction that accepts, claims or settles.
 func (l *Ledger) briefly(ctx context.Context, what string, fn func(context.Context) error) error {
-	return l.call(ctx, what, func(ctx context.Context) error {
+	return l.routine(ctx, what, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, l.opts.timeout)
 		defer cancel()
 		return fn(ctx)

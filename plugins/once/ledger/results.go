@@ -72,7 +72,7 @@ func (l *Ledger) RelayResults(ctx context.Context, kind string, limit int, publi
 		return r, err
 	}
 	var taken []Result
-	if err := l.call(ctx, "take results", func(ctx context.Context) error {
+	if err := l.routine(ctx, "take results", func(ctx context.Context) error {
 		taken, err = l.takeResults(ctx, k, limit)
 		return err
 	}); err != nil || len(taken) == 0 {
@@ -83,7 +83,7 @@ func (l *Ledger) RelayResults(ctx context.Context, kind string, limit int, publi
 	published, failed, err := outbox.Publish(work, taken, publish)
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), resultsMark)
 	defer cancel()
-	marked := l.call(ctx, "mark results", func(ctx context.Context) error { return l.markResults(ctx, published, failed) })
+	marked := l.routine(ctx, "mark results", func(ctx context.Context) error { return l.markResults(ctx, published, failed) })
 	return Relayed{len(taken), len(published)}, errors.Join(err, marked)
 }
 

@@ -62,7 +62,7 @@ const sqlAnyDelta = `SELECT 1 FROM once_deltas LIMIT 1`
 // again, and counts are added up. Call it every few seconds, by one loop per instance. It may be
 // interrupted at any point, and several instances may run it at once.
 func (l *Ledger) Sweep(ctx context.Context) error {
-	return l.call(ctx, "sweep", func(ctx context.Context) error {
+	return l.routine(ctx, "sweep", func(ctx context.Context) error {
 		if err := l.unparkAll(ctx); err != nil {
 			return err
 		}

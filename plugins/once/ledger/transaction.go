@@ -22,8 +22,7 @@ func (l *Ledger) wrap(what string, err error) error {
 	case faultServer, faultLocked:
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	default:
-		err = sqldb.Explain(err)
-		if why, refused := sqldb.RefusalOf(err); refused {
+		if why, refused := sqldb.RefusalOf(err); refused { // its repair is what Explain says of a start
 			return fmt.Errorf("once: ledger: %s: %w: %w; %s", what, ErrRefusedByDatabase, err, why.Repair())
 		}
 		return fmt.Errorf("once: ledger: %s: %w", what, err)

@@ -215,10 +215,12 @@ func (n *connection) evaluate(ctx context.Context, a *once.Answer, began time.Ti
 		n.throttle.extend(a.RetryAfter)
 		n.pace.lower(began, time.Now())
 	}
-	switch v {
-	case healthy:
+	switch {
+	case v == healthy:
 		n.ended.Answered()
-	case failing, misconfigured:
+	case (v == failing || v == misconfigured) && httpclient.Unreached(a.Err):
+		n.ended.Unreached(a.Text)
+	case v == failing || v == misconfigured:
 		n.ended.Failed(a.Text)
 	}
 	many := n.breaker.manyMisconfigured(key, v)

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once"
 )
 
@@ -178,11 +180,24 @@ func errorText(r *reply, code, message string) string {
 	case r.readErr != nil:
 		text += ": " + r.readErr.Error()
 	case r.status >= 300 && r.status < 400:
-		text += ": redirects are not followed: " + r.header.Get("Location")
+		text += ": redirects are not followed: " + redirectOf(r.header.Get("Location"))
 	case len(r.body) > 0:
 		text += ": " + string(r.body)
 	}
 	return text
+}
+
+// redirectOf names the server of a Location. Its user, path and query may be secret, while the text stays in the ledger.
+func redirectOf(location string) string {
+	switch u, err := url.Parse(location); {
+	case location == "":
+		return "it names no address"
+	case err != nil:
+		return "its address can't be read"
+	case u.Host == "":
+		return "to another path of the server"
+	}
+	return "to " + pipeline.ServerOf(location).Name
 }
 
 // leastHidden is the length of the shortest header that is taken for a credential.

@@ -161,6 +161,21 @@ func TestTextIsForPeople(t *testing.T) {
 	require.NotContains(t, long, "tok")
 }
 
+// A redirect may carry a token, which must not stay in the ledger.
+func TestTheTextOfARedirectNamesTheServerOnly(t *testing.T) {
+	t.Parallel()
+	cfg, m := DefaultConfig(), testMapping()
+	for location, want := range map[string]string{
+		"https://ann:pass@login.example:8443/start/tok-1?ticket=tok-2#tok-3": "307 Temporary Redirect: redirects are not followed: to https://login.example:8443",
+		"/login?ticket=tok-2": "307 Temporary Redirect: redirects are not followed: to another path of the server",
+		"":                    "307 Temporary Redirect: redirects are not followed: it names no address",
+		"http://%zz/tok-1":    "307 Temporary Redirect: redirects are not followed: its address can't be read",
+	} {
+		a, _ := classify(&m, &request{key: "k"}, &reply{status: http.StatusTemporaryRedirect, header: http.Header{"Location": {location}}}, time.Now(), &cfg)
+		require.Equal(t, want, a.Text)
+	}
+}
+
 func FuzzRetryAfter(f *testing.F) {
 	for _, s := range []string{"", "0", "7", "007", "-1", "1e3", "9223372036854775808", " 5 ", "Fri, 02 Jan 2026 03:04:05 GMT", "Friday, 02-Jan-26 03:04:05 GMT", "Fri Jan  2 03:04:05 2026", "soon"} {
 		f.Add(s, "", int64(60))

@@ -11,6 +11,7 @@ import (
 const (
 	runbookBreaker       = "configs/RUNBOOK.md, MillraceFarSideBreakerOpen"
 	runbookMisconfigured = "configs/RUNBOOK.md, MillraceFarSideMisconfigured"
+	remedyMisconfigured  = "correct the credential, its permission or the url in the settings"
 )
 
 // Reading is how a client is doing at one moment.
@@ -44,17 +45,21 @@ func (c *Client) Conditions() []operate.Condition {
 			Name: n.ended.Name, Level: level, Text: fmt.Sprintf(format, args...), Remedy: remedy, Runbook: runbook,
 		}})
 	}
+	toDo := n.ended.ToDo()
+	if n.misconfigured.Load() {
+		toDo = remedyMisconfigured
+	}
 	if state, since, next := n.breaker.reading(); state != stateClosed {
 		all = nil // it says the same and less
 		then := "the next call finds out whether it works again"
 		if next > 0 {
 			then = "the next call, in " + console.Short(next+time.Second) + ", finds out whether it works again"
 		}
-		add(operate.Fail, "ask who runs it; nothing is lost meanwhile, and calls begin again by themselves", runbookBreaker,
+		add(operate.Fail, toDo+"; nothing is lost meanwhile, and calls begin again by themselves", runbookBreaker,
 			"it is not called %s, because its calls failed (the breaker is open); the last answer: %s; %s", operate.Since(since, now), n.ended.Last(), then)
 	}
 	if n.misconfigured.Load() {
-		add(operate.Fail, "correct the credential, its permission or the url in the settings", runbookMisconfigured,
+		add(operate.Fail, remedyMisconfigured, runbookMisconfigured,
 			"it refuses our credential, our permission or the address; its answer: %s", n.ended.Last())
 	}
 	if wait := n.throttle.remaining(); wait > 0 {

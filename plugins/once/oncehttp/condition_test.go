@@ -98,6 +98,8 @@ func TestAnAPIWithSeveralTroubles(t *testing.T) {
 	all := client.Conditions()
 	require.Len(t, all, 2)
 	require.Contains(t, all[0].Text, "the breaker is open")
+	const last = "; nothing is lost meanwhile, and calls begin again by themselves"
+	require.Equal(t, "correct the credential, its permission or the url in the settings"+last, all[0].Remedy)
 	require.Contains(t, all[1].Text, "it refuses our credential, our permission or the address; its answer: ")
 
 	limited := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -116,4 +118,24 @@ func TestAnAPIWithSeveralTroubles(t *testing.T) {
 	require.Len(t, all, 1)
 	require.Equal(t, operate.Warn, all[0].Level)
 	require.Contains(t, all[0].Text, "it asks for fewer calls, so none is sent for ")
+}
+
+// What to do about an API depends on whether its url leads to it.
+func TestAWrongURLIsCorrectedInTheSettings(t *testing.T) {
+	t.Parallel()
+	const last = "; nothing is lost meanwhile, and calls begin again by themselves"
+	for _, url := range []string{"http://127.0.0.1:1", "https://" + strings.TrimPrefix(newFarSide(t).URL, "http://")} { // nobody listens, or without TLS
+		client := newClient(t, url, quickBreaker)
+		for range 3 {
+			post(t.Context(), client, another())
+		}
+		all := client.Conditions()
+		require.Len(t, all, 1)
+		require.Equal(t, "correct its address in the settings, or let this machine reach it: doctor connects to it and says what is wrong"+last, all[0].Remedy, all[0].Text)
+	}
+	client := newClient(t, newFarSide(t).answers(failed).URL, quickBreaker)
+	for range 3 {
+		post(t.Context(), client, another())
+	}
+	require.Equal(t, "ask who runs it"+last, client.Conditions()[0].Remedy)
 }

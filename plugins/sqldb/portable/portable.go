@@ -55,7 +55,12 @@ type Migrations struct {
 	// Lock is the key of PostgreSQL's advisory lock, with the hash of the schema. Never change it
 	// after a release.
 	Lock int32
+	// Grants are what a service does with the tables. The check of the user in the DSN names what is missing.
+	Grants []Grant
 }
+
+// Grant is a GRANT of PostgreSQL, of rights such as "INSERT, UPDATE" on tables such as "notes, tags".
+type Grant struct{ Rights, On string }
 
 // Databases opens databases by their DSN, and knows the errors of their drivers. sqldb.Databases is
 // the one for PostgreSQL and SQLite.

@@ -16,6 +16,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/httpclient"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -196,7 +197,7 @@ func (s *Keys) fetch(ctx context.Context) {
 		s.mu.Unlock()
 		s.warn(ctx, skipped)
 	case ctx.Err() == nil:
-		s.log.WarnContext(ctx, "keys of the sign-in not fetched", slog.String("url", s.url), logs.Err(err))
+		s.log.WarnContext(ctx, "keys of the sign-in not fetched", slog.String("server", pipeline.ServerOf(s.url).Name), logs.Err(err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +215,7 @@ func (s *Keys) due() bool {
 func (s *Keys) get(ctx context.Context) (keys *jose.JSONWebKeySet, skipped string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, http.NoBody)
 	if err != nil {
-		return nil, "", err
+		return nil, "", httpclient.WithoutURL(err)
 	}
 	answer, err := s.client.Do(r)
 	if err != nil {

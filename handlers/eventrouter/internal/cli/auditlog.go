@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -21,6 +22,7 @@ func (s Settings) RecentResets(ctx context.Context, shards *redis.Server, f oper
 		for _, e := range entries {
 			changes = append(changes, operate.Change{
 				ID: e.Place(), At: e.At(), Who: e.Fields["who"], Why: e.Fields["why"], Action: e.Fields["verb"], Subject: e.Of + "/" + e.Fields["job"],
+				Outcome: cmp.Or(e.Fields["outcome"], operate.OutcomeBegun),
 			})
 		}
 		return changes, err

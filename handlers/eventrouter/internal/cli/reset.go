@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
-// maxAudit is about how many resets a domain remembers.
+// maxAudit is about how many resets a domain remembers, with two rows each.
 const maxAudit = 1000
 
 // ResetReport is the output of reset --json.
@@ -113,15 +113,25 @@ func (o Jobs) reset(ctx context.Context, text string, use *operate.Use) (ResetRe
 		return r, nil
 	}
 	// The audit comes first: a reset that fails after it is repeated.
-	audit := redis.Command("XADD", auditStream(domain), "MAXLEN", "~", maxAudit, "*",
-		"job", j.id, "verb", "reset", "who", use.Who, "why", use.Why)
-	if err := o.OfShards.Do(ctx, audit); err != nil {
+	record := func(ctx context.Context, outcome string) error {
+		return o.OfShards.Do(ctx, redis.Command("XADD", auditStream(domain), "MAXLEN", "~", 2*maxAudit, "*",
+			"job", j.id, "verb", "reset", "who", use.Who, "why", use.Why, "outcome", outcome))
+	}
+	if err := record(ctx, operate.OutcomeBegun); err != nil {
 		return r, fmt.Errorf("record the reset of job %s: %w", j, err)
 	}
-	if err := o.OfShards.Do(ctx, redis.Command("DEL", producer.CounterKey(domain, j.id))); err != nil {
-		return r, fmt.Errorf("delete the last number of job %s: %w", j, err)
+	err = o.OfShards.Do(ctx, redis.Command("DEL", producer.CounterKey(domain, j.id)))
+	if err != nil {
+		err = fmt.Errorf("delete the last number of job %s: %w", j, err)
+	} else {
+		err = log.Reset(ctx, j.domain, event.Shard(j.id, domain.Shards), j.id)
 	}
-	return r, log.Reset(ctx, j.domain, event.Shard(j.id, domain.Shards), j.id)
+	outcome := operate.OutcomeDone
+	if err != nil {
+		outcome = operate.OutcomeFailed
+	}
+	_ = record(context.WithoutCancel(ctx), outcome) // the first row says who and why
+	return r, err
 }
 
 func (r ResetReport) String() string {
@@ -142,7 +152,7 @@ func (r ResetReport) String() string {
 
 // lastReset returns the last reset of a job, or nil.
 func (o Jobs) lastReset(ctx context.Context, domain redis.DomainConfig, jobID string) (*Reset, error) {
-	entries, err := o.OfShards.Newest(ctx, map[string]string{"": auditStream(domain)}, "", 2*maxAudit)
+	entries, err := o.OfShards.Newest(ctx, map[string]string{"": auditStream(domain)}, "", 4*maxAudit)
 	if err != nil {
 		return nil, fmt.Errorf("read the resets: %w", err)
 	}
