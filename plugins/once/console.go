@@ -133,8 +133,8 @@ func showGroups(ctx context.Context, l *ledger.Ledger, q console.Query) (console
 	}
 	for _, g := range groups {
 		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(g.Kind), console.Word(g.Name).At(linkTo(groupPage, ledger.Key{Kind: g.Kind, Group: g.Name})), groupState(g.State),
-			console.Count(g.Accepted), console.Count(g.Done), console.Count(g.Waiting), console.Count(g.Calling),
+			console.Word(g.Kind), console.Word(g.Name).At(linkTo(groupPage, ledger.Key{Kind: g.Kind, Group: g.Name})), groupState(shownState(g)),
+			acceptedCell(g), console.Count(g.Done), console.Count(g.Waiting), console.Count(g.Calling),
 			problem(g.Failed, operate.Warn), problem(g.Unknown, operate.Fail), console.Count(g.Cancelled),
 			{Text: console.Short(g.OldestDue), Data: g.OldestDue.Seconds(), Right: true},
 		})
@@ -145,12 +145,20 @@ func showGroups(ctx context.Context, l *ledger.Ledger, q console.Query) (console
 	return t, nil
 }
 
-func groupState(s rules.GroupState) console.Cell {
-	cell := console.Word(strings.ToLower(string(s)))
-	if s == rules.GroupRunning {
-		return cell
+func groupState(state string) console.Cell {
+	cell := console.Word(strings.ToLower(state))
+	switch rules.GroupState(state) {
+	case rules.GroupPaused, rules.GroupCancelled:
+		return cell.In(operate.Warn)
+	case rules.GroupRunning:
 	}
-	return cell.In(operate.Warn)
+	return cell
+}
+
+func acceptedCell(s ledger.Status) console.Cell {
+	cell := console.Count(s.Accepted)
+	cell.Text = acceptedOf(s, func(n int64) string { return console.Count(n).Text })
+	return cell
 }
 
 // showProblems shows those of the group in the address, or of all kinds.
@@ -209,14 +217,14 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 		console.Stats{
 			{Name: "Kind", Cell: console.Word(s.Kind)},
 			{Name: "Group", Cell: console.Word(s.Name)},
-			{Name: "State", Cell: groupState(s.State)},
+			{Name: "State", Cell: groupState(shownState(s))},
 			{Name: "Created", Cell: console.Moment(s.CreatedAt)},
 			{Name: "Oldest due", Cell: console.Cell{Text: console.Short(s.OldestDue), Data: s.OldestDue.Seconds()}},
 			{Name: "Pause of the kind", Cell: pause},
 			{Name: "Limits of the kind", Cell: console.Word(textOfLimits(limits))},
 		},
 		console.Stats{
-			{Name: "Accepted", Cell: console.Count(s.Accepted)},
+			{Name: "Accepted", Cell: acceptedCell(s)},
 			{Name: "Done", Cell: console.Count(s.Done)},
 			{Name: "Waiting", Cell: console.Count(s.Waiting)},
 			{Name: "Being called", Cell: console.Count(s.Calling)},
@@ -282,7 +290,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 			{Name: "Next", Cell: console.Word(then)},
 			{Name: "Kind", Cell: console.Word(k.Kind)},
 			{Name: "Group", Cell: console.Word(k.Group).At(linkTo(groupPage, ledger.Key{Kind: k.Kind, Group: k.Group}))},
-			{Name: "State of the group", Cell: groupState(x.Group)},
+			{Name: "State of the group", Cell: groupState(string(x.Group))},
 			{Name: "ID", Cell: console.Word(k.ID)},
 			{Name: "Part", Cell: console.Word(x.Part)},
 			{Name: "Value", Cell: console.Word(value)},

@@ -149,7 +149,7 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 	t := operate.Table{Columns: []string{"KIND", "GROUP", "STATE", "CREATED", "ACCEPTED", "DONE", "FAILED", "UNKNOWN", "CANCELLED", "OPEN"}, Empty: "There are no effects."}
 	for _, g := range groups {
 		t.Rows = append(t.Rows, []string{
-			g.Kind, g.Name, string(g.State), g.CreatedAt.Format(time.RFC3339), number(g.Accepted), number(g.Done), number(g.Failed), number(g.Unknown),
+			g.Kind, g.Name, shownState(g), g.CreatedAt.Format(time.RFC3339), acceptedOf(g, number), number(g.Done), number(g.Failed), number(g.Unknown),
 			number(g.Cancelled), number(g.Accepted - g.Done - g.Failed - g.Unknown - g.Cancelled),
 		})
 	}
@@ -163,7 +163,7 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 		Paused []ledger.KindPause `json:"paused_kinds"` // whole kinds
 	}{make([]groupStatus, len(groups)), more, append([]ledger.KindPause{}, paused...)}
 	for i, g := range groups {
-		list.Groups[i] = groupStatus{g, g.OldestDue.Seconds()}
+		list.Groups[i] = statusOf(g)
 	}
 	a := operate.Answer{Value: list, Tables: []operate.Table{t}}
 	if more {
@@ -182,7 +182,28 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 // groupStatus is a group for programs.
 type groupStatus struct {
 	ledger.Status
+	Finished  bool    `json:"finished"` // all that were expected are accepted, and all that were accepted are settled
 	OldestDue float64 `json:"oldest_due_seconds"`
+}
+
+func statusOf(s ledger.Status) groupStatus {
+	return groupStatus{s, s.Finished(), s.OldestDue.Seconds()}
+}
+
+// shownState is the state of a group for people.
+func shownState(s ledger.Status) string {
+	if s.State == rules.GroupRunning && s.Finished() {
+		return "FINISHED"
+	}
+	return string(s.State)
+}
+
+// acceptedOf says how many effects of a group are accepted, and of how many if that is known.
+func acceptedOf(s ledger.Status, number func(int64) string) string {
+	if s.Expected == 0 {
+		return number(s.Accepted)
+	}
+	return number(s.Accepted) + " of " + number(s.Expected)
 }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
@@ -200,7 +221,11 @@ func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, _ opera
 	}{{"accepted", s.Accepted}, {"done", s.Done}, {"failed", s.Failed}, {"unknown", s.Unknown}, {"cancelled", s.Cancelled}, {"waiting", s.Waiting}, {"being called", s.Calling}} {
 		t.Rows = append(t.Rows, []string{row.name, number(row.n)})
 	}
-	a := operate.Answer{Value: groupStatus{s, s.OldestDue.Seconds()}, Lines: []string{fmt.Sprintf("%s %s is %s", g.Kind, g.Name, s.State)}, Tables: []operate.Table{t}}
+	line := fmt.Sprintf("%s %s is %s", g.Kind, g.Name, shownState(s))
+	if s.Expected > 0 {
+		line += ", " + acceptedOf(s, number) + " accepted"
+	}
+	a := operate.Answer{Value: statusOf(s), Lines: []string{line}, Tables: []operate.Table{t}}
 	if s.OldestDue > 0 {
 		a.Notes = append(a.Notes, "The oldest has been due for "+s.OldestDue.Round(time.Millisecond).String()+".")
 	}

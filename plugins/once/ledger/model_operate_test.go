@@ -19,6 +19,15 @@ func (m *model) steerKind(l *Ledger) {
 	}
 }
 
+// expect says how many effects a group will have, before its first one or later.
+func (m *model) expect(l *Ledger) {
+	g, total := m.record().of(), int64(m.rnd.IntN(5))
+	require.NoError(m.t, l.Expect(m.t.Context(), g, total))
+	if total > 0 {
+		m.sizes[g] = total
+	}
+}
+
 func (m *model) steer(l *Ledger) {
 	k, ok := m.known()
 	if !ok {

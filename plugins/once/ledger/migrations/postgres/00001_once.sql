@@ -60,7 +60,8 @@ CREATE TABLE once_lost (
     PRIMARY KEY (kind, until)
 );
 
--- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due.
+-- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due. expected: the effects that it will have;
+-- null: nobody has said.
 CREATE TABLE once_groups (
     kind       smallint NOT NULL,
     grp        text COLLATE "C" NOT NULL,
@@ -68,6 +69,7 @@ CREATE TABLE once_groups (
     parked     boolean NOT NULL DEFAULT FALSE,
     created_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL,
+    expected   bigint CHECK (expected > 0),
     PRIMARY KEY (kind, grp)
 );
 CREATE INDEX once_groups_parked ON once_groups (kind, grp) WHERE parked AND state <> 2;
