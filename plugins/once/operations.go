@@ -25,7 +25,11 @@ func (p *Plugin) Operations() operate.Operations {
 	effect := append(slices.Clone(group), operate.Field{Name: "id", Help: "the `id` of the effect in its group", Required: true})
 	cancel := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
 		c, err := l.Cancel(ctx, g, by)
-		return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; being called: %d; perhaps done, which %s: %d.", c.Cancelled, c.Calling, p.afterCancel(g.Kind), c.Ambiguous), err
+		if err != nil {
+			return "", err
+		}
+		running, err := underWay(ctx, l, g)
+		return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; perhaps done, which %s: %d; %s.", c.Cancelled, p.afterCancel(g.Kind), c.Ambiguous, running), err
 	}
 	return operate.Operations{
 		Reports: []operate.Report{

@@ -19,11 +19,15 @@ When the command has returned nothing is claimed any more, in any instance.
 What was claimed before ends normally; an instance that stalls may send it as
 late as lease_margin after that. Effects are accepted meanwhile.`,
 			func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
-				const said = "No call starts any more. Calls that are running end normally."
+				pause := l.Pause
 				if g.Name == "" {
-					return said, l.PauseKind(ctx, g.Kind, by)
+					pause = func(ctx context.Context, g ledger.Group, by ledger.By) error { return l.PauseKind(ctx, g.Kind, by) }
 				}
-				return said, l.Pause(ctx, g, by)
+				if err := pause(ctx, g, by); err != nil {
+					return "", err
+				}
+				running, err := underWay(ctx, l, g)
+				return "No call starts any more; " + running + ".", err
 			}),
 		p.pauseAction("resume", "Call for a paused group or kind again", `Call for a paused group again, or with --all for a paused kind.
 
@@ -80,6 +84,15 @@ func checkScope(in operate.Input) error {
 		return &operate.InputError{Field: "group", Problem: "--group is required, or --all for the whole kind"}
 	}
 	return nil
+}
+
+// underWay says how many effects of a group are being called, or of a kind with an empty group, and until when at most.
+func underWay(ctx context.Context, l *ledger.Ledger, g ledger.Group) (string, error) {
+	calls, atMost, err := l.UnderWay(ctx, g)
+	if calls == 0 {
+		return "none is being called", err
+	}
+	return fmt.Sprintf("effects that are being called (%d) end normally, within %s at most", calls, atMost.Truncate(time.Second)+time.Second), err
 }
 
 // doThenShow does something to a group, or to a kind with an empty group, and answers with what is so then.

@@ -64,10 +64,17 @@ func (m *model) steer(l *Ledger) {
 			case rules.Cancelled:
 				want.Cancelled++
 			case rules.Sending:
-				want.Calling++
+				if m.due[k].After(m.began) {
+					want.Calling++
+				} else {
+					want.Ambiguous++
+				}
 			case rules.Ambiguous:
 				want.Ambiguous++
 			}
+		}
+		if ended := want.Calling - c.Calling; ended > 0 { // leases, since the step began
+			want.Calling, want.Ambiguous = want.Calling-ended, want.Ambiguous+ended
 		}
 		require.Equal(m.t, want, c, m)
 	}

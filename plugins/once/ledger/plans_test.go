@@ -99,6 +99,7 @@ func hotStatements() []planned {
 		{name: "due at", sql: sqlDueAt, args: []string{"1", "'g1'", "'n8'"}, via: both, rows: 1, cold: true},
 		{name: "ahead", sql: sqlAhead, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: BacklogLimit, cold: true},
 		{name: "calling", sql: sqlCalling, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
+		{name: "calling of a group", sql: sqlCallingOfGroup, args: []string{"1", "'g1'", "now()"}, via: map[string]string{"once_due": "once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
 		{name: "any result", sql: sqlAnyResult, args: []string{"1", "now()"}, via: results, rows: 1, cold: true},
 		{name: "take results", sql: fmt.Sprintf(sqlTakeResults, " FOR UPDATE SKIP LOCKED"), args: []string{"1", "now()", "20", "now()"}, via: results, rows: 20, cold: true},
 		{name: "effects of results", sql: sqlResultEffects + "= ANY($1)", args: []string{"ARRAY[100, 200]"}, via: map[string]string{"once_results": "once_results_pkey", "once_effects": "once_effects_pkey"}, rows: 2, cold: true},

@@ -127,15 +127,16 @@ func (l *Ledger) Resume(ctx context.Context, g Group, by By) error {
 type Cancellation struct {
 	Cancelled int64 // effects that this call has cancelled
 	Calling   int64 // effects that are being called; their ends are stored
-	Ambiguous int64 // effects that may have happened: they are looked up, or end UNKNOWN
+	Ambiguous int64 // effects that may have happened, such as those of ended leases: they are looked up, or end UNKNOWN
 }
 
 const (
 	// cancelChunk is the largest number of effects per transaction of Cancel, and of rows that it reads at once.
 	cancelChunk = 500
 
-	sqlUnsettledStates = `SELECT e.state, count(*) FROM once_due_effects AS d
-JOIN once_effects AS e ON e.kind = d.kind AND e.grp = d.grp AND e.id = d.id WHERE d.kind = $1 AND d.grp = $2 GROUP BY e.state`
+	// sqlUnsettledStates counts what is being called (2) and what may have happened (4): a lease that has ended is no call.
+	sqlUnsettledStates = `SELECT CASE WHEN e.state = 2 AND d.at <= $3 THEN 4 ELSE e.state END, count(*) FROM once_due_effects AS d
+JOIN once_effects AS e ON e.kind = d.kind AND e.grp = d.grp AND e.id = d.id WHERE d.kind = $1 AND d.grp = $2 GROUP BY 1`
 )
 
 // Cancel stops a group for good. After it has taken effect, nothing is sent. Effects that certainly did
@@ -175,7 +176,7 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 				c.Cancelled += n
 			}
 		}
-		return l.store.read(ctx, func(q querier, _ time.Time) error {
+		return l.store.read(ctx, func(q querier, now time.Time) error {
 			return q.query(ctx, func(r scanner) error {
 				var state rules.State
 				var n int64
@@ -187,7 +188,7 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 					c.Ambiguous = n
 				}
 				return err
-			}, sqlUnsettledStates, id.kind, id.name)
+			}, sqlUnsettledStates, id.kind, id.name, now)
 		})
 	})
 	return c, err

@@ -43,6 +43,46 @@ func TestAPausedGroupIsMetOnce(t *testing.T) {
 	})
 }
 
+// What a pause lets end is counted, of a group or of its kind, and the leases say when it has ended at the latest.
+func TestCallsUnderWay(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, append(records("acme", 3), record("zeta", 9))...)
+		underWay := func(g Group, want int64, last ...Key) {
+			t.Helper()
+			before := l.clock(t)
+			calls, atMost, err := l.UnderWay(t.Context(), g)
+			require.NoError(t, err)
+			require.Equal(t, want, calls)
+			var ends time.Time
+			for _, k := range last {
+				ends = mustExplain(t, l, k).Row.LeaseUntil
+			}
+			require.LessOrEqual(t, atMost, max(0, ends.Sub(before)))
+			require.GreaterOrEqual(t, atMost, max(0, ends.Sub(l.clock(t))))
+		}
+		kind := Group{Kind: "invoice"}
+		underWay(acme, 0)
+		underWay(kind, 0)
+		require.Len(t, claimAll(t, l, "invoice"), 4)
+		underWay(acme, 3, key("acme", 0))
+		h.advance(time.Second)
+		mustAccept(t, l, record("zeta", 10))
+		require.Len(t, claimAll(t, l, "invoice"), 1)
+		require.NoError(t, l.Pause(t.Context(), acme, operator))
+		mustSettle(t, l, end(Claimed{Key: key("acme", 1), Epoch: 1}, rules.Done))
+		underWay(acme, 2, key("acme", 0))
+		underWay(kind, 4, key("zeta", 10))
+		underWay(Group{"invoice", "nobody"}, 0)
+		h.advance(time.Minute)
+		underWay(acme, 0)
+		underWay(kind, 0)
+		_, _, err := l.UnderWay(t.Context(), Group{"nothing", "acme"})
+		require.ErrorIs(t, err, ErrNotFound)
+	})
+}
+
 // A worker was killed in a call, and nobody may claim its effect. It is not being called.
 func TestAnEndedLeaseIsNoCall(t *testing.T) {
 	t.Parallel()
@@ -124,8 +164,11 @@ func TestACancellationSettlesWhatCertainlyDidNotHappen(t *testing.T) {
 		require.ErrorIs(t, l.Pause(t.Context(), acme, operator), ErrCancelled)
 		require.ErrorIs(t, l.Resume(t.Context(), acme, operator), ErrCancelled)
 
-		mustSettle(t, l, end(claimed[2], rules.Done))
 		h.advance(time.Minute)
+		c, err = l.Cancel(t.Context(), acme, operator)
+		require.NoError(t, err)
+		require.Equal(t, Cancellation{Ambiguous: 2}, c, "a lease that has ended is no call")
+		mustSettle(t, l, end(claimed[2], rules.Done))
 		again := claimAll(t, l, "invoice")
 		require.Len(t, again, 1)
 		require.True(t, again[0].Lookup, "nothing is sent any more")
