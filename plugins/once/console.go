@@ -193,7 +193,7 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 	g := ledger.Group{Kind: q.Text("kind"), Name: q.Text("group")}
 	s, err := l.Status(ctx, g)
 	if errors.Is(err, ledger.ErrNotFound) {
-		return console.Text(fmt.Sprintf("No effect of the kind %q has the group %q.", g.Kind, g.Name)), nil
+		return console.Text(fmt.Sprintf("No effect of the kind %q has the group %q. The commands once pause and once cancel have --future for a group that is still to come.", g.Kind, g.Name)), nil
 	} else if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,8 @@ func (p *Plugin) Operations() operate.Operations {
 		{Name: "group", Help: "the `group` of effects", Required: true},
 	}
 	effect := append(slices.Clone(group), operate.Field{Name: "id", Help: "the `id` of the effect in its group", Required: true})
-	cancel := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
-		c, err := l.Cancel(ctx, g, by)
+	cancel := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By, how ...ledger.Steer) (string, error) {
+		c, err := l.Cancel(ctx, g, by, how...)
 		if err != nil {
 			return "", err
 		}
@@ -61,7 +61,7 @@ func (p *Plugin) Operations() operate.Operations {
 		},
 		Actions: append(p.pauseActions(), []operate.Action{
 			{
-				About: p.about("once cancel", "Cancel what a group has not done yet, for good", group,
+				About: p.about("once cancel", "Cancel what a group has not done yet, for good", append(slices.Clone(group), futureField()),
 					"once cancel --kind invoice --group acme --why \"they asked for it\""),
 				Danger:  operate.Irreversible,
 				Role:    operate.Operator,
@@ -212,12 +212,19 @@ func acceptedOf(s ledger.Status, number func(int64) string) string {
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// previewGroup answers with the status of a group.
-func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, _ operate.Input) (operate.Answer, error) {
+// previewGroup answers with the status of a group, which may have no effect yet if the input has future.
+func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
 	s, err := l.Status(ctx, g)
+	if errors.Is(err, ledger.ErrNotFound) && in.Switch("future") {
+		s, err = ledger.Status{Group: g, State: rules.GroupRunning}, nil
+	}
 	if err != nil {
 		return operate.Answer{}, noGroup(err, g)
 	}
+	return answerOf(s), nil
+}
+
+func answerOf(s ledger.Status) operate.Answer {
 	t := operate.Table{Columns: []string{"EFFECTS", "COUNT"}}
 	for _, row := range []struct {
 		name string
@@ -225,7 +232,7 @@ func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, _ opera
 	}{{"accepted", s.Accepted}, {"done", s.Done}, {"failed", s.Failed}, {"unknown", s.Unknown}, {"cancelled", s.Cancelled}, {"waiting", s.Waiting}, {"being called", s.Calling}} {
 		t.Rows = append(t.Rows, []string{row.name, number(row.n)})
 	}
-	line := fmt.Sprintf("%s %s is %s", g.Kind, g.Name, shownState(s))
+	line := fmt.Sprintf("%s %s is %s", s.Kind, s.Name, shownState(s))
 	if s.Expected > 0 {
 		line += ", " + acceptedOf(s, number) + " accepted"
 	}
@@ -233,7 +240,7 @@ func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, _ opera
 	if s.OldestDue > 0 {
 		a.Notes = append(a.Notes, "The oldest has been due for "+s.OldestDue.Round(time.Millisecond).String()+".")
 	}
-	return a, nil
+	return a
 }
 
 func listProblems(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {

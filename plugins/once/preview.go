@@ -77,10 +77,13 @@ func (p *Plugin) previewSteer(verb string) read {
 		if err != nil {
 			return operate.Answer{}, err
 		}
-		paused := ""
+		paused, refused := "", false
 		if g.Name != "" {
 			s := a.Value.(groupStatus)
 			state, waiting = s.State, s.Waiting
+			// What failed or is unknown can be replayed, so a pause holds it back.
+			nothingLeft := s.Finished && s.Done+s.Cancelled == s.Accepted
+			refused = nothingLeft && !in.Switch("future") && (verb == "cancel" && state != rules.GroupCancelled || verb == "pause" && state == rules.GroupRunning)
 			k, err := l.KindPaused(ctx, g.Kind)
 			if err != nil {
 				return operate.Answer{}, err
@@ -100,6 +103,9 @@ func (p *Plugin) previewSteer(verb string) read {
 			return operate.Answer{}, err
 		}
 		would := wouldSteer(verb, state, waiting, running, paused, p.afterCancel(g.Kind))
+		if refused {
+			would = "Would be refused, because " + whyFinished(g) + ". --future does it for effects that are still to come."
+		}
 		a.Lines = append([]string{would}, a.Lines...)
 		switch v := a.Value.(type) {
 		case groupStatus:

@@ -146,6 +146,11 @@ func (m *model) compare(last bool) {
 			s.Waiting++
 		}
 	}
+	for g := range now.statuses { // some have no effect yet
+		if totals[g] == nil {
+			totals[g], parts[g] = &Status{}, map[string]*Totals{}
+		}
+	}
 	require.Equal(m.t, wantProblems, now.problems, m)
 	require.Equal(m.t, m.results, now.results, m)
 	check := func(g Group, status Status, found []Totals) {

@@ -150,8 +150,6 @@ func (m *model) step() {
 		m.h.advance(time.Duration(m.rnd.IntN(9)) * time.Second)
 	case choice < 83:
 		m.h.advance([]time.Duration{time.Minute, 2 * time.Hour}[m.rnd.IntN(2)])
-	case choice < 84:
-		m.expect(l)
 	case choice < 88:
 		m.steer(l)
 	case choice < 90:

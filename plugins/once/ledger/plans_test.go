@@ -121,6 +121,7 @@ func hotStatements() []planned {
 		{name: "effects of a group", sql: sqlEffectPage, args: []string{"1", "'g1'", "'n5'", "20"}, via: effects, rows: 20, cold: true},
 		{name: "effects of a group with payloads", sql: sqlEffectAndPayloadPage, args: []string{"1", "'g1'", "'n5'", "20"}, via: effects, rows: 20, cold: true},
 		{name: "waiting", sql: sqlWaiting, args: []string{"1", "'g1'", "201"}, via: map[string]string{"once_due": "once_due_group", "once_effects": "once_effects_pkey"}, rows: oldestOf, cold: true},
+		{name: "finished", sql: sqlFinished, args: []string{"1", "'g1'"}, via: status, rows: 20, cold: true},
 		{name: "expect", sql: sqlExpect, args: []string{"1", "'g1'", "now()", "400"}, via: map[string]string{"once_groups": "once_groups_pkey"}, rows: 1, cold: true},
 		{name: "group", sql: sqlGroup, args: []string{"1", "'g1'", "now()"}, via: status, rows: oldestOf, cold: true},
 		{name: "backlog", sql: sqlBacklog, args: []string{"1", "now()"}, via: backlog, rows: 20_000, cold: true},

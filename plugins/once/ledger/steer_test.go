@@ -119,6 +119,92 @@ func TestAnEndedLeaseIsNoCall(t *testing.T) {
 	}
 }
 
+// A group is paused or cancelled before its first effect, which needs a reason. Nothing of it is called for then.
+func TestAGroupOfTheFutureIsSteered(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l, ctx := h.open(t), t.Context()
+		zeta := Group{"invoice", "zeta"}
+		require.ErrorIs(t, l.Pause(ctx, acme, operator), ErrNotFound)
+		require.ErrorIs(t, l.Pause(ctx, acme, By{Who: "ann"}, Future), ErrInvalid, "it needs a reason")
+		require.ErrorIs(t, l.Pause(ctx, Group{"nothing", "acme"}, operator, Future), ErrNotFound)
+		_, err := l.Status(ctx, acme)
+		require.ErrorIs(t, err, ErrNotFound)
+
+		require.NoError(t, l.Pause(ctx, acme, operator, Future))
+		require.Equal(t, rules.GroupPaused, mustStatus(t, l, acme).State)
+		audit, err := l.GroupAudit(ctx, acme)
+		require.NoError(t, err)
+		require.Equal(t, "RUNNING to PAUSED, also for effects to come", audit[0].Detail)
+		mustAccept(t, l, records("acme", 2)...)
+		require.Empty(t, claimAll(t, l, "invoice"))
+		require.NoError(t, l.Resume(ctx, acme, operator))
+		require.NoError(t, l.Sweep(ctx))
+		require.Len(t, claimAll(t, l, "invoice"), 2)
+
+		c, err := l.Cancel(ctx, zeta, operator, Future)
+		require.NoError(t, err)
+		require.Equal(t, Cancellation{}, c)
+		require.Equal(t, []Accepted{Cancelled}, mustAccept(t, l, record("zeta", 1)))
+		require.ErrorIs(t, l.Pause(ctx, zeta, operator, Future), ErrCancelled)
+	})
+}
+
+// An effect of a caller's transaction, which reads no state, is not called for either.
+func TestACancelledGroupOfTheFutureEndsWhatATransactionAccepts(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		_, err := l.Cancel(t.Context(), acme, operator, Future)
+		require.NoError(t, err)
+		tx := h.begin(t)
+		require.NoError(t, l.AcceptTx(t.Context(), PgxTx(tx), records("acme", 2)))
+		require.NoError(t, tx.Commit(t.Context()))
+		require.Empty(t, claimAll(t, l, "invoice"))
+		require.Equal(t, Totals{Accepted: 2, Cancelled: 2}, mustStatus(t, l, acme).Totals)
+	})
+}
+
+// A group of which all that were expected are done or cancelled has nothing to pause or to cancel. What failed can be replayed.
+func TestAFinishedGroupIsNotSteered(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l, ctx := h.open(t), t.Context()
+		cancel := func(how ...Steer) error { _, err := l.Cancel(ctx, acme, operator, how...); return err }
+		require.NoError(t, l.Expect(ctx, acme, 2))
+		mustAccept(t, l, records("acme", 2)...)
+		for _, c := range claimAll(t, l, "invoice") {
+			mustSettle(t, l, end(c, rules.Done))
+		}
+		require.ErrorIs(t, l.Pause(ctx, acme, operator), ErrFinished)
+		require.ErrorIs(t, cancel(), ErrFinished)
+		require.NoError(t, l.Sweep(ctx), "the counts are in the totals")
+		require.ErrorIs(t, l.Pause(ctx, acme, operator), ErrFinished)
+		audit, err := l.GroupAudit(ctx, acme)
+		require.NoError(t, err)
+		require.Empty(t, audit)
+		require.NoError(t, l.Resume(ctx, acme, operator))
+
+		require.NoError(t, l.Pause(ctx, acme, operator, Future))
+		require.NoError(t, l.Pause(ctx, acme, operator), "it is paused already")
+		require.ErrorIs(t, cancel(), ErrFinished)
+		require.NoError(t, l.Resume(ctx, acme, operator))
+
+		mustAccept(t, l, record("acme", 2))
+		require.NoError(t, l.Pause(ctx, acme, operator), "one waits")
+		require.NoError(t, l.Resume(ctx, acme, operator))
+		mustSettle(t, l, end(claimAll(t, l, "invoice")[0], rules.Rejected))
+		require.True(t, mustStatus(t, l, acme).Finished())
+		require.NoError(t, l.Pause(ctx, acme, operator), "it can be replayed")
+		require.NoError(t, l.Resume(ctx, acme, operator))
+		require.NoError(t, l.Replay(ctx, key("acme", 2), operator))
+		mustSettle(t, l, end(claimAll(t, l, "invoice")[0], rules.Done))
+		require.ErrorIs(t, cancel(), ErrFinished)
+		require.NoError(t, cancel(Future))
+		require.NoError(t, cancel(), "it is cancelled already")
+	})
+}
+
 // The mark of a group stays while anything is parked, also when a sweep ended in the middle.
 func TestAnInterruptedSweepGoesOn(t *testing.T) {
 	t.Parallel()
