@@ -120,23 +120,23 @@ func showGroups(ctx context.Context, l *ledger.Ledger, q console.Query) (console
 	after := ledger.Group{Kind: q.Text("after_kind"), Name: q.Text("after_group")} // kind is for the other panels
 	groups, more, err := l.Groups(ctx, "", after, shownRows)
 	if errors.Is(err, ledger.ErrNotFound) {
-		return console.Text(fmt.Sprintf("No kind has the name %q. Begin with the first groups: choose Effects in the navigation.", after.Kind)), nil
+		return console.Text(fmt.Sprintf("No kind %q has the group %q. Begin with the newest groups: choose Effects in the navigation.", after.Kind, after.Name)), nil
 	} else if err != nil {
 		return nil, err
 	}
 	t := console.Table{
-		Columns: console.Columns("Kind", "Group", "State", "Accepted", "Done", "Waiting", "Being called", "Failed", "Unknown", "Cancelled", "Oldest due"),
+		Columns: console.Columns("Kind", "Group", "State", "Accepted", "Done", "Waiting", "Being called", "Failed", "Unknown", "Cancelled", "Oldest due", "Created"),
 		Empty:   "No effect was accepted yet.",
 	}
 	if after.Name != "" {
-		t.Empty, t.Note = "No group follows in the order of kinds and names.", "These groups follow "+after.Kind+" "+after.Name+"."
+		t.Empty, t.Note = "No older group follows.", "These groups follow "+after.Kind+" "+after.Name+"."
 	}
 	for _, g := range groups {
 		t.Rows = append(t.Rows, []console.Cell{
 			console.Word(g.Kind), console.Word(g.Name).At(linkTo(groupPage, ledger.Key{Kind: g.Kind, Group: g.Name})), groupState(shownState(g)),
 			acceptedCell(g), console.Count(g.Done), console.Count(g.Waiting), console.Count(g.Calling),
 			problem(g.Failed, operate.Warn), problem(g.Unknown, operate.Fail), console.Count(g.Cancelled),
-			{Text: console.Short(g.OldestDue), Data: g.OldestDue.Seconds(), Right: true},
+			{Text: console.Short(g.OldestDue), Data: g.OldestDue.Seconds(), Right: true}, console.Moment(g.CreatedAt),
 		})
 	}
 	if more {

@@ -34,7 +34,7 @@ func (p *Plugin) Operations() operate.Operations {
 	return operate.Operations{
 		Reports: []operate.Report{
 			{
-				About: p.about("once", "List the groups of effects, by kind and name", []operate.Field{
+				About: p.about("once", "List the groups of effects, the newest first", []operate.Field{
 					{Name: "kind", Help: "only of this `kind`"},
 					{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"},
 				}, "once", "once --kind invoice --limit 200"),

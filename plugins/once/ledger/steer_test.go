@@ -338,6 +338,11 @@ func TestOperatorsReplayAndResolve(t *testing.T) {
 			require.ElementsMatch(t, all[i+1:min(i+2, len(all))], groups, "the one after %v", g.Group)
 			require.Equal(t, i+2 < len(all), more)
 		}
+		for i, g := range all[1:] {
+			require.False(t, g.CreatedAt.After(all[i].CreatedAt), "the newest are first")
+		}
+		_, _, err = l.Groups(t.Context(), "", Group{Kind: "mail", Name: "absent"}, 10)
+		require.ErrorIs(t, err, ErrNotFound)
 		groups, _, err = l.Groups(t.Context(), "mail", Group{Kind: "mail", Name: "acme"}, 10)
 		require.NoError(t, err)
 		require.Empty(t, groups)

@@ -75,6 +75,7 @@ CREATE TABLE once_groups (
     PRIMARY KEY (kind, grp)
 );
 CREATE INDEX once_groups_parked ON once_groups (kind, grp) WHERE parked AND state <> 2;
+CREATE INDEX once_groups_created ON once_groups (kind, created_at, grp);
 
 -- One row per effect. Columns that an effect does not need on its way to success are null, and there is no index but
 -- the key. The CHECKs are the last defence against a wrong transition.
