@@ -120,23 +120,23 @@ func showGroups(ctx context.Context, l *ledger.Ledger, q console.Query) (console
 	after := ledger.Group{Kind: q.Text("after_kind"), Name: q.Text("after_group")} // kind is for the other panels
 	groups, more, err := l.Groups(ctx, "", after, shownRows)
 	if errors.Is(err, ledger.ErrNotFound) {
-		return console.Text(fmt.Sprintf("No kind has the name %q. Begin with the first groups: choose Effects in the navigation.", after.Kind)), nil
+		return console.Text(fmt.Sprintf("No kind %q has the group %q. Begin with the newest groups: choose Effects in the navigation.", after.Kind, after.Name)), nil
 	} else if err != nil {
 		return nil, err
 	}
 	t := console.Table{
-		Columns: console.Columns("Kind", "Group", "State", "Accepted", "Done", "Waiting", "Being called", "Failed", "Unknown", "Cancelled", "Oldest due"),
+		Columns: console.Columns("Kind", "Group", "State", "Accepted", "Done", "Waiting", "Being called", "Failed", "Unknown", "Cancelled", "Oldest due", "Created"),
 		Empty:   "No effect was accepted yet.",
 	}
 	if after.Name != "" {
-		t.Empty, t.Note = "No group follows in the order of kinds and names.", "These groups follow "+after.Kind+" "+after.Name+"."
+		t.Empty, t.Note = "No older group follows.", "These groups follow "+after.Kind+" "+after.Name+"."
 	}
 	for _, g := range groups {
 		t.Rows = append(t.Rows, []console.Cell{
-			console.Word(g.Kind), console.Word(g.Name).At(linkTo(groupPage, ledger.Key{Kind: g.Kind, Group: g.Name})), groupState(g.State),
-			console.Count(g.Accepted), console.Count(g.Done), console.Count(g.Waiting), console.Count(g.Calling),
+			console.Word(g.Kind), console.Word(g.Name).At(linkTo(groupPage, ledger.Key{Kind: g.Kind, Group: g.Name})), groupState(shownState(g)),
+			acceptedCell(g), console.Count(g.Done), console.Count(g.Waiting), console.Count(g.Calling),
 			problem(g.Failed, operate.Warn), problem(g.Unknown, operate.Fail), console.Count(g.Cancelled),
-			{Text: console.Short(g.OldestDue), Data: g.OldestDue.Seconds(), Right: true},
+			{Text: console.Short(g.OldestDue), Data: g.OldestDue.Seconds(), Right: true}, console.Moment(g.CreatedAt),
 		})
 	}
 	if more {
@@ -145,12 +145,20 @@ func showGroups(ctx context.Context, l *ledger.Ledger, q console.Query) (console
 	return t, nil
 }
 
-func groupState(s rules.GroupState) console.Cell {
-	cell := console.Word(strings.ToLower(string(s)))
-	if s == rules.GroupRunning {
-		return cell
+func groupState(state string) console.Cell {
+	cell := console.Word(strings.ToLower(state))
+	switch rules.GroupState(state) {
+	case rules.GroupPaused, rules.GroupCancelled:
+		return cell.In(operate.Warn)
+	case rules.GroupRunning:
 	}
-	return cell.In(operate.Warn)
+	return cell
+}
+
+func acceptedCell(s ledger.Status) console.Cell {
+	cell := console.Count(s.Accepted)
+	cell.Text = acceptedOf(s, func(n int64) string { return console.Count(n).Text })
+	return cell
 }
 
 // showProblems shows those of the group in the address, or of all kinds.
@@ -185,7 +193,7 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 	g := ledger.Group{Kind: q.Text("kind"), Name: q.Text("group")}
 	s, err := l.Status(ctx, g)
 	if errors.Is(err, ledger.ErrNotFound) {
-		return console.Text(fmt.Sprintf("No effect of the kind %q has the group %q.", g.Kind, g.Name)), nil
+		return console.Text(fmt.Sprintf("No effect of the kind %q has the group %q. The commands once pause and once cancel have --future for a group that is still to come.", g.Kind, g.Name)), nil
 	} else if err != nil {
 		return nil, err
 	}
@@ -209,14 +217,14 @@ func showGroup(ctx context.Context, l *ledger.Ledger, q console.Query) (console.
 		console.Stats{
 			{Name: "Kind", Cell: console.Word(s.Kind)},
 			{Name: "Group", Cell: console.Word(s.Name)},
-			{Name: "State", Cell: groupState(s.State)},
+			{Name: "State", Cell: groupState(shownState(s))},
 			{Name: "Created", Cell: console.Moment(s.CreatedAt)},
 			{Name: "Oldest due", Cell: console.Cell{Text: console.Short(s.OldestDue), Data: s.OldestDue.Seconds()}},
 			{Name: "Pause of the kind", Cell: pause},
 			{Name: "Limits of the kind", Cell: console.Word(textOfLimits(limits))},
 		},
 		console.Stats{
-			{Name: "Accepted", Cell: console.Count(s.Accepted)},
+			{Name: "Accepted", Cell: acceptedCell(s)},
 			{Name: "Done", Cell: console.Count(s.Done)},
 			{Name: "Waiting", Cell: console.Count(s.Waiting)},
 			{Name: "Being called", Cell: console.Count(s.Calling)},
@@ -282,7 +290,7 @@ func (p *Plugin) showEffect(ctx context.Context, l *ledger.Ledger, q console.Que
 			{Name: "Next", Cell: console.Word(then)},
 			{Name: "Kind", Cell: console.Word(k.Kind)},
 			{Name: "Group", Cell: console.Word(k.Group).At(linkTo(groupPage, ledger.Key{Kind: k.Kind, Group: k.Group}))},
-			{Name: "State of the group", Cell: groupState(x.Group)},
+			{Name: "State of the group", Cell: groupState(string(x.Group))},
 			{Name: "ID", Cell: console.Word(k.ID)},
 			{Name: "Part", Cell: console.Word(x.Part)},
 			{Name: "Value", Cell: console.Word(value)},

@@ -170,6 +170,17 @@ func (e *Effects[T]) enqueueTx(ctx context.Context, tx ledger.Execer, values []T
 	return e.worker.wake, nil
 }
 
+// Expect says how many effects a group will have, before its first one or later. The status of the group then says how many of
+// them are accepted, and that it is finished once all are and have ended. Nothing else depends on it: more or fewer effects are accepted and called for all
+// the same. It may be repeated, by any instance, and the last number counts. Zero changes nothing.
+func (e *Effects[T]) Expect(ctx context.Context, group string, total int64) error {
+	l := e.plugin.ledger.Load()
+	if l == nil {
+		return errNotOpen
+	}
+	return l.Expect(ctx, ledger.Group{Kind: e.kind.Name, Name: group}, total)
+}
+
 // read implements caller.
 func (e *Effects[T]) read(payload []byte) (ledger.Record, error) {
 	v, err := e.kind.decode(payload)

@@ -23,14 +23,18 @@ func (p *Plugin) Operations() operate.Operations {
 		{Name: "group", Help: "the `group` of effects", Required: true},
 	}
 	effect := append(slices.Clone(group), operate.Field{Name: "id", Help: "the `id` of the effect in its group", Required: true})
-	cancel := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
-		c, err := l.Cancel(ctx, g, by)
-		return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; being called: %d; perhaps done, which %s: %d.", c.Cancelled, c.Calling, p.afterCancel(g.Kind), c.Ambiguous), err
+	cancel := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By, how ...ledger.Steer) (string, error) {
+		c, err := l.Cancel(ctx, g, by, how...)
+		if err != nil {
+			return "", err
+		}
+		running, err := underWay(ctx, l, g)
+		return fmt.Sprintf("The group is cancelled. Effects that this ended: %d; perhaps done, which %s: %d; %s.", c.Cancelled, p.afterCancel(g.Kind), c.Ambiguous, running), err
 	}
 	return operate.Operations{
 		Reports: []operate.Report{
 			{
-				About: p.about("once", "List the groups of effects, by kind and name", []operate.Field{
+				About: p.about("once", "List the groups of effects, the newest first", []operate.Field{
 					{Name: "kind", Help: "only of this `kind`"},
 					{Name: "limit", Type: operate.Number, Default: "50", Help: "largest number of rows"},
 				}, "once", "once --kind invoice --limit 200"),
@@ -57,7 +61,7 @@ func (p *Plugin) Operations() operate.Operations {
 		},
 		Actions: append(p.pauseActions(), []operate.Action{
 			{
-				About: p.about("once cancel", "Cancel what a group has not done yet, for good", group,
+				About: p.about("once cancel", "Cancel what a group has not done yet, for good", append(slices.Clone(group), futureField()),
 					"once cancel --kind invoice --group acme --why \"they asked for it\""),
 				Danger:  operate.Irreversible,
 				Role:    operate.Operator,
@@ -149,7 +153,7 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 	t := operate.Table{Columns: []string{"KIND", "GROUP", "STATE", "CREATED", "ACCEPTED", "DONE", "FAILED", "UNKNOWN", "CANCELLED", "OPEN"}, Empty: "There are no effects."}
 	for _, g := range groups {
 		t.Rows = append(t.Rows, []string{
-			g.Kind, g.Name, string(g.State), g.CreatedAt.Format(time.RFC3339), number(g.Accepted), number(g.Done), number(g.Failed), number(g.Unknown),
+			g.Kind, g.Name, shownState(g), g.CreatedAt.Format(time.RFC3339), acceptedOf(g, number), number(g.Done), number(g.Failed), number(g.Unknown),
 			number(g.Cancelled), number(g.Accepted - g.Done - g.Failed - g.Unknown - g.Cancelled),
 		})
 	}
@@ -163,7 +167,7 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 		Paused []ledger.KindPause `json:"paused_kinds"` // whole kinds
 	}{make([]groupStatus, len(groups)), more, append([]ledger.KindPause{}, paused...)}
 	for i, g := range groups {
-		list.Groups[i] = groupStatus{g, g.OldestDue.Seconds()}
+		list.Groups[i] = statusOf(g)
 	}
 	a := operate.Answer{Value: list, Tables: []operate.Table{t}}
 	if more {
@@ -182,17 +186,45 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 // groupStatus is a group for programs.
 type groupStatus struct {
 	ledger.Status
+	Finished  bool    `json:"finished"` // all that were expected are accepted, and all that were accepted are settled
 	OldestDue float64 `json:"oldest_due_seconds"`
+}
+
+func statusOf(s ledger.Status) groupStatus {
+	return groupStatus{s, s.Finished(), s.OldestDue.Seconds()}
+}
+
+// shownState is the state of a group for people.
+func shownState(s ledger.Status) string {
+	if s.State == rules.GroupRunning && s.Finished() {
+		return "FINISHED"
+	}
+	return string(s.State)
+}
+
+// acceptedOf says how many effects of a group are accepted, and of how many if that is known.
+func acceptedOf(s ledger.Status, number func(int64) string) string {
+	if s.Expected == 0 {
+		return number(s.Accepted)
+	}
+	return number(s.Accepted) + " of " + number(s.Expected)
 }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// previewGroup answers with the status of a group.
-func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, _ operate.Input) (operate.Answer, error) {
+// previewGroup answers with the status of a group, which may have no effect yet if the input has future.
+func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
 	s, err := l.Status(ctx, g)
+	if errors.Is(err, ledger.ErrNotFound) && in.Switch("future") {
+		s, err = ledger.Status{Group: g, State: rules.GroupRunning}, nil
+	}
 	if err != nil {
 		return operate.Answer{}, noGroup(err, g)
 	}
+	return answerOf(s), nil
+}
+
+func answerOf(s ledger.Status) operate.Answer {
 	t := operate.Table{Columns: []string{"EFFECTS", "COUNT"}}
 	for _, row := range []struct {
 		name string
@@ -200,11 +232,15 @@ func previewGroup(ctx context.Context, l *ledger.Ledger, g ledger.Group, _ opera
 	}{{"accepted", s.Accepted}, {"done", s.Done}, {"failed", s.Failed}, {"unknown", s.Unknown}, {"cancelled", s.Cancelled}, {"waiting", s.Waiting}, {"being called", s.Calling}} {
 		t.Rows = append(t.Rows, []string{row.name, number(row.n)})
 	}
-	a := operate.Answer{Value: groupStatus{s, s.OldestDue.Seconds()}, Lines: []string{fmt.Sprintf("%s %s is %s", g.Kind, g.Name, s.State)}, Tables: []operate.Table{t}}
+	line := fmt.Sprintf("%s %s is %s", s.Kind, s.Name, shownState(s))
+	if s.Expected > 0 {
+		line += ", " + acceptedOf(s, number) + " accepted"
+	}
+	a := operate.Answer{Value: statusOf(s), Lines: []string{line}, Tables: []operate.Table{t}}
 	if s.OldestDue > 0 {
 		a.Notes = append(a.Notes, "The oldest has been due for "+s.OldestDue.Round(time.Millisecond).String()+".")
 	}
-	return a, nil
+	return a
 }
 
 func listProblems(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {

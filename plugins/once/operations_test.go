@@ -178,7 +178,7 @@ func TestAnswersForPrograms(t *testing.T) {
 		require.NoError(t, err)
 		return regexp.MustCompile(`"[0-9-]+T[0-9:.]+Z"`).ReplaceAllString(string(text), `"TIME"`)
 	}
-	status := `{"kind":"invoice","group":"acme","state":"PAUSED","created_at":"TIME","accepted":1,"done":0,"failed":0,"unknown":1,"cancelled":0,"waiting":0,"calling":0,"oldest_due_seconds":0}`
+	status := `{"kind":"invoice","group":"acme","state":"PAUSED","created_at":"TIME","expected":0,"finished":false,"accepted":1,"done":0,"failed":0,"unknown":1,"cancelled":0,"waiting":0,"calling":0,"oldest_due_seconds":0}`
 	limits := `{"per_second":0,"in_flight":0,"per_second_from":"settings","in_flight_from":"settings"}`
 	require.JSONEq(t, strings.TrimSuffix(status, "}")+`,"limits":`+limits+`,"stops":[],"kind_paused":null,"audit":[{"at":"TIME","who":"me","why":"ticket 4711","action":"pause","detail":"RUNNING to PAUSED"}],"next":""}`, value("once status", input("")))
 	require.JSONEq(t, `{"groups":[`+status+`],"more":false,"paused_kinds":[]}`, value("once", input("")))

@@ -2,10 +2,12 @@ package once
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 )
@@ -17,19 +19,29 @@ func (p *Plugin) pauseActions() []operate.Action {
 
 When the command has returned nothing is claimed any more, in any instance.
 What was claimed before ends normally; an instance that stalls may send it as
-late as lease_margin after that. Effects are accepted meanwhile.`,
-			func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
-				const said = "No call starts any more. Calls that are running end normally."
+late as lease_margin after that. Effects are accepted meanwhile.
+
+A group that has no effect yet is paused with --future, before its first one.
+So is one that is finished, because all of its effects that were expected are
+done or cancelled; its pause is for those that are still to come.`,
+			func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By, how ...ledger.Steer) (string, error) {
+				var err error
 				if g.Name == "" {
-					return said, l.PauseKind(ctx, g.Kind, by)
+					err = l.PauseKind(ctx, g.Kind, by)
+				} else {
+					err = l.Pause(ctx, g, by, how...)
 				}
-				return said, l.Pause(ctx, g, by)
+				if err != nil {
+					return "", err
+				}
+				running, err := underWay(ctx, l, g)
+				return "No call starts any more; " + running + ".", err
 			}),
 		p.pauseAction("resume", "Call for a paused group or kind again", `Call for a paused group again, or with --all for a paused kind.
 
 A group that was paused for itself stays so when its kind is resumed, and a
 group of a paused kind waits for its kind.`,
-			func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By) (string, error) {
+			func(ctx context.Context, l *ledger.Ledger, g ledger.Group, by ledger.By, _ ...ledger.Steer) (string, error) {
 				if g.Name == "" {
 					return "Calls start again within seconds.", l.ResumeKind(ctx, g.Kind, by)
 				}
@@ -45,7 +57,14 @@ group of a paused kind waits for its kind.`,
 	}
 }
 
-func (p *Plugin) pauseAction(verb, short, long string, do func(context.Context, *ledger.Ledger, ledger.Group, ledger.By) (string, error)) operate.Action {
+// steer does something to a group, or to a kind with an empty group, and says what.
+type steer func(context.Context, *ledger.Ledger, ledger.Group, ledger.By, ...ledger.Steer) (string, error)
+
+func futureField() operate.Field {
+	return operate.Field{Name: "future", Type: operate.Switch, Help: "also for effects that are still to come, when there is none yet or all are done"}
+}
+
+func (p *Plugin) pauseAction(verb, short, long string, do steer) operate.Action {
 	about := p.about("once "+verb, short, []operate.Field{
 		{Name: "kind", Help: "the `kind` of effect", Required: true},
 		{Name: "group", Help: "the `group` of effects"},
@@ -53,6 +72,16 @@ func (p *Plugin) pauseAction(verb, short, long string, do func(context.Context, 
 	}, "once "+verb+" --kind invoice --group acme --why \"they asked for it\"", "once "+verb+" --kind invoice --all --why \"their API is broken\"")
 	about.Long = long
 	about.Validate = checkScope
+	if verb == "pause" {
+		about.Fields = append(about.Fields, futureField())
+		about.Examples = append(about.Examples, "once pause --kind invoice --group acme --future --why \"not ready\"")
+		about.Validate = func(in operate.Input) error {
+			if in.Switch("all") && in.Switch("future") {
+				return &operate.InputError{Field: "future", Problem: "--future is for a group: the pause of a whole kind is for effects to come in any case"}
+			}
+			return checkScope(in)
+		}
+	}
 	show := func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
 		if g.Name == "" {
 			return previewKind(ctx, l, g.Kind)
@@ -82,21 +111,40 @@ func checkScope(in operate.Input) error {
 	return nil
 }
 
+// underWay says how many effects of a group are being called, or of a kind with an empty group, and until when at most.
+func underWay(ctx context.Context, l *ledger.Ledger, g ledger.Group) (string, error) {
+	calls, atMost, err := l.UnderWay(ctx, g)
+	if calls == 0 {
+		return "none is being called", err
+	}
+	return fmt.Sprintf("effects that are being called (%d) end normally, within %s at most", calls, atMost.Truncate(time.Second)+time.Second), err
+}
+
 // doThenShow does something to a group, or to a kind with an empty group, and answers with what is so then.
-func doThenShow(do func(context.Context, *ledger.Ledger, ledger.Group, ledger.By) (string, error), show func(context.Context, *ledger.Ledger, ledger.Group, operate.Input) (operate.Answer, error),
+func doThenShow(do steer, show func(context.Context, *ledger.Ledger, ledger.Group, operate.Input) (operate.Answer, error),
 	use operate.Use) func(context.Context, *ledger.Ledger, ledger.Group, operate.Input) (operate.Answer, error) {
 	return func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
-		line, err := do(ctx, l, g, byOf(use))
-		if err != nil {
-			if g.Name == "" {
-				return operate.Answer{}, noKind(err, g.Kind)
-			}
+		var how []ledger.Steer
+		if in.Switch("future") {
+			how = append(how, ledger.Future)
+		}
+		line, err := do(ctx, l, g, byOf(use), how...)
+		switch {
+		case errors.Is(err, ledger.ErrFinished):
+			return operate.Answer{}, app.Bad("nothing was changed, because %s. --future does it for effects that are still to come", whyFinished(g))
+		case err != nil && g.Name == "":
+			return operate.Answer{}, noKind(err, g.Kind)
+		case err != nil:
 			return operate.Answer{}, noGroup(err, g)
 		}
 		a, err := show(ctx, l, g, in)
 		a.Lines = append([]string{line}, a.Lines...)
 		return a, err
 	}
+}
+
+func whyFinished(g ledger.Group) string {
+	return fmt.Sprintf("all effects of group %s of kind %s that were expected are done or cancelled", g.Name, g.Kind)
 }
 
 // kindStatus is a kind for programs.

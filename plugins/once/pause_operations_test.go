@@ -1,8 +1,10 @@
 package once_test
 
 import (
+	"context"
 	"encoding/json"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,7 +47,7 @@ func TestAKindIsPausedAndResumed(t *testing.T) {
 		require.Equal(t, "The kind invoice is not paused", a.Lines[1])
 		const text = "The kind invoice has been paused since TIME by me: ticket 4711"
 		a = o.must("once pause", wholeKind())
-		require.Equal(t, []string{"No call starts any more. Calls that are running end normally.", text}, []string{a.Lines[0], withoutTimes(a.Lines[1])})
+		require.Equal(t, []string{"No call starts any more; none is being called.", text}, []string{a.Lines[0], withoutTimes(a.Lines[1])})
 		require.Equal(t, []string{"pause", "me", "ticket 4711", "the kind: RUNNING to PAUSED"}, a.Tables[1].Rows[0][1:])
 
 		second, third := invoice{Customer: "acme", Number: "18"}, invoice{Customer: "zeta", Number: "2"}
@@ -80,6 +82,45 @@ func TestAKindIsPausedAndResumed(t *testing.T) {
 		o.must("once resume", zeta)
 		require.Equal(t, rules.Success, oncetest.Settled(t, q.effects, third.key()).State)
 		require.Equal(t, 2, p.far.Executed(second.idempotency())+q.far.Executed(second.idempotency())+p.far.Executed(third.idempotency())+q.far.Executed(third.idempotency()))
+	})
+}
+
+// A pause and a cancellation say in preview and answer how many effects are being called, and until when at most.
+func TestWhatIsUnderWayIsSaid(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *oncetest.World) {
+		started, finish := make(chan struct{}), make(chan struct{})
+		p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], c *once.KindConfig) {
+			c.LeaseMargin, c.KeyTTL = 2*hour, 24*hour
+			call := k.Call
+			k.Call = func(ctx context.Context, a once.Attempt[invoice]) once.Answer {
+				started <- struct{}{}
+				<-finish
+				return call(ctx, a)
+			}
+		})
+		w.Start(p)
+		end := sync.OnceFunc(func() { close(finish) })
+		t.Cleanup(end)
+		second := invoice{Customer: "acme", Number: "18"}
+		_, err := p.effects.Enqueue(t.Context(), one, second)
+		require.NoError(t, err)
+		<-started
+		<-started
+		o := operator{t, w}
+		const running = `; effects that are being called \(2\) end normally, within (2h0m|1h59m)[0-9]+s at most[.]$`
+		for _, in := range []operate.Input{input(""), wholeKind()} {
+			require.Regexp(t, `would stay`+running, o.would("once pause", in))
+			require.Regexp(t, `^No call starts any more`+running, o.must("once pause", in).Lines[0])
+			o.must("once resume", in)
+		}
+		require.Regexp(t, `they are looked up`+running, o.would("once cancel", input("")))
+		require.Regexp(t, `^The group is cancelled[.] Effects that this ended: 0; perhaps done, which are looked up: 0`+running, o.must("once cancel", input("")).Lines[0])
+		end()
+		for _, i := range []invoice{one, second} {
+			require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, i.key()).State)
+		}
+		require.Equal(t, "The group is cancelled. Effects that this ended: 0; perhaps done, which are looked up: 0; none is being called.", o.must("once cancel", input("")).Lines[0])
 	})
 }
 

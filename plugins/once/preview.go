@@ -68,7 +68,7 @@ func (p *Plugin) previewSteer(verb string) read {
 		var a operate.Answer
 		var err error
 		var state rules.GroupState
-		var waiting, calling int64
+		var waiting int64
 		if g.Name == "" {
 			a, err = previewKind(ctx, l, g.Kind)
 		} else {
@@ -77,10 +77,13 @@ func (p *Plugin) previewSteer(verb string) read {
 		if err != nil {
 			return operate.Answer{}, err
 		}
-		paused := ""
+		paused, refused := "", false
 		if g.Name != "" {
 			s := a.Value.(groupStatus)
-			state, waiting, calling = s.State, s.Waiting, s.Calling
+			state, waiting = s.State, s.Waiting
+			// What failed or is unknown can be replayed, so a pause holds it back.
+			nothingLeft := s.Finished && s.Done+s.Cancelled == s.Accepted
+			refused = nothingLeft && !in.Switch("future") && (verb == "cancel" && state != rules.GroupCancelled || verb == "pause" && state == rules.GroupRunning)
 			k, err := l.KindPaused(ctx, g.Kind)
 			if err != nil {
 				return operate.Answer{}, err
@@ -90,12 +93,19 @@ func (p *Plugin) previewSteer(verb string) read {
 			}
 		} else {
 			s := a.Value.(kindStatus)
-			state, waiting, calling = rules.GroupRunning, s.Waiting, s.Calling
+			state, waiting = rules.GroupRunning, s.Waiting
 			if s.Paused != nil {
 				state = rules.GroupPaused
 			}
 		}
-		would := wouldSteer(verb, state, waiting, calling, paused, p.afterCancel(g.Kind))
+		running, err := underWay(ctx, l, g)
+		if err != nil {
+			return operate.Answer{}, err
+		}
+		would := wouldSteer(verb, state, waiting, running, paused, p.afterCancel(g.Kind))
+		if refused {
+			would = "Would be refused, because " + whyFinished(g) + ". --future does it for effects that are still to come."
+		}
 		a.Lines = append([]string{would}, a.Lines...)
 		switch v := a.Value.(type) {
 		case groupStatus:
@@ -107,13 +117,9 @@ func (p *Plugin) previewSteer(verb string) read {
 	})
 }
 
-// wouldSteer says what a pause, a resume or a cancellation would do. paused says when calls of a group start whose kind is
-// paused, too, and perhapsDone what a cancellation leaves of those that are perhaps done.
-func wouldSteer(verb string, state rules.GroupState, waiting, calling int64, paused, perhapsDone string) string {
-	running := "none is being called"
-	if calling > 0 {
-		running = fmt.Sprintf("those that are being called (%d) would end normally", calling)
-	}
+// wouldSteer says what a pause, a resume or a cancellation would do. running says what becomes of calls that run, paused when
+// calls of a group start whose kind is paused, too, and perhapsDone what a cancellation leaves of those that are perhaps done.
+func wouldSteer(verb string, state rules.GroupState, waiting int64, running, paused, perhapsDone string) string {
 	switch {
 	case verb == "cancel" && state == rules.GroupCancelled:
 		return fmt.Sprintf("It is cancelled already. Of effects that wait (%d), those that certainly were not done would be cancelled.", waiting)

@@ -179,5 +179,5 @@ func (p *Plugin) ofKey(key string) (kind, group string, ok bool) {
 }
 
 func noGroup(err error, g ledger.Group) error {
-	return notFound(err, "group %s of kind %s has no effect in the ledger; `once` lists the groups", g.Name, g.Kind)
+	return notFound(err, "group %s of kind %s has no effect in the ledger; `once` lists the groups, and `once pause` and `once cancel` have --future for one that is still to come", g.Name, g.Kind)
 }

@@ -3,6 +3,7 @@ package payout
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"math"
 	"slices"
 	"sync"

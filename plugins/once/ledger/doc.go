@@ -46,6 +46,7 @@
 //     since transactions that settle only insert rows there.
 //   - A pause, a resume and the first part of a cancellation take the lock of one group exclusively and
 //     write its row, and nothing else. Those of a kind do so with the lock of its pause.
+//   - An [Ledger.Expect] writes the row of one group, and waits for it while it holds nothing else.
 //   - A sweep that unparks takes the lock of one group in shared mode and due rows that are free. One that
 //     adds counts takes rows of groups and totals, in the order of their keys.
 //   - A [Ledger.Permit] and a change of limits take the lock of the limits of one kind exclusively, and then

@@ -41,6 +41,10 @@ var (
 	// ErrCancelled means that the group is cancelled, which is final.
 	ErrCancelled = errors.New("the group is cancelled")
 
+	// ErrFinished means that all effects of the group that were expected are done or cancelled, so nothing is left to pause or
+	// cancel. Option Future does it for those that are still to come.
+	ErrFinished = errors.New("all effects that were expected are done or cancelled")
+
 	// ErrClosed means that the ledger was closed. The outcome of a call under way is unknown.
 	ErrClosed = errors.New("once: ledger: closed")
 )

@@ -44,7 +44,9 @@ ON CONFLICT (kind, holder) DO UPDATE SET reason = excluded.reason, until = exclu
 
 	sqlDueAt = `SELECT at FROM once_effect_due WHERE kind = $1 AND grp = $2 AND id = $3`
 
-	sqlCalling = `SELECT count(*) FILTER (WHERE at > $2) FROM once_due_effects WHERE kind = $1 AND calling`
+	sqlCalling = `SELECT count(*) FILTER (WHERE at > $2), max(at) FILTER (WHERE at > $2) FROM once_due_effects WHERE kind = $1 AND calling`
+
+	sqlCallingOfGroup = `SELECT count(*) FILTER (WHERE at > $3), max(at) FILTER (WHERE at > $3) FROM once_due_effects WHERE kind = $1 AND grp = $2 AND calling`
 )
 
 // sqlAhead counts what is claimed before an effect that is due at $2.
@@ -101,6 +103,30 @@ func readStops(ctx context.Context, q querier, k *kind, now time.Time) (stops []
 	return stops, err
 }
 
+// UnderWay returns how many calls run of a group, or of a whole kind if the group has no name, and for how long at most: until
+// the last of their leases ends. After a pause has returned they only become fewer.
+func (l *Ledger) UnderWay(ctx context.Context, g Group) (calls int64, atMost time.Duration, err error) {
+	err = l.call(ctx, "under way", func(ctx context.Context) error {
+		k, err := l.known(ctx, g.Kind)
+		if err != nil {
+			return err
+		}
+		return l.store.read(ctx, func(q querier, now time.Time) error {
+			sql, args := sqlCallingOfGroup, []any{k.number, g.Name, now}
+			if g.Name == "" {
+				sql, args = sqlCalling, []any{k.number, now}
+			}
+			return q.query(ctx, func(r scanner) error {
+				last := now
+				err := r.Scan(&calls, (*portableTime)(&last))
+				atMost = max(0, last.Sub(now))
+				return err
+			}, sql, args...)
+		})
+	})
+	return calls, atMost, err
+}
+
 // Held returns what holds the calls for an effect back. Its cost is bounded like that of Backlog. An effect
 // that waits for nothing, such as one that is settled, has the zero DueFor.
 func (l *Ledger) Held(ctx context.Context, key Key) (h Held, err error) {
@@ -121,7 +147,7 @@ func (l *Ledger) Held(ctx context.Context, key Key) (h Held, err error) {
 					return err
 				}
 			}
-			if err := q.query(ctx, func(r scanner) error { return r.Scan(&h.Calling) }, sqlCalling, k.number, now); err != nil {
+			if err := q.query(ctx, func(r scanner) error { return r.Scan(&h.Calling, (*portableTime)(&at)) }, sqlCalling, k.number, now); err != nil {
 				return err
 			}
 			set, tat, err := readLimits(ctx, q, k)

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -230,6 +232,13 @@ func (l *Ledger) nameOf(number int64) string {
 		return k.Name
 	}
 	return fmt.Sprint("kind ", number)
+}
+
+// kindNumbers returns the numbers of the kinds that are known, in order.
+func (l *Ledger) kindNumbers() []int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.Sorted(maps.Keys(l.numbers))
 }
 
 func (l *Ledger) keyOf(k rowKey) Key { return Key{Kind: l.nameOf(k.kind), Group: k.group, ID: k.id} }

@@ -140,7 +140,7 @@ func (l *Ledger) briefly(ctx context.Context, what string, fn func(context.Conte
 // ours reports whether an error is complete: it says what a caller needs, and is not the database's.
 func ours(err error) bool {
 	var refused *RefusedError
-	for _, known := range []error{ErrNotFound, ErrNotSelected, ErrCancelled, ErrInvalid, ErrOtherLedger, ErrConflict, ErrClosed, ErrUnavailable, ErrRefusedByDatabase} {
+	for _, known := range []error{ErrNotFound, ErrNotSelected, ErrCancelled, ErrFinished, ErrInvalid, ErrOtherLedger, ErrConflict, ErrClosed, ErrUnavailable, ErrRefusedByDatabase} {
 		if errors.Is(err, known) {
 			return true
 		}

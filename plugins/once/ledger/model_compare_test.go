@@ -80,8 +80,8 @@ func (m *model) look(l *Ledger) *seen {
 				err := l.scanStatus(r, &status, now)
 				s.statuses[status.Group] = status
 				return err
-			}, fmt.Sprintf(sqlStatus, "$1", `SELECT kind, grp, state, created_at FROM once_groups
-				UNION ALL SELECT kind, grp, 1, min(accepted_at) FROM once_effects AS e
+			}, fmt.Sprintf(sqlStatus, "$1", `SELECT kind, grp, state, created_at, expected FROM once_groups
+				UNION ALL SELECT kind, grp, 1, min(accepted_at), CAST(NULL AS bigint) FROM once_effects AS e
 				WHERE NOT EXISTS (SELECT 1 FROM once_groups AS o WHERE o.kind = e.kind AND o.grp = e.grp) GROUP BY kind, grp`), now),
 			q.query(ctx, func(r scanner) error {
 				var k rowKey
@@ -146,6 +146,11 @@ func (m *model) compare(last bool) {
 			s.Waiting++
 		}
 	}
+	for g := range now.statuses { // some have no effect yet
+		if totals[g] == nil {
+			totals[g], parts[g] = &Status{}, map[string]*Totals{}
+		}
+	}
 	require.Equal(m.t, wantProblems, now.problems, m)
 	require.Equal(m.t, m.results, now.results, m)
 	check := func(g Group, status Status, found []Totals) {
@@ -153,7 +158,7 @@ func (m *model) compare(last bool) {
 		if ended := want.Calling - status.Calling; ended > 0 { // leases, since the other read
 			want.Calling, want.Waiting = want.Calling-ended, want.Waiting+ended
 		}
-		require.Equal(m.t, m.state(g), status.State)
+		require.Equal(m.t, []any{m.state(g), m.sizes[g]}, []any{status.State, status.Expected}, m)
 		require.Equal(m.t, []any{want.Totals, want.Waiting, want.Calling}, []any{status.Totals, status.Waiting, status.Calling}, "%s\n%s", g.text(), m)
 		require.Len(m.t, found, len(parts[g]))
 		for _, p := range found {

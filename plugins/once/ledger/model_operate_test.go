@@ -19,32 +19,67 @@ func (m *model) steerKind(l *Ledger) {
 	}
 }
 
-func (m *model) steer(l *Ledger) {
-	k, ok := m.known()
-	if !ok {
-		return
+// expect says how many effects a group will have, before its first one or later.
+func (m *model) expect(l *Ledger, g Group) {
+	total := int64(m.rnd.IntN(3))
+	require.NoError(m.t, l.Expect(m.t.Context(), g, total))
+	if total > 0 {
+		m.sizes[g] = total
 	}
-	g, ctx := k.of(), m.t.Context()
-	cancelled := m.state(g) == rules.GroupCancelled
+}
+
+// steered compares the error of a pause, a resume or a cancellation, and reports whether there was none.
+func (m *model) steered(g Group, to rules.GroupState, how []Steer, err error) bool {
+	_, sized := m.sizes[g]
+	_, known := m.groups[g]
+	var accepted, over int64
+	for k, row := range m.rows {
+		if k.of() == g {
+			accepted++
+			if row.State == rules.Success || row.State == rules.Cancelled {
+				over++
+			}
+		}
+	}
+	from, future := m.state(g), len(how) > 0
+	switch {
+	case !future && !sized && !known && accepted == 0:
+		require.ErrorIs(m.t, err, ErrNotFound, m)
+	case from == rules.GroupCancelled && to != rules.GroupCancelled:
+		require.ErrorIs(m.t, err, ErrCancelled, m)
+	case !future && from != to && to != rules.GroupRunning && sized && accepted >= m.sizes[g] && over == accepted:
+		require.ErrorIs(m.t, err, ErrFinished, m)
+	default:
+		require.NoError(m.t, err, m)
+		m.groups[g] = to
+		return true
+	}
+	return false
+}
+
+// steer is also for groups without an effect.
+func (m *model) steer(l *Ledger) {
+	g, ctx := m.record().of(), m.t.Context()
+	if k, ok := m.known(); ok && m.rnd.IntN(3) > 0 {
+		g = k.of()
+	}
+	if m.rnd.IntN(2) == 0 {
+		m.expect(l, g)
+	}
+	var how []Steer
+	if m.rnd.IntN(3) == 0 {
+		how = []Steer{Future}
+	}
 	switch choice := m.rnd.IntN(8); {
 	case choice < 4:
-		if err := l.Pause(ctx, g, operator); cancelled {
-			require.ErrorIs(m.t, err, ErrCancelled)
-		} else {
-			require.NoError(m.t, err)
-			m.groups[g] = rules.GroupPaused
-		}
+		m.steered(g, rules.GroupPaused, how, l.Pause(ctx, g, operator, how...))
 	case choice < 7:
-		if err := l.Resume(ctx, g, operator); cancelled {
-			require.ErrorIs(m.t, err, ErrCancelled)
-		} else {
-			require.NoError(m.t, err)
-			m.groups[g] = rules.GroupRunning
-		}
+		m.steered(g, rules.GroupRunning, nil, l.Resume(ctx, g, operator))
 	default:
-		c, err := l.Cancel(ctx, g, operator)
-		require.NoError(m.t, err)
-		m.groups[g] = rules.GroupCancelled
+		c, err := l.Cancel(ctx, g, operator, how...)
+		if !m.steered(g, rules.GroupCancelled, how, err) {
+			return
+		}
 		want := Cancellation{}
 		for k, row := range m.rows {
 			if k.of() != g || row.State.Settled() {
@@ -55,10 +90,17 @@ func (m *model) steer(l *Ledger) {
 			case rules.Cancelled:
 				want.Cancelled++
 			case rules.Sending:
-				want.Calling++
+				if m.due[k].After(m.began) {
+					want.Calling++
+				} else {
+					want.Ambiguous++
+				}
 			case rules.Ambiguous:
 				want.Ambiguous++
 			}
+		}
+		if ended := want.Calling - c.Calling; ended > 0 { // leases, since the step began
+			want.Calling, want.Ambiguous = want.Calling-ended, want.Ambiguous+ended
 		}
 		require.Equal(m.t, want, c, m)
 	}

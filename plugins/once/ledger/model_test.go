@@ -62,6 +62,7 @@ type model struct {
 	due     map[Key]time.Time // zero: parked
 	parts   map[Key]string
 	groups  map[Group]rules.GroupState
+	sizes   map[Group]int64 // by Expect
 	paused  map[string]bool // kinds
 	calls   []rowCall
 	ended   map[rowCall]rules.Outcome // stored attempts, with those of the rows of effects
@@ -90,7 +91,7 @@ func newModel(t *testing.T, h *testDB, rnd *rand.Rand, ledgers []*Ledger) *model
 		return nil
 	}))
 	return &model{t: t, h: h, rnd: rnd, ledgers: ledgers, rows: map[Key]rules.Row{}, due: map[Key]time.Time{}, parts: map[Key]string{},
-		groups: map[Group]rules.GroupState{}, paused: map[string]bool{}, ended: map[rowCall]rules.Outcome{}, late: map[rowCall]rules.Outcome{},
+		groups: map[Group]rules.GroupState{}, sizes: map[Group]int64{}, paused: map[string]bool{}, ended: map[rowCall]rules.Outcome{}, late: map[rowCall]rules.Outcome{},
 		rowOf: map[Key]int64{}, parked: map[Key]bool{}, results: map[endOf]Result{}}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,8 @@ func hotStatements() []planned {
 	selections := map[string]string{"once_problems": "once_problems_state", "once_effects": "once_effects_pkey", "once_groups": "once_groups_pkey", "once_attempts": "once_attempts_pkey"}
 	status := map[string]string{"once_groups": "once_groups_pkey", "once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey",
 		"once_due": "once_due_group|once_due_calling", "once_effects": "once_effects_pkey"}
+	newest := maps.Clone(status)
+	newest["once_groups"] = "once_groups_created"
 	backlog := map[string]string{"once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey", "once_due": "once_due_at|once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}
 	results := map[string]string{"once_results": "once_results_pkey|once_results_until"}
 	slots := map[string]string{"once_slots": "once_slots_pkey"}
@@ -99,6 +102,7 @@ func hotStatements() []planned {
 		{name: "due at", sql: sqlDueAt, args: []string{"1", "'g1'", "'n8'"}, via: both, rows: 1, cold: true},
 		{name: "ahead", sql: sqlAhead, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: BacklogLimit, cold: true},
 		{name: "calling", sql: sqlCalling, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
+		{name: "calling of a group", sql: sqlCallingOfGroup, args: []string{"1", "'g1'", "now()"}, via: map[string]string{"once_due": "once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
 		{name: "any result", sql: sqlAnyResult, args: []string{"1", "now()"}, via: results, rows: 1, cold: true},
 		{name: "take results", sql: fmt.Sprintf(sqlTakeResults, " FOR UPDATE SKIP LOCKED"), args: []string{"1", "now()", "20", "now()"}, via: results, rows: 20, cold: true},
 		{name: "effects of results", sql: sqlResultEffects + "= ANY($1)", args: []string{"ARRAY[100, 200]"}, via: map[string]string{"once_results": "once_results_pkey", "once_effects": "once_effects_pkey"}, rows: 2, cold: true},
@@ -115,11 +119,15 @@ func hotStatements() []planned {
 		{name: "forget due", sql: pgForgetDue, args: []string{"now()", "20"}, via: map[string]string{"once_due": "once_due_leases|once_due_pkey", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
 		{name: "late done", sql: sqlLateDone, args: []string{"1", "'g1'", "'n7'"}, via: map[string]string{"once_attempts": "once_attempts_pkey"}, rows: 2, cold: true},
 		{name: "audit", sql: sqlAudit, args: []string{"1", "'g1'", "'n7'"}, via: map[string]string{"once_audit": "once_audit_effect"}, rows: 1, cold: true},
-		{name: "groups", sql: sqlGroups, args: []string{"3", "1", "'g1'", "now()"}, via: status, rows: oldestOf, cold: true},
-		{name: "groups of a kind", sql: sqlGroupsOfKind, args: []string{"3", "1", "'g1'", "now()"}, via: status, rows: oldestOf, cold: true},
+		{name: "groups", sql: groupsSQL([]int64{1, 2, 3}, 2), args: []string{"3", "now()", "'g1'", "now()"}, via: newest, rows: oldestOf, cold: true},
+		{name: "groups of a kind", sql: groupsSQL([]int64{1}, 1), args: []string{"3", "now()", "'g1'", "now()"}, via: newest, rows: oldestOf, cold: true},
+		{name: "newest groups", sql: fmt.Sprintf(sqlNewest, 1, "<"), args: []string{"3", "now()", "'g1'"}, via: newest, rows: 3, cold: true},
+		{name: "created", sql: sqlCreated, args: []string{"1", "'g1'"}, via: status, rows: 1, cold: true},
 		{name: "effects of a group", sql: sqlEffectPage, args: []string{"1", "'g1'", "'n5'", "20"}, via: effects, rows: 20, cold: true},
 		{name: "effects of a group with payloads", sql: sqlEffectAndPayloadPage, args: []string{"1", "'g1'", "'n5'", "20"}, via: effects, rows: 20, cold: true},
 		{name: "waiting", sql: sqlWaiting, args: []string{"1", "'g1'", "201"}, via: map[string]string{"once_due": "once_due_group", "once_effects": "once_effects_pkey"}, rows: oldestOf, cold: true},
+		{name: "finished", sql: sqlFinished, args: []string{"1", "'g1'"}, via: status, rows: 20, cold: true},
+		{name: "expect", sql: sqlExpect, args: []string{"1", "'g1'", "now()", "400"}, via: map[string]string{"once_groups": "once_groups_pkey"}, rows: 1, cold: true},
 		{name: "group", sql: sqlGroup, args: []string{"1", "'g1'", "now()"}, via: status, rows: oldestOf, cold: true},
 		{name: "backlog", sql: sqlBacklog, args: []string{"1", "now()"}, via: backlog, rows: 20_000, cold: true},
 		{name: "problems", sql: problemsSQL([]string{"p.kind = $1"}, "p.kind, p.grp, p.id", 2), args: []string{"1", "20"}, via: problems, rows: 20, cold: true},

@@ -24,21 +24,23 @@ var (
 
 	// sqlStatus reads the status of the groups of a subquery g, in one snapshot. It gets the parameter with the time: a lease
 	// that has ended, such as that of a killed worker whose group is paused, is no call.
-	sqlStatus = `SELECT g.kind, g.grp, g.state, g.created_at, ` + groupCounts + `,
+	sqlStatus = `SELECT g.kind, g.grp, g.state, g.created_at, coalesce(g.expected, 0), ` + groupCounts + `,
 	(SELECT count(*) FILTER (WHERE d.at > %s) FROM once_due_effects AS d WHERE d.kind = g.kind AND d.grp = g.grp AND d.calling),
 	(SELECT min(d.at) FROM (SELECT d.at FROM once_due AS d WHERE d.kind = g.kind AND d.grp = g.grp ORDER BY d.kind, d.grp LIMIT ` + fmt.Sprint(oldestOf) + `) AS d)
 FROM (%s) AS g`
 
-	sqlGroups       = fmt.Sprintf(sqlStatus, "$4", `SELECT kind, grp, state, created_at FROM once_groups WHERE (kind, grp) > ($2, $3) ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
-	sqlGroupsOfKind = fmt.Sprintf(sqlStatus, "$4", `SELECT kind, grp, state, created_at FROM once_groups WHERE kind = $2 AND grp > $3 ORDER BY kind, grp LIMIT $1`) + ` ORDER BY g.kind, g.grp`
-
-	sqlGroup = fmt.Sprintf(sqlStatus, "$3", `SELECT kind, grp, state, created_at FROM once_groups WHERE kind = $1 AND grp = $2
-	UNION ALL SELECT kind, grp, 1, accepted_at FROM (SELECT kind, grp, accepted_at FROM once_effects WHERE kind = $1 AND grp = $2 ORDER BY kind, grp, id LIMIT 1) AS e
+	sqlGroup = fmt.Sprintf(sqlStatus, "$3", `SELECT kind, grp, state, created_at, expected FROM once_groups WHERE kind = $1 AND grp = $2
+	UNION ALL SELECT kind, grp, 1, accepted_at, CAST(NULL AS bigint) FROM (SELECT kind, grp, accepted_at FROM once_effects WHERE kind = $1 AND grp = $2 ORDER BY kind, grp, id LIMIT 1) AS e
 		WHERE NOT EXISTS (SELECT 1 FROM once_groups WHERE kind = $1 AND grp = $2)`)
 
 	sqlParts = `SELECT part, ` + sumCounts + ` FROM (SELECT part, ` + strings.Join(countColumns(), ", ") + ` FROM once_totals WHERE kind = $1 AND grp = $2
 	UNION ALL SELECT part, ` + strings.Join(countColumns(), ", ") + ` FROM once_deltas WHERE kind = $1 AND grp = $2) AS t GROUP BY part ORDER BY part`
 )
+
+// endOfTime is later than any group was created.
+//
+//nolint:gochecknoglobals // constant, but not for the compiler
+var endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
 func (t *Totals) counts() []any {
 	return []any{&t.Accepted, &t.Done, &t.Failed, &t.Unknown, &t.Cancelled}
@@ -49,7 +51,7 @@ func (t *Totals) unsettled() int64 { return t.Accepted - t.Done - t.Failed - t.U
 func (l *Ledger) scanStatus(r scanner, s *Status, now time.Time) error {
 	var kind int64
 	var oldest time.Time
-	err := r.Scan(append(append([]any{&kind, &s.Name, (*groupStateColumn)(&s.State), (*portableTime)(&s.CreatedAt)}, s.counts()...), &s.Calling, (*portableTime)(&oldest))...)
+	err := r.Scan(append(append([]any{&kind, &s.Name, (*groupStateColumn)(&s.State), (*portableTime)(&s.CreatedAt), &s.Expected}, s.counts()...), &s.Calling, (*portableTime)(&oldest))...)
 	s.Kind, s.Waiting = l.nameOf(kind), s.unsettled()-s.Calling
 	if !oldest.IsZero() {
 		s.OldestDue = max(0, now.Sub(oldest))
@@ -57,26 +59,65 @@ func (l *Ledger) scanStatus(r scanner, s *Status, now time.Time) error {
 	return err
 }
 
-// Groups returns the groups of a kind, or of all kinds if it is empty, that follow after in the order of kinds and names;
-// more says that there are more than limit. The zero value of after is before all groups. The oldest due effect is sought among 10,000 of each group.
-// A group appears when its first effect was claimed, or by the next Sweep.
+const (
+	sqlCreated = `SELECT created_at FROM once_groups WHERE kind = $1 AND grp = $2`
+
+	// sqlNewest reads the newest groups of the kind %[1]d before a place. A kind before that of the place has %[2]s <=, which decides
+	// between groups of one name that were created at the same time.
+	sqlNewest = `SELECT * FROM (SELECT kind, grp, state, created_at, expected FROM once_groups WHERE kind = %[1]d AND (created_at, grp) %[2]s ($2, $3)
+	ORDER BY created_at DESC, grp DESC LIMIT $1) AS of_%[1]d`
+)
+
+// groupsSQL reads the newest groups of some kinds, each by its part of an index, before a place with the kind after.
+func groupsSQL(kinds []int64, after int64) string {
+	each := make([]string, len(kinds))
+	for i, k := range kinds {
+		before := "<"
+		if k < after {
+			before = "<="
+		}
+		each[i] = fmt.Sprintf(sqlNewest, k, before)
+	}
+	return fmt.Sprintf(sqlStatus, "$4", `SELECT * FROM (`+strings.Join(each, " UNION ALL ")+`) AS n ORDER BY created_at DESC, grp DESC, kind DESC LIMIT $1`) +
+		` ORDER BY g.created_at DESC, g.grp DESC, g.kind DESC`
+}
+
+// Groups returns the groups of a kind, or of all kinds if it is empty, the newest first, that follow after;
+// more says that there are more than limit. The zero value of after is before all groups, and one that is not there returns ErrNotFound.
+// The oldest due effect is sought among 10,000 of each group.
+// A group appears when its first effect was claimed, by the next Sweep, or by Expect.
 func (l *Ledger) Groups(ctx context.Context, kind string, after Group, limit int) (groups []Status, more bool, err error) {
 	err = l.call(ctx, "groups", func(ctx context.Context) error {
 		if err := l.findKinds(ctx); err != nil {
 			return err
 		}
-		sql, number := sqlGroups, int64(0)
+		kinds, place, created := l.kindNumbers(), int64(0), endOfTime
 		if kind != "" {
-			sql = sqlGroupsOfKind
-		}
-		if from := cmp.Or(kind, after.Kind); from != "" {
-			k, err := l.known(ctx, from)
+			k, err := l.known(ctx, kind)
 			if err != nil {
 				return err
 			}
-			number = k.number
+			kinds = []int64{k.number}
 		}
-		groups, err = selectAll(ctx, l, l.scanStatus, sql, limit+1, number, after.Name, atNow{})
+		if after != (Group{}) {
+			k, err := l.known(ctx, after.Kind)
+			if err != nil {
+				return err
+			}
+			place = k.number
+			found, err := selectAll(ctx, l, func(r scanner, at *time.Time, _ time.Time) error { return r.Scan((*portableTime)(at)) }, sqlCreated, place, after.Name)
+			if err != nil {
+				return err
+			}
+			if len(found) == 0 {
+				return fmt.Errorf("once: ledger: group %s: %w", after.text(), ErrNotFound)
+			}
+			created = found[0]
+		}
+		if len(kinds) == 0 {
+			return nil
+		}
+		groups, err = selectAll(ctx, l, l.scanStatus, groupsSQL(kinds, place), limit+1, created, after.Name, atNow{})
 		return err
 	})
 	if len(groups) > limit {
@@ -85,7 +126,7 @@ func (l *Ledger) Groups(ctx context.Context, kind string, after Group, limit int
 	return groups, false, err
 }
 
-// Status returns one group. A group without an effect returns ErrNotFound.
+// Status returns one group. A group without an effect returns ErrNotFound, unless Expect has named it.
 func (l *Ledger) Status(ctx context.Context, g Group) (s Status, err error) {
 	err = l.call(ctx, "status", func(ctx context.Context) error {
 		k, err := l.known(ctx, g.Kind)

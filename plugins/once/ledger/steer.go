@@ -16,7 +16,20 @@ const (
 ON CONFLICT (kind, grp) DO UPDATE SET state = excluded.state, changed_at = excluded.changed_at`
 
 	sqlAnyEffect = `SELECT 1 FROM once_effects WHERE kind = $1 AND grp = $2 LIMIT 1`
+
+	// sqlFinished finds a group of which nothing is left: what failed or is unknown can be replayed.
+	sqlFinished = `SELECT 1 FROM once_groups AS g JOIN (SELECT sum(accepted) AS accepted, sum(done + cancelled) AS ended FROM (
+	SELECT accepted, done, cancelled FROM once_totals WHERE kind = $1 AND grp = $2
+	UNION ALL SELECT accepted, done, cancelled FROM once_deltas WHERE kind = $1 AND grp = $2) AS t) AS t ON t.accepted >= g.expected AND t.ended = t.accepted
+WHERE g.kind = $1 AND g.grp = $2`
 )
+
+// Steer is an option of Pause and Cancel.
+type Steer int
+
+// Future also pauses or cancels a group before its first effect, or one that is finished, for effects that are still to come. It
+// needs a reason.
+const Future Steer = 1
 
 func (b *By) check(what string, whyToo bool) error {
 	b.Who, b.Why = clean(b.Who), clean(b.Why)
@@ -29,10 +42,11 @@ func (b *By) check(what string, whyToo bool) error {
 	return nil
 }
 
-// setGroupState changes the state and writes the audit in one transaction. CANCELLED is final. A group
-// without an effect returns ErrNotFound.
-func (l *Ledger) setGroupState(ctx context.Context, what string, g Group, to rules.GroupState, by By) (groupID, error) {
-	if err := by.check(what+" of "+g.text(), to == rules.GroupCancelled); err != nil {
+// setGroupState changes the state and writes the audit in one transaction. CANCELLED is final. Without Future, a group
+// without an effect returns ErrNotFound, and one that is finished ErrFinished, unless it is resumed.
+func (l *Ledger) setGroupState(ctx context.Context, what string, g Group, to rules.GroupState, by By, how []Steer) (groupID, error) {
+	future := slices.Contains(how, Future)
+	if err := by.check(what+" of "+g.text(), to == rules.GroupCancelled || future); err != nil {
 		return groupID{}, err
 	}
 	if err := g.check(); err != nil {
@@ -44,14 +58,17 @@ func (l *Ledger) setGroupState(ctx context.Context, what string, g Group, to rul
 	}
 	id := groupID{k.number, g.Name}
 	return id, l.update(ctx, groupLock{exclusive: &id}, func(q querier, now time.Time) error {
-		var from rules.GroupState
-		known := false
+		from, known, finished := rules.GroupRunning, future, false
 		if err := q.query(ctx, func(r scanner) error { known = true; return r.Scan((*groupStateColumn)(&from)) }, sqlGroupState, id.kind, id.name); err != nil {
 			return err
 		}
 		if !known {
-			from = rules.GroupRunning
 			if err := q.query(ctx, func(scanner) error { known = true; return nil }, sqlAnyEffect, id.kind, id.name); err != nil {
+				return err
+			}
+		}
+		if from != to && to != rules.GroupRunning && !future {
+			if err := q.query(ctx, func(scanner) error { finished = true; return nil }, sqlFinished, id.kind, id.name); err != nil {
 				return err
 			}
 		}
@@ -60,12 +77,18 @@ func (l *Ledger) setGroupState(ctx context.Context, what string, g Group, to rul
 			return fmt.Errorf("once: ledger: group %s: %w", g.text(), ErrNotFound)
 		case from == rules.GroupCancelled && to != rules.GroupCancelled:
 			return fmt.Errorf("once: ledger: %s of %s: %w", what, g.text(), ErrCancelled)
+		case finished:
+			return fmt.Errorf("once: ledger: %s of %s: %w", what, g.text(), ErrFinished)
 		case from != to:
 			if _, err := q.exec(ctx, sqlSetGroupState, id.kind, id.name, groupCode(to), now); err != nil {
 				return err
 			}
 		}
-		return writeAudit(ctx, q, now, rowKey{kind: id.kind, group: id.name}, Audit{By: by, Action: what, Detail: fmt.Sprintf("%s to %s", from, to)})
+		detail := fmt.Sprintf("%s to %s", from, to)
+		if future {
+			detail += ", also for effects to come"
+		}
+		return writeAudit(ctx, q, now, rowKey{kind: id.kind, group: id.name}, Audit{By: by, Action: what, Detail: detail})
 	})
 }
 
@@ -107,18 +130,18 @@ func readAudit(ctx context.Context, q querier, k rowKey) (lines []Audit, err err
 }
 
 // Pause stops a group: after its return no call of it starts. Running calls end normally. A cancelled
-// group returns ErrCancelled, and one without an effect ErrNotFound.
-func (l *Ledger) Pause(ctx context.Context, g Group, by By) error {
+// group returns ErrCancelled. Without Future, one without an effect or a size returns ErrNotFound, and one that is finished ErrFinished.
+func (l *Ledger) Pause(ctx context.Context, g Group, by By, how ...Steer) error {
 	return l.call(ctx, "pause", func(ctx context.Context) error {
-		_, err := l.setGroupState(ctx, "pause", g, rules.GroupPaused, by)
+		_, err := l.setGroupState(ctx, "pause", g, rules.GroupPaused, by, how)
 		return err
 	})
 }
 
-// Resume runs a paused group again. The next Sweep has its effects claimed. It has the errors of Pause.
+// Resume runs a paused group again. The next Sweep has its effects claimed. It has the errors of Pause, except for ErrFinished.
 func (l *Ledger) Resume(ctx context.Context, g Group, by By) error {
 	return l.call(ctx, "resume", func(ctx context.Context) error {
-		_, err := l.setGroupState(ctx, "resume", g, rules.GroupRunning, by)
+		_, err := l.setGroupState(ctx, "resume", g, rules.GroupRunning, by, nil)
 		return err
 	})
 }
@@ -127,24 +150,25 @@ func (l *Ledger) Resume(ctx context.Context, g Group, by By) error {
 type Cancellation struct {
 	Cancelled int64 // effects that this call has cancelled
 	Calling   int64 // effects that are being called; their ends are stored
-	Ambiguous int64 // effects that may have happened: they are looked up, or end UNKNOWN
+	Ambiguous int64 // effects that may have happened, such as those of ended leases: they are looked up, or end UNKNOWN
 }
 
 const (
 	// cancelChunk is the largest number of effects per transaction of Cancel, and of rows that it reads at once.
 	cancelChunk = 500
 
-	sqlUnsettledStates = `SELECT e.state, count(*) FROM once_due_effects AS d
-JOIN once_effects AS e ON e.kind = d.kind AND e.grp = d.grp AND e.id = d.id WHERE d.kind = $1 AND d.grp = $2 GROUP BY e.state`
+	// sqlUnsettledStates counts what is being called (2) and what may have happened (4): a lease that has ended is no call.
+	sqlUnsettledStates = `SELECT CASE WHEN e.state = 2 AND d.at <= $3 THEN 4 ELSE e.state END, count(*) FROM once_due_effects AS d
+JOIN once_effects AS e ON e.kind = d.kind AND e.grp = d.grp AND e.id = d.id WHERE d.kind = $1 AND d.grp = $2 GROUP BY 1`
 )
 
 // Cancel stops a group for good. After it has taken effect, nothing is sent. Effects that certainly did
 // not happen become CANCELLED; the others are looked up, if their kind has lookups. It may be repeated,
 // and then cancels what is left. When ctx ends early, the group is cancelled all the same, and the rest
-// follows when it is due. A group without an effect returns ErrNotFound.
-func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, err error) {
+// follows when it is due. It has the errors of Pause, except for ErrCancelled.
+func (l *Ledger) Cancel(ctx context.Context, g Group, by By, how ...Steer) (c Cancellation, err error) {
 	err = l.call(ctx, "cancel", func(ctx context.Context) error {
-		id, err := l.setGroupState(ctx, "cancel", g, rules.GroupCancelled, by)
+		id, err := l.setGroupState(ctx, "cancel", g, rules.GroupCancelled, by, how)
 		if err != nil {
 			return err
 		}
@@ -175,7 +199,7 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 				c.Cancelled += n
 			}
 		}
-		return l.store.read(ctx, func(q querier, _ time.Time) error {
+		return l.store.read(ctx, func(q querier, now time.Time) error {
 			return q.query(ctx, func(r scanner) error {
 				var state rules.State
 				var n int64
@@ -187,7 +211,7 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By) (c Cancellation, er
 					c.Ambiguous = n
 				}
 				return err
-			}, sqlUnsettledStates, id.kind, id.name)
+			}, sqlUnsettledStates, id.kind, id.name, now)
 		})
 	})
 	return c, err

@@ -43,6 +43,46 @@ func TestAPausedGroupIsMetOnce(t *testing.T) {
 	})
 }
 
+// What a pause lets end is counted, of a group or of its kind, and the leases say when it has ended at the latest.
+func TestCallsUnderWay(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		mustAccept(t, l, append(records("acme", 3), record("zeta", 9))...)
+		underWay := func(g Group, want int64, last ...Key) {
+			t.Helper()
+			before := l.clock(t)
+			calls, atMost, err := l.UnderWay(t.Context(), g)
+			require.NoError(t, err)
+			require.Equal(t, want, calls)
+			var ends time.Time
+			for _, k := range last {
+				ends = mustExplain(t, l, k).Row.LeaseUntil
+			}
+			require.LessOrEqual(t, atMost, max(0, ends.Sub(before)))
+			require.GreaterOrEqual(t, atMost, max(0, ends.Sub(l.clock(t))))
+		}
+		kind := Group{Kind: "invoice"}
+		underWay(acme, 0)
+		underWay(kind, 0)
+		require.Len(t, claimAll(t, l, "invoice"), 4)
+		underWay(acme, 3, key("acme", 0))
+		h.advance(time.Second)
+		mustAccept(t, l, record("zeta", 10))
+		require.Len(t, claimAll(t, l, "invoice"), 1)
+		require.NoError(t, l.Pause(t.Context(), acme, operator))
+		mustSettle(t, l, end(Claimed{Key: key("acme", 1), Epoch: 1}, rules.Done))
+		underWay(acme, 2, key("acme", 0))
+		underWay(kind, 4, key("zeta", 10))
+		underWay(Group{"invoice", "nobody"}, 0)
+		h.advance(time.Minute)
+		underWay(acme, 0)
+		underWay(kind, 0)
+		_, _, err := l.UnderWay(t.Context(), Group{"nothing", "acme"})
+		require.ErrorIs(t, err, ErrNotFound)
+	})
+}
+
 // A worker was killed in a call, and nobody may claim its effect. It is not being called.
 func TestAnEndedLeaseIsNoCall(t *testing.T) {
 	t.Parallel()
@@ -77,6 +117,92 @@ func TestAnEndedLeaseIsNoCall(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A group is paused or cancelled before its first effect, which needs a reason. Nothing of it is called for then.
+func TestAGroupOfTheFutureIsSteered(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l, ctx := h.open(t), t.Context()
+		zeta := Group{"invoice", "zeta"}
+		require.ErrorIs(t, l.Pause(ctx, acme, operator), ErrNotFound)
+		require.ErrorIs(t, l.Pause(ctx, acme, By{Who: "ann"}, Future), ErrInvalid, "it needs a reason")
+		require.ErrorIs(t, l.Pause(ctx, Group{"nothing", "acme"}, operator, Future), ErrNotFound)
+		_, err := l.Status(ctx, acme)
+		require.ErrorIs(t, err, ErrNotFound)
+
+		require.NoError(t, l.Pause(ctx, acme, operator, Future))
+		require.Equal(t, rules.GroupPaused, mustStatus(t, l, acme).State)
+		audit, err := l.GroupAudit(ctx, acme)
+		require.NoError(t, err)
+		require.Equal(t, "RUNNING to PAUSED, also for effects to come", audit[0].Detail)
+		mustAccept(t, l, records("acme", 2)...)
+		require.Empty(t, claimAll(t, l, "invoice"))
+		require.NoError(t, l.Resume(ctx, acme, operator))
+		require.NoError(t, l.Sweep(ctx))
+		require.Len(t, claimAll(t, l, "invoice"), 2)
+
+		c, err := l.Cancel(ctx, zeta, operator, Future)
+		require.NoError(t, err)
+		require.Equal(t, Cancellation{}, c)
+		require.Equal(t, []Accepted{Cancelled}, mustAccept(t, l, record("zeta", 1)))
+		require.ErrorIs(t, l.Pause(ctx, zeta, operator, Future), ErrCancelled)
+	})
+}
+
+// An effect of a caller's transaction, which reads no state, is not called for either.
+func TestACancelledGroupOfTheFutureEndsWhatATransactionAccepts(t *testing.T) {
+	t.Parallel()
+	onPostgres(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		_, err := l.Cancel(t.Context(), acme, operator, Future)
+		require.NoError(t, err)
+		tx := h.begin(t)
+		require.NoError(t, l.AcceptTx(t.Context(), PgxTx(tx), records("acme", 2)))
+		require.NoError(t, tx.Commit(t.Context()))
+		require.Empty(t, claimAll(t, l, "invoice"))
+		require.Equal(t, Totals{Accepted: 2, Cancelled: 2}, mustStatus(t, l, acme).Totals)
+	})
+}
+
+// A group of which all that were expected are done or cancelled has nothing to pause or to cancel. What failed can be replayed.
+func TestAFinishedGroupIsNotSteered(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l, ctx := h.open(t), t.Context()
+		cancel := func(how ...Steer) error { _, err := l.Cancel(ctx, acme, operator, how...); return err }
+		require.NoError(t, l.Expect(ctx, acme, 2))
+		mustAccept(t, l, records("acme", 2)...)
+		for _, c := range claimAll(t, l, "invoice") {
+			mustSettle(t, l, end(c, rules.Done))
+		}
+		require.ErrorIs(t, l.Pause(ctx, acme, operator), ErrFinished)
+		require.ErrorIs(t, cancel(), ErrFinished)
+		require.NoError(t, l.Sweep(ctx), "the counts are in the totals")
+		require.ErrorIs(t, l.Pause(ctx, acme, operator), ErrFinished)
+		audit, err := l.GroupAudit(ctx, acme)
+		require.NoError(t, err)
+		require.Empty(t, audit)
+		require.NoError(t, l.Resume(ctx, acme, operator))
+
+		require.NoError(t, l.Pause(ctx, acme, operator, Future))
+		require.NoError(t, l.Pause(ctx, acme, operator), "it is paused already")
+		require.ErrorIs(t, cancel(), ErrFinished)
+		require.NoError(t, l.Resume(ctx, acme, operator))
+
+		mustAccept(t, l, record("acme", 2))
+		require.NoError(t, l.Pause(ctx, acme, operator), "one waits")
+		require.NoError(t, l.Resume(ctx, acme, operator))
+		mustSettle(t, l, end(claimAll(t, l, "invoice")[0], rules.Rejected))
+		require.True(t, mustStatus(t, l, acme).Finished())
+		require.NoError(t, l.Pause(ctx, acme, operator), "it can be replayed")
+		require.NoError(t, l.Resume(ctx, acme, operator))
+		require.NoError(t, l.Replay(ctx, key("acme", 2), operator))
+		mustSettle(t, l, end(claimAll(t, l, "invoice")[0], rules.Done))
+		require.ErrorIs(t, cancel(), ErrFinished)
+		require.NoError(t, cancel(Future))
+		require.NoError(t, cancel(), "it is cancelled already")
+	})
 }
 
 // The mark of a group stays while anything is parked, also when a sweep ended in the middle.
@@ -124,8 +250,11 @@ func TestACancellationSettlesWhatCertainlyDidNotHappen(t *testing.T) {
 		require.ErrorIs(t, l.Pause(t.Context(), acme, operator), ErrCancelled)
 		require.ErrorIs(t, l.Resume(t.Context(), acme, operator), ErrCancelled)
 
-		mustSettle(t, l, end(claimed[2], rules.Done))
 		h.advance(time.Minute)
+		c, err = l.Cancel(t.Context(), acme, operator)
+		require.NoError(t, err)
+		require.Equal(t, Cancellation{Ambiguous: 2}, c, "a lease that has ended is no call")
+		mustSettle(t, l, end(claimed[2], rules.Done))
 		again := claimAll(t, l, "invoice")
 		require.Len(t, again, 1)
 		require.True(t, again[0].Lookup, "nothing is sent any more")
@@ -209,6 +338,11 @@ func TestOperatorsReplayAndResolve(t *testing.T) {
 			require.ElementsMatch(t, all[i+1:min(i+2, len(all))], groups, "the one after %v", g.Group)
 			require.Equal(t, i+2 < len(all), more)
 		}
+		for i, g := range all[1:] {
+			require.False(t, g.CreatedAt.After(all[i].CreatedAt), "the newest are first")
+		}
+		_, _, err = l.Groups(t.Context(), "", Group{Kind: "mail", Name: "absent"}, 10)
+		require.ErrorIs(t, err, ErrNotFound)
 		groups, _, err = l.Groups(t.Context(), "mail", Group{Kind: "mail", Name: "acme"}, 10)
 		require.NoError(t, err)
 		require.Empty(t, groups)

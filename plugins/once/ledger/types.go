@@ -114,10 +114,17 @@ type Status struct {
 	Group
 	State     rules.GroupState `json:"state"`
 	CreatedAt time.Time        `json:"created_at"`
+	Expected  int64            `json:"expected"` // effects that it will have, by Expect; 0: nobody has said
 	Totals
 	Waiting   int64         `json:"waiting"` // accepted and neither settled nor called at the moment
 	Calling   int64         `json:"calling"` // under a lease
 	OldestDue time.Duration `json:"-"`       // how long the oldest due effect waits; 0: none is due
+}
+
+// Finished reports whether all effects that were expected are accepted, and all that were accepted are settled. Of a group of
+// which nobody has said how many it will have, more may come.
+func (s Status) Finished() bool {
+	return s.Expected > 0 && s.Accepted >= s.Expected && s.unsettled() == 0
 }
 
 // Totals count the effects of a group or of a part of it.

@@ -62,7 +62,8 @@ CREATE TABLE once_lost (
     PRIMARY KEY (kind, until)
 ) WITHOUT ROWID;
 
--- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due.
+-- state: 1 running, 2 paused, 3 cancelled. parked: there may be parked rows in once_due. expected: the effects that it will have;
+-- null: nobody has said.
 CREATE TABLE once_groups (
     kind       INTEGER NOT NULL,
     grp        TEXT NOT NULL,
@@ -70,9 +71,11 @@ CREATE TABLE once_groups (
     parked     INTEGER NOT NULL DEFAULT FALSE,
     created_at INTEGER NOT NULL,
     changed_at INTEGER NOT NULL,
+    expected   INTEGER CHECK (expected > 0),
     PRIMARY KEY (kind, grp)
 );
 CREATE INDEX once_groups_parked ON once_groups (kind, grp) WHERE parked AND state <> 2;
+CREATE INDEX once_groups_created ON once_groups (kind, created_at, grp);
 
 -- One row per effect. Columns that an effect does not need on its way to success are null, and there is no index but
 -- the key. The CHECKs are the last defence against a wrong transition.
