@@ -279,7 +279,7 @@ func readRequestOf[Q, R any](batch []*batchItem[Q, R]) (w readRequest) {
 	for _, k := range batch {
 		w.keys = append(w.keys, k.key)
 	}
-	slices.SortFunc(w.keys, payouts.CompareKeys)
+	sorted.By(w.keys, payouts.CompareKeys)
 	w.keys = slices.Compact(w.keys)
 	for _, k := range w.keys {
 		if n := len(w.promotions); n == 0 || w.promotions[n-1] != k.OfPromotion() {

@@ -3,7 +3,6 @@ package payout
 import (
 	"cmp"
 	"maps"
-	"slices"
 	"math"
 	"slices"
 	"sync"

@@ -103,7 +103,7 @@ func (c *changes) park(row *storedRow) {
 
 // writeTo adds everything, sorted, to a write set.
 func (c *changes) writeTo(w *writeSet) {
-	for _, k := range slices.SortedFunc(maps.Keys(c.rows), compareKeys) {
+	for _, k := range sorted.Of(maps.Keys(c.rows), compareKeys) {
 		ch := c.rows[k]
 		row := ch.row
 		if row.changed() {

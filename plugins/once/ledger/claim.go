@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline/loop"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
@@ -141,7 +142,7 @@ func (k *kind) readClaim(ctx context.Context, tx transaction, read *readResult) 
 		w.groups = append(w.groups, key.of())
 	}
 	w.groups = uniqueGroups(w.groups)
-	w.keys = slices.SortedFunc(slices.Values(read.due), compareKeys)
+	w.keys = sorted.Of(slices.Values(read.due), compareKeys)
 	groups := w.groups
 	if b, ok := k.fastBegin(time.Now()); ok {
 		if err := tx.beginFast(ctx, &w, b, read); err != nil {
@@ -226,7 +227,7 @@ func (r *storedRow) lastSent() time.Time {
 // as a call that perhaps did something. A server that ends connections may refuse the next ones as well,
 // such as while its password is rotated, so each error is tried again until ctx ends.
 func (l *Ledger) recoverClaim(ctx context.Context, claimed []Claimed, rows []*storedRow, lost error) ([]Claimed, error) {
-	w := readRequest{keys: slices.SortedFunc(slices.Values(valuesOf(rows, func(r *storedRow) rowKey { return r.rowKey })), compareKeys)}
+	w := readRequest{keys: sorted.Of(slices.Values(valuesOf(rows, func(r *storedRow) rowKey { return r.rowKey })), compareKeys)}
 	for ctx.Err() == nil {
 		var ours []Claimed
 		err := l.transact(ctx, w, func(_ context.Context, _ transaction, read *readResult, _ *writeSet) error {

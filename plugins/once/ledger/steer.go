@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
 )
 
@@ -191,7 +192,7 @@ func (l *Ledger) Cancel(ctx context.Context, g Group, by By, how ...Steer) (c Ca
 				break
 			}
 			for chunk := range slices.Chunk(keys, cancelChunk) {
-				slices.SortFunc(chunk, compareKeys)
+				sorted.By(chunk, compareKeys)
 				n, err := l.cancelChunk(ctx, kind, chunk)
 				if err != nil {
 					return err

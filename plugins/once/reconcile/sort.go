@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
+	"sort"
 )
 
 const (
@@ -45,6 +45,19 @@ func (s *Sorter[T]) Add(one T) error {
 	return nil
 }
 
+// sort sorts the items in memory. The sort of slices would have a copy of itself for each T.
+func (s *Sorter[T]) sort() { sort.Sort(order[T]{s.items, s.Compare}) }
+
+// order implements sort.Interface.
+type order[T any] struct {
+	items   []T
+	compare func(a, b T) int
+}
+
+func (o order[T]) Len() int           { return len(o.items) }
+func (o order[T]) Less(i, j int) bool { return o.compare(o.items[i], o.items[j]) < 0 }
+func (o order[T]) Swap(i, j int)      { o.items[i], o.items[j] = o.items[j], o.items[i] }
+
 // spill writes the items in memory as a run.
 func (s *Sorter[T]) spill() error {
 	if s.file == nil {
@@ -54,7 +67,7 @@ func (s *Sorter[T]) spill() error {
 		}
 		s.file = f
 	}
-	slices.SortFunc(s.items, s.Compare)
+	s.sort()
 	w := bufio.NewWriterSize(s.file, 64<<10)
 	var end int64
 	if n := len(s.ends); n > 0 {
@@ -87,7 +100,7 @@ func (s *Sorter[T]) Close() error {
 // Sorted returns all items in order. Nothing may be added afterwards, and the Sorter may not be closed before all
 // is read.
 func (s *Sorter[T]) Sorted() (*Sorted[T], error) {
-	slices.SortFunc(s.items, s.Compare)
+	s.sort()
 	all := []*run[T]{{items: s.items}}
 	start := int64(0)
 	for _, end := range s.ends {
