@@ -46,24 +46,21 @@ command goes on with those that are left, and with what has failed again since.
 		_, err := bulkOf(in)
 		return err
 	}
+	previewOne := p.previewChange(wouldReplay)
 	return operate.Action{
 		About:   about,
 		Danger:  operate.Safe,
 		Role:    operate.Operator,
 		Audited: true,
 		Preview: func(ctx context.Context, r *pipeline.Registry, in operate.Input) (operate.Answer, error) {
-			if in.Text("id") != "" {
-				return p.previewChange(wouldReplay)(ctx, r, in)
+			if in.Text("id") == "" {
+				return p.replayMany(ctx, in, nil)
 			}
-			return p.withLedger(func(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
-				return replayMany(ctx, l, in, nil)
-			})(ctx, r, in)
+			return previewOne(ctx, r, in)
 		},
 		Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
 			if in.Text("id") == "" {
-				return p.withLedger(func(ctx context.Context, l *ledger.Ledger, in operate.Input) (operate.Answer, error) {
-					return replayMany(ctx, l, in, &use)
-				})(ctx, r, in)
+				return p.replayMany(ctx, in, &use)
 			}
 			return p.withEffect(func(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
 				if err := l.Replay(ctx, k, byOf(use)); err != nil {
@@ -168,12 +165,16 @@ type replayedEffect struct {
 	Result string `json:"result"`
 }
 
-func replayMany(ctx context.Context, l *ledger.Ledger, in operate.Input, use *operate.Use) (operate.Answer, error) {
+func (p *Plugin) replayMany(ctx context.Context, in operate.Input, use *operate.Use) (operate.Answer, error) {
 	b, err := bulkOf(in)
 	if err != nil {
 		return operate.Answer{}, err
 	}
 	b.use = use
+	return p.withLedger(b.run)(ctx, nil, in)
+}
+
+func (b *bulkReplay) run(ctx context.Context, l *ledger.Ledger, _ operate.Input) (operate.Answer, error) {
 	held, err := heldBack(ctx, l, b.selected.Group)
 	if err != nil {
 		return operate.Answer{}, err

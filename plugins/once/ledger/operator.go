@@ -32,18 +32,23 @@ type decision func(row *storedRow, late *string, ev rules.Event, p rules.Policy)
 
 func decideReplay(k Key, by By) decision {
 	return func(row *storedRow, late *string, ev rules.Event, p rules.Policy) (rules.Row, rules.Writes, Audit, error) {
-		before := row.Row
-		if late != nil && !before.MaybeDone {
-			// Denied by an operator, or answered later. Assume the oldest possible use of the key.
-			before.MaybeDone, before.FirstSentAt = true, before.AcceptedAt
-		}
-		ev.Kind = rules.EventReplay
-		next, eff, d := p.Apply(before, ev)
-		if d.Refused != 0 {
-			return next, eff, Audit{}, &RefusedError{Key: k, Action: "replay", Refusal: d.Refused}
-		}
-		return next, eff, Audit{By: by, Detail: string(row.State) + " to " + string(next.State)}, nil
+		return replay(k, by, row, late, &ev, &p)
 	}
+}
+
+// replay is the decision of decideReplay, of which the binary has one copy.
+func replay(k Key, by By, row *storedRow, late *string, ev *rules.Event, p *rules.Policy) (rules.Row, rules.Writes, Audit, error) {
+	before := row.Row
+	if late != nil && !before.MaybeDone {
+		// Denied by an operator, or answered later. Assume the oldest possible use of the key.
+		before.MaybeDone, before.FirstSentAt = true, before.AcceptedAt
+	}
+	ev.Kind = rules.EventReplay
+	next, eff, d := p.Apply(before, *ev)
+	if d.Refused != 0 {
+		return next, eff, Audit{}, &RefusedError{Key: k, Action: "replay", Refusal: d.Refused}
+	}
+	return next, eff, Audit{By: by, Detail: string(row.State) + " to " + string(next.State)}, nil
 }
 
 // Resolve stores what an operator has found out about an UNKNOWN effect: SUCCESS with its receipt, or

@@ -121,7 +121,8 @@ func (l *Ledger) selectAfter(ctx context.Context, s Selection, after Key) (page 
 			if isLate {
 				late = new(string)
 			}
-			_, _, _, one.Refused = decideReplay(one.Key, By{})(row, late, rules.Event{Now: now, Group: group}, k.policy())
+			policy := k.policy()
+			_, _, _, one.Refused = replay(one.Key, By{}, row, late, &rules.Event{Now: now, Group: group}, &policy)
 			return nil
 		}, selectedSQL(w.conditions, len(w.args)+1), append(w.args, selectChunk)...)
 		return err
@@ -135,11 +136,10 @@ func (l *Ledger) ReplaySelected(ctx context.Context, s Selection, k Key, by By) 
 	if err := by.check("replay of "+k.text(), true); err != nil {
 		return err
 	}
-	replay := decideReplay(k, by)
 	return l.operate(ctx, "replay", k, func(row *storedRow, late *string, ev rules.Event, p rules.Policy) (rules.Row, rules.Writes, Audit, error) {
 		if row.State != s.State || row.SettledAt.After(s.Until) {
 			return row.Row, rules.Writes{}, Audit{}, fmt.Errorf("once: ledger: effect %s: %w", k.text(), ErrNotSelected)
 		}
-		return replay(row, late, ev, p)
+		return replay(k, by, row, late, &ev, &p)
 	})
 }
