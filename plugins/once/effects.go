@@ -104,15 +104,7 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 // may be repeated, unless the error is permanent (pipeline.IsPermanent): then a value can never be accepted, because its key is
 // no key, for example, or its record or request has more than 64 KiB.
 func (e *Effects[T]) Enqueue(ctx context.Context, values ...T) ([]Accepted, error) {
-	records, err := e.records(ctx, values)
-	if err != nil {
-		return nil, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
-	}
-	l := e.plugin.ledger.Load()
-	if l == nil {
-		return nil, errNotOpen
-	}
-	results, err := e.worker.accept(ctx, l, records)
+	records, results, err := e.enqueue(ctx, values)
 	if err != nil {
 		return nil, err
 	}
@@ -130,21 +122,30 @@ func (e *Effects[T]) Enqueue(ctx context.Context, values ...T) ([]Accepted, erro
 // accepted before adds nothing. A value that can never be accepted, or asks for something else under a known key, is a permanent
 // error, so its record becomes a dead letter. An effect of a cancelled group is no error, and is not called for.
 func (e *Effects[T]) Accept(ctx context.Context, value T) error {
-	all, err := e.Enqueue(ctx, value)
-	if err != nil || all[0] != Conflict {
-		return err
-	}
-	records, err := e.records(ctx, []T{value})
+	records, results, err := e.enqueue(ctx, []T{value})
 	if err != nil {
 		return err
 	}
-	return refusedRecord(records[0].Key, ledger.AcceptResult{Accepted: Conflict})
+	return refusedRecord(records[0].Key, results[0])
+}
+
+func (e *Effects[T]) enqueue(ctx context.Context, values []T) ([]ledger.Record, []ledger.AcceptResult, error) {
+	records, err := e.records(ctx, values)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := e.plugin.ledger.Load()
+	if l == nil {
+		return nil, nil, errNotOpen
+	}
+	results, err := e.worker.accept(ctx, l, records)
+	return records, results, err
 }
 
 // EnqueueTx accepts effects in the caller's PostgreSQL transaction, so they exist if and only if it
 // commits. It takes no lock of a group and reads no state of one: a pause or a cancellation applies when
 // the effect is taken up. Until the transaction ends, another one that accepts the same key waits for
-// it, so keep it short. After any error roll the transaction back; ErrConflict is one. Call committed
+// it, so keep it short. After any error roll the transaction back; ErrConflict is one, and permanent as the errors of Enqueue are. Call committed
 // after the commit to be called at once: without it an instance finds the effects within poll_interval.
 func (e *Effects[T]) EnqueueTx(ctx context.Context, tx pgx.Tx, values ...T) (committed func(), err error) {
 	return e.enqueueTx(ctx, ledger.PgxTx(tx), values)
@@ -164,7 +165,12 @@ func (e *Effects[T]) enqueueTx(ctx context.Context, tx ledger.Execer, values []T
 	if l == nil {
 		return nil, errNotOpen
 	}
-	if err := l.AcceptTx(ctx, tx, records); err != nil {
+	switch err := l.AcceptTx(ctx, tx, records); {
+	case errors.Is(err, ErrConflict):
+		return nil, pipeline.WithClass(pipeline.Permanent(err), classConflict)
+	case errors.Is(err, rules.ErrInvalid):
+		return nil, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassInvalid)
+	case err != nil:
 		return nil, err
 	}
 	return e.worker.wake, nil
@@ -190,17 +196,18 @@ func (e *Effects[T]) read(payload []byte) (ledger.Record, error) {
 	return e.record(v, payload)
 }
 
-// records are what the ledger stores of values.
+// records are what the ledger stores of values. Its errors are permanent, because a handler that returns another one gets its
+// record again without end.
 func (e *Effects[T]) records(ctx context.Context, values []T) ([]ledger.Record, error) {
 	records := make([]ledger.Record, 0, len(values))
 	for _, v := range values {
 		payload, err := encodeValue(v)
 		if err != nil {
-			return nil, err
+			return nil, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
 		}
 		rec, err := e.record(v, payload)
 		if err != nil {
-			return nil, err
+			return nil, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
 		}
 		rec.Headers, rec.Origin = traceHeaders(ctx, nil), "enqueued by "+e.plugin.instance()
 		rec.Published = pipeline.DeliveryFrom(ctx).Published // of a record whose handler asks for the effect

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/internal/sqldbtest"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
@@ -23,7 +24,15 @@ func TestAnEffectOfATransaction(t *testing.T) {
 	t.Parallel()
 	dsn := sqldbtest.Schema(t)
 	w := oncetest.On(t, dsn)
-	p := newInvoices(w.Once, once.ByKey, func(_ *once.Kind[invoice], c *once.KindConfig) { c.PollInterval = hour })
+	p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], c *once.KindConfig) {
+		c.PollInterval = hour
+		k.Request = func(i invoice) ([]byte, error) {
+			if i.Number == "large" {
+				return make([]byte, ledger.MaxPayloadBytes+1), nil
+			}
+			return []byte(i.payload()), nil
+		}
+	})
 	w.Start(p)
 	conn, err := pgx.Connect(t.Context(), dsn)
 	require.NoError(t, err)
@@ -69,7 +78,17 @@ func TestAnEffectOfATransaction(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.effects.EnqueueSQL(t.Context(), tx, changed)
 	require.ErrorIs(t, err, once.ErrConflict)
+	require.True(t, pipeline.IsPermanent(err), err)
 	require.NoError(t, tx.Rollback())
+
+	for want, i := range map[error]invoice{once.ErrKey: {Customer: "acme"}, ledger.ErrInvalid: {Customer: "acme", Number: "large"}} {
+		tx, err = db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = p.effects.EnqueueSQL(t.Context(), tx, i)
+		require.ErrorIs(t, err, want)
+		require.True(t, pipeline.IsPermanent(err), err)
+		require.NoError(t, tx.Rollback())
+	}
 
 	require.Equal(t, 1, p.far.Executed(one.idempotency()))
 	require.Equal(t, 1, p.far.Executed(second.idempotency()))
