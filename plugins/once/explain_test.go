@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,19 +90,13 @@ func TestWhatWaitsForARateIsExplained(t *testing.T) {
 func TestWhatWaitsForASlotIsExplained(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *oncetest.World) {
-		started, finish := make(chan struct{}, 2), make(chan struct{})
+		var started <-chan struct{}
+		var finish func()
 		p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], c *once.KindConfig) {
 			c.Limits.InFlight, c.CallTimeout = 1, hour/10
-			call := k.Call
-			k.Call = func(ctx context.Context, a once.Attempt[invoice]) once.Answer {
-				started <- struct{}{}
-				<-finish
-				return call(ctx, a)
-			}
+			started, finish = held(t, k)
 		})
 		w.Start(p)
-		end := sync.OnceFunc(func() { close(finish) })
-		t.Cleanup(end)
 		o := operator{t, w}
 		second := invoice{Customer: "acme", Number: "18"}
 		for _, i := range []invoice{one, second} {
@@ -114,7 +107,7 @@ func TestWhatWaitsForASlotIsExplained(t *testing.T) {
 			}
 		}
 		require.Equal(t, "Next: the request is sent when calls end, because the kind invoice has a limit of 1 in flight (settings) and 1 run.", o.next(second))
-		end()
+		finish()
 		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, second.key()).State)
 		require.Equal(t, "Next: nothing. It is done.", o.next(second))
 	})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
+	"testing"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -67,3 +69,18 @@ func (i invoice) payload() string {
 }
 
 var one = invoice{Customer: "acme", Number: "17", Cents: 1200}
+
+// held makes the calls of a kind wait. started gets one for each call that has begun, and finish lets all end, also those to
+// come. So does the end of the test.
+func held(t *testing.T, k *once.Kind[invoice]) (started <-chan struct{}, finish func()) {
+	t.Helper()
+	begun, end, call := make(chan struct{}, 100), make(chan struct{}), k.Call
+	k.Call = func(ctx context.Context, a once.Attempt[invoice]) once.Answer {
+		begun <- struct{}{}
+		<-end
+		return call(ctx, a)
+	}
+	finish = sync.OnceFunc(func() { close(end) })
+	t.Cleanup(finish)
+	return begun, finish
+}

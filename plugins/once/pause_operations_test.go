@@ -1,10 +1,8 @@
 package once_test
 
 import (
-	"context"
 	"encoding/json"
 	"regexp"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -89,19 +87,13 @@ func TestAKindIsPausedAndResumed(t *testing.T) {
 func TestWhatIsUnderWayIsSaid(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *oncetest.World) {
-		started, finish := make(chan struct{}), make(chan struct{})
+		var started <-chan struct{}
+		var finish func()
 		p := newInvoices(w.Once, once.ByKey, func(k *once.Kind[invoice], c *once.KindConfig) {
 			c.LeaseMargin, c.KeyTTL = 2*hour, 24*hour
-			call := k.Call
-			k.Call = func(ctx context.Context, a once.Attempt[invoice]) once.Answer {
-				started <- struct{}{}
-				<-finish
-				return call(ctx, a)
-			}
+			started, finish = held(t, k)
 		})
 		w.Start(p)
-		end := sync.OnceFunc(func() { close(finish) })
-		t.Cleanup(end)
 		second := invoice{Customer: "acme", Number: "18"}
 		_, err := p.effects.Enqueue(t.Context(), one, second)
 		require.NoError(t, err)
@@ -116,7 +108,7 @@ func TestWhatIsUnderWayIsSaid(t *testing.T) {
 		}
 		require.Regexp(t, `they are looked up`+running, o.would("once cancel", input("")))
 		require.Regexp(t, `^The group is cancelled[.] Effects that this ended: 0; perhaps done, which are looked up: 0`+running, o.must("once cancel", input("")).Lines[0])
-		end()
+		finish()
 		for _, i := range []invoice{one, second} {
 			require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, i.key()).State)
 		}

@@ -298,15 +298,11 @@ func TestEffectsAreAcceptedWhileRedisIsAway(t *testing.T) {
 func TestAStoppedInstanceLeavesItsEntriesToOthers(t *testing.T) {
 	t.Parallel()
 	eachSpreading(t, func(t *testing.T, s *spreading) {
-		started, finish := make(chan struct{}, 100), make(chan struct{})
+		var started <-chan struct{}
+		var finish func()
 		_, p, plugins := s.instance(func(k *once.Kind[invoice], c *once.KindConfig) {
 			c.Concurrency = 1
-			call := k.Call
-			k.Call = func(ctx context.Context, a once.Attempt[invoice]) once.Answer {
-				started <- struct{}{}
-				<-finish
-				return call(ctx, a)
-			}
+			started, finish = held(t, k)
 		})
 		stop := pipelinetest.StartUntil(t, middleware.Options{}, plugins...)
 		all := invoicesOf("acme", 5)
@@ -318,7 +314,7 @@ func TestAStoppedInstanceLeavesItsEntriesToOthers(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- stop() }()
 		redistest.Eventually(t, "it claims nothing more", func() bool { return !p.effects.Claims() })
-		close(finish)
+		finish()
 		require.NoError(t, <-ended)
 		require.Empty(t, started)
 
