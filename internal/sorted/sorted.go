@@ -1,4 +1,4 @@
-// Package sorted sorts lists for people, where the size of the binary matters more than the time.
+// Package sorted sorts lists for people and batches, where the size of the binary matters more than the time.
 package sorted
 
 import (

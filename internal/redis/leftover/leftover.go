@@ -88,7 +88,7 @@ func Start(c goredis.UniversalClient, log *slog.Logger, marks ...Mark) *Remover 
 	_ = s.loops.Start(context.Background(), func(ctx context.Context) {
 		loop.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 			if err := s.round(ctx); err != nil && ctx.Err() == nil {
-				s.log.DebugContext(ctx, "subscriptions not swept", logs.Err(err))
+				s.log.DebugContext(ctx, "the remains of killed processes were not looked for, which is tried again", logs.Err(err))
 			}
 			return markInterval
 		})
@@ -96,7 +96,7 @@ func Start(c goredis.UniversalClient, log *slog.Logger, marks ...Mark) *Remover 
 	return s
 }
 
-// Stop ends it and removes its marks.
+// Stop ends the Remover and removes its marks.
 func (s *Remover) Stop() {
 	_ = s.loops.Stop(context.Background()) // bounded: each command of a round ends with its context
 	if len(s.marks) == 0 {
