@@ -201,8 +201,8 @@ func TestADrainWaitsAsLongAsTheProcess(t *testing.T) {
 		in := newInstance(t, s, "a", newActiveSet("1", "2"), c)
 		stuck, started := make(chan struct{}), make(chan struct{}, 2)
 		free := sync.OnceFunc(func() { close(stuck) })
-		t.Cleanup(free) // also when something below fails
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { started <- struct{}{}; <-stuck; return nil })
+		t.Cleanup(free) // also when something below fails
 		for id := range 2 {
 			enqueue(t, in.Manager, fmt.Sprint(id+1), id, 1)
 			<-started
