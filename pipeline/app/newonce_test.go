@@ -57,6 +57,12 @@ func TestNewOncePassesItsOwnTest(t *testing.T) {
 		"plugins.deadletter.store.dsn", "plugins.invoice.api.token", "plugins.kafka.sasl.password", "plugins.once.ledger.dsn",
 	}, missingInProduction(t, dir))
 
+	slow := filepath.Join(dir, "slow.yaml")
+	require.NoError(t, os.WriteFile(slow, []byte("environment: embedded\nplugins:\n  invoice:\n    enabled: true\n    api: {url: 'http://localhost:1'}\n    effects: {call_timeout: 30s}\n"), 0o600))
+	out, err = goTool(t, dir, "run", "./cmd/shop", "validate", "--config", slow)
+	require.Error(t, err)
+	require.Contains(t, out, "plugins.invoice.api.call_timeout: must be >= effects.call_timeout (30s), because it ends the same call, got 3s")
+
 	// The test it comes with must be able to fail.
 	broken := bytes.Replace(text, []byte(`Receipt: []string{"id"}`), []byte(`Receipt: []string{"number"}`), 1)
 	require.NotEqual(t, text, broken)
