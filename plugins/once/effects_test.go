@@ -113,13 +113,7 @@ func TestRecordsOfTheTopic(t *testing.T) {
 		other, longest := one, invoice{Customer: strings.Repeat("x", 101), Number: "1"}
 		other.Cents++
 		w.Topics.Feed("invoice").SendPayloads(one.payload(), "{", other.payload(), longest.payload(), one.payload(), `{"customer":"zeta","number":"1"}`)
-		dead, err := w.Topics.Published("invoice-dead").Wait(t.Context(), 3)
-		require.NoError(t, err)
-		classes := map[string]int{}
-		for _, m := range dead {
-			classes[m.Metadata.Get(pipeline.MetaDeadClass)]++
-		}
-		require.Equal(t, map[string]int{"undecodable": 2, "effect_conflict": 1}, classes)
+		require.Equal(t, map[string]int{"undecodable": 2, "effect_conflict": 1}, deadOf(t, w, "invoice-dead", 3))
 		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, one.key()).State)
 		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, once.Key{Group: "zeta", ID: "1"}).State)
 		require.Equal(t, 1, p.far.Executed(one.idempotency()))

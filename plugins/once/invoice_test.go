@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/oncetest"
@@ -83,4 +85,19 @@ func held(t *testing.T, k *once.Kind[invoice]) (started <-chan struct{}, finish 
 	finish = sync.OnceFunc(func() { close(end) })
 	t.Cleanup(finish)
 	return begun, finish
+}
+
+// deadOf waits for so many dead letters of a topic, and returns how many there are of each class. A record that is given back
+// without end never becomes one.
+func deadOf(t *testing.T, w *oncetest.World, topic string, n int) map[string]int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), minute)
+	defer cancel()
+	dead, err := w.Topics.Published(topic).Wait(ctx, n)
+	require.NoError(t, err)
+	classes := map[string]int{}
+	for _, m := range dead {
+		classes[m.Metadata.Get(pipeline.MetaDeadClass)]++
+	}
+	return classes
 }

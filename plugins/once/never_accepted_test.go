@@ -40,19 +40,13 @@ func TestWhatCanNeverBeAcceptedIsADeadLetter(t *testing.T) {
 		other, large := one, invoice{Customer: "acme", Number: "18"}
 		other.Cents++
 		w.Topics.Feed("orders").SendPayloads(one.payload(), `{"customer":"acme"}`, other.payload(), one.payload(), `{"customer":"zeta","number":"1"}`)
-		dead, err := w.Topics.Published("orders-dead").Wait(t.Context(), 2)
-		require.NoError(t, err)
-		classes := map[string]int{}
-		for _, m := range dead {
-			classes[m.Metadata.Get(pipeline.MetaDeadClass)]++
-		}
-		require.Equal(t, map[string]int{"undecodable": 1, "effect_conflict": 1}, classes)
+		require.Equal(t, map[string]int{"undecodable": 1, "effect_conflict": 1}, deadOf(t, w, "orders-dead", 2))
 		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, once.Key{Group: "zeta", ID: "1"}).State)
 		require.Equal(t, 1, p.far.Executed(one.idempotency()))
 
 		large.Number += strings.Repeat("x", 100)
 		for _, i := range []invoice{{Customer: "acme"}, large} {
-			_, err = p.effects.Enqueue(t.Context(), i)
+			_, err := p.effects.Enqueue(t.Context(), i)
 			require.ErrorIs(t, err, once.ErrKey)
 			require.True(t, pipeline.IsPermanent(err), err)
 		}
