@@ -51,6 +51,7 @@ func TestBreakerStopsCallsAndLetsThemThroughAgain(t *testing.T) {
 	require.Equal(t, once.NotSent, a.Class)
 	require.EqualError(t, a.Err, "breaker open")
 	require.Positive(t, a.RetryAfter)
+	require.True(t, a.General, "so the kind waits that long, and not only this effect")
 	require.EqualValues(t, 3, far.requests.Load())
 	require.Equal(t, 2.0, metric(t, client, breakerState), "open")
 
@@ -142,6 +143,7 @@ func TestRetryAfterOfSeveralEffectsHoldsAllCalls(t *testing.T) {
 		require.Equal(t, once.NotSent, a.Class)
 		require.EqualError(t, a.Err, "a Retry-After holds")
 		require.Positive(t, a.RetryAfter)
+		require.True(t, a.General, "so the kind waits that long, and not only this effect")
 		require.LessOrEqual(t, a.RetryAfter, time.Minute)
 		require.Zero(t, a.Status)
 	}
