@@ -144,10 +144,10 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// Commands implements app.Commander: the simulator needs neither a kind nor a ledger.
-func (*Plugin) Commands(*app.Host) []*cobra.Command {
+// Commands implements app.Commander: what is neither a report nor an action.
+func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 	once := &cobra.Command{Use: pluginName, Example: "  millrace once simulator"}
-	once.AddCommand(simulator.OnceCommand())
+	once.AddCommand(simulator.OnceCommand(), p.enqueueCommand(h))
 	return []*cobra.Command{once}
 }
 

@@ -78,6 +78,22 @@ func (l *Ledger) RecordSend(ctx context.Context, k Key, topic string, by By) err
 	return l.record(ctx, k, Audit{By: by, Action: "send", Detail: "to " + topic}, func(bool, []Audit) error { return nil })
 }
 
+// RecordEnqueue records that an operator asks for many effects of a kind, before the first one is accepted.
+func (l *Ledger) RecordEnqueue(ctx context.Context, kind, detail string, by By) error {
+	if err := by.check("enqueue", true); err != nil {
+		return err
+	}
+	return l.call(ctx, "enqueue", func(ctx context.Context) error {
+		k, err := l.known(ctx, kind)
+		if err != nil {
+			return err
+		}
+		return l.update(ctx, groupLock{}, func(q querier, now time.Time) error {
+			return writeAudit(ctx, q, now, rowKey{kind: k.number}, Audit{By: by, Action: "enqueue", Detail: detail})
+		})
+	})
+}
+
 // record writes an action on an effect, if allowed agrees with whether the ledger has the effect, and with what was
 // recorded before.
 func (l *Ledger) record(ctx context.Context, k Key, a Audit, allowed func(found bool, before []Audit) error) error {
