@@ -240,7 +240,7 @@ func whenHeld(kind string, h ledger.Held) string {
 	}
 	ahead := ""
 	if h.Ahead > 0 {
-		ahead = ", with " + atMost(h.Ahead) + " ahead of it"
+		ahead = ", while " + atMost(h.Ahead) + " of the kind waited before it"
 	}
 	most := ledger.Limits{InFlight: h.Limits.InFlight}
 	if most.InFlight > 0 && h.Calling >= int64(most.InFlight) {
@@ -256,7 +256,7 @@ func whenHeld(kind string, h ledger.Held) string {
 	case len(waits) > 0:
 		return strings.Join(waits, ", and ")
 	case h.Ahead > 0:
-		return "after those of the kind " + kind + " that have been due for longer, which are " + atMost(h.Ahead)
+		return "when it is the turn of its group, because " + atMost(h.Ahead) + " of the kind " + kind + " waited before it"
 	case h.DueFor > overdue:
 		return fmt.Sprintf("when an instance takes it up. It has been due for %s: does an instance run that has the kind %s?", h.DueFor.Round(time.Second), kind)
 	}

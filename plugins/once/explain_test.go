@@ -81,7 +81,7 @@ func TestWhatWaitsForARateIsExplained(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Regexp(t, `^Next: the request is sent when the limit of the kind invoice allows it, which is 0.001/s \(settings\): in about 16m\d+s\.$`, o.next(second))
-		require.Regexp(t, `^Next: the request is sent when the limit .*, with 1 effect ahead of it: in about 33m\d+s\.$`, o.next(third))
+		require.Regexp(t, `^Next: the request is sent when the limit .*, while 1 effect of the kind waited before it: in about 33m\d+s\.$`, o.next(third))
 		require.Regexp(t, `"next":"the request is sent when the limit of the kind invoice allows it`, o.see("effects/effect", "effect", input("18")))
 	})
 }

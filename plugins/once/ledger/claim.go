@@ -69,8 +69,8 @@ func (l *Ledger) Due(ctx context.Context, kind string) (due Due, err error) {
 	return due, err
 }
 
-// Claim takes leases of at most limit effects of a lane that are due, the oldest first. No other claim
-// gets them while the lease of their kind's policy lasts. What is due and must not be called is settled,
+// Claim takes leases of at most limit effects of a lane that are due. Every other call takes the oldest, and the calls between
+// them those of the groups that are next, which take turns: docs/decisions/0041-turns-of-groups.md. No other claim gets them while the lease of their kind's policy lasts. What is due and must not be called is settled,
 // parked or moved in the same transaction, and is not returned; so Claim may return nothing although
 // an effect was due.
 //
@@ -83,7 +83,7 @@ func (l *Ledger) Claim(ctx context.Context, kind string, lane, limit int) (claim
 	if lane < 0 || lane >= Lanes || limit < 1 {
 		return nil, rules.Invalid("claim of %s: the lane is from 0 to %d and the limit > 0, got %d and %d", kind, Lanes-1, lane, limit)
 	}
-	claimed, _, err = l.claim(ctx, k, dueRequest{kind: k.number, lane: int64(lane), limit: limit})
+	claimed, _, err = l.claim(ctx, k, dueRequest{kind: k.number, lane: int64(lane), limit: limit, after: k.turns[lane].next()})
 	return claimed, err
 }
 
@@ -111,6 +111,9 @@ func (l *Ledger) claim(ctx context.Context, k *kind, due dueRequest) (claimed []
 		var rows []*storedRow
 		err := l.transact(ctx, readRequest{due: &due}, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
 			claimed, rows, rest = nil, nil, read.rest
+			if due.after != nil {
+				k.turns[due.lane].took(read.turn, read.alone)
+			}
 			if len(read.due) == 0 {
 				return nil
 			}

@@ -20,7 +20,7 @@ type Stop struct {
 // Held is what holds an effect back that is due.
 type Held struct {
 	DueFor  time.Duration // how long it has been due; 0: it is not, or its group was paused until now
-	Ahead   int64         // effects of its kind that have been due for longer; at most BacklogLimit
+	Ahead   int64         // effects of its kind that have been due for longer, although groups take turns; at most BacklogLimit
 	Calling int64         // effects of its kind that are under a lease
 	Limits  InForce       // of its kind
 	TokenIn time.Duration // the time until Limits.PerSecond lets a call begin
@@ -49,7 +49,7 @@ ON CONFLICT (kind, holder) DO UPDATE SET reason = excluded.reason, until = exclu
 	sqlCallingOfGroup = `SELECT count(*) FILTER (WHERE at > $3), max(at) FILTER (WHERE at > $3) FROM once_due_effects WHERE kind = $1 AND grp = $2 AND calling`
 )
 
-// sqlAhead counts what is claimed before an effect that is due at $2.
+// sqlAhead counts what was due before an effect that is due at $2.
 //
 //nolint:gochecknoglobals // constant, but not for the compiler
 var sqlAhead = `SELECT count(*) FROM (SELECT 1 FROM (` + laneList() + `) AS l JOIN once_due_effects AS d ON d.kind = $1 AND d.lane = l.lane AND d.at < $2 LIMIT ` +

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,40 @@ type kind struct {
 	number     int64
 	registered bool
 	lost       atomic.Pointer[[]rules.Lost] // nil: none
+	turns      [Lanes]laneTurn
+}
+
+// laneTurn is whose turn it is in a lane. Every other claim is for the groups that are next, so a group with few effects does
+// not wait for all that another one in its lane has accepted before. A turn costs more than a claim of the oldest, so while a
+// lane has one group, few claims look whether there is another one.
+type laneTurn struct {
+	mu     sync.Mutex
+	oldest int    // claims for the oldest effects before the next turn
+	after  string // the group whose turn was last
+}
+
+// oldestAlone is how many claims in a row are for the oldest effects while there is one group.
+const oldestAlone = 15
+
+// next returns the group after which the groups of a claim come; nil: the claim is for the oldest effects.
+func (t *laneTurn) next() (after *string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.oldest > 0 {
+		t.oldest--
+		return nil
+	}
+	group := t.after
+	return &group
+}
+
+// took notes whose turn it was.
+func (t *laneTurn) took(group string, alone bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.after, t.oldest = group, 1; alone {
+		t.oldest = oldestAlone
+	}
 }
 
 // policy is that of the settings, with what the ledger has lost.

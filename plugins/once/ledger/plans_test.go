@@ -62,6 +62,7 @@ func hotStatements() []planned {
 		{name: "read paused", sql: pgReadPaused, args: []string{"1"}, via: map[string]string{"once_paused": "once_paused_pkey"}, rows: 1},
 		{name: "add groups", sql: pgAddGroups, args: append(groups[:2:2], "now()")},
 		{name: "lock due", sql: pgLockDue, args: []string{"1", "3", "8", "0", "ARRAY[7]"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: 8},
+		{name: "lock turn", sql: pgLockTurn, args: []string{"1", "3", "8", "0", "ARRAY[7]", "'g1'", "16"}, via: map[string]string{"once_due": "once_due_turn|once_due_pkey", "once_effects": "once_effects_pkey"}, rows: 20},
 		{name: "lock rows", sql: pgLockRows, args: []string{"1", "ARRAY[100, 200]", "8", "ARRAY[7]"}, via: due, rows: 2},
 		{name: "add due", sql: pgAddDue, args: []string{"-5", "1", "3", "true", "now()", "'g1'", "'x'"}},
 		{name: "add all due", sql: pgAddAllDue, args: []string{repeated("-g"), repeated("1"), repeated("3"), repeated("true"), repeated("now()"), repeated("'g1'"), repeated("'x'")}},

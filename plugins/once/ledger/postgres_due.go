@@ -312,19 +312,39 @@ func (s *dueBatches) committed(c *dueChanges, now time.Time) {
 // lockDue locks rows of once_due that are due, the oldest first, or those of the request, until they have enough
 // effects. How many rows that takes is known after the first claims.
 func (tx *pgTransaction) lockDue(b *pgx.Batch, d *dueRequest, read *readResult, rows int, got, total *int) {
-	known := make([]int64, 0, len(tx.locked))
-	for number := range tx.locked {
-		known = append(known, number)
-	}
-	query, args := pgLockDue, []any{d.kind, d.lane, rows, tx.s.skewMicros(), known}
+	query, args := pgLockDue, []any{d.kind, d.lane, rows, tx.s.skewMicros(), tx.known()}
 	if d.rows != nil {
-		query, args = pgLockRows, []any{d.kind, d.rows, rows, known}
+		query, args = pgLockRows, []any{d.kind, d.rows, rows, tx.known()}
 	}
+	tx.queueLock(b, d, read, query, args, got, total)
+}
+
+// visitedGroups is how many groups a turn visits in addition to its limit, because some have nothing that is due.
+const visitedGroups = 8
+
+// lockTurn locks what is due of the groups that are next.
+func (tx *pgTransaction) lockTurn(b *pgx.Batch, d *dueRequest, read *readResult) {
+	var got, total int
+	tx.queueLock(b, d, read, pgLockTurn, []any{d.kind, d.lane, d.limit, tx.s.skewMicros(), tx.known(), *d.after, d.limit + visitedGroups}, &got, &total)
+}
+
+// known returns the rows that are locked.
+func (tx *pgTransaction) known() []int64 {
+	return slices.AppendSeq(make([]int64, 0, len(tx.locked)), maps.Keys(tx.locked))
+}
+
+// queueLock adds a statement that locks rows of once_due, and takes their effects.
+func (tx *pgTransaction) queueLock(b *pgx.Batch, d *dueRequest, read *readResult, query string, args []any, got, total *int) {
 	b.Queue(query, args...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			locked, group, ids := &lockedDue{left: map[string]bool{}}, "", ""
 			if err := rows.Scan(&locked.number, &group, &ids); err != nil {
 				return err
+			}
+			if locked.number == 0 {
+				read.turn = group
+				read.alone = ids == "1" && group != "" && (*d.after == "" || *d.after == group)
+				continue
 			}
 			*got++
 			tx.locked[locked.number] = locked

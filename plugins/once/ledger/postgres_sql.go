@@ -39,17 +39,43 @@ SELECT k.kind, k.grp, 1, $3, $3 FROM unnest($1::smallint[], $2::text[]) AS k(kin
 	pgParkGroups = `UPDATE once_groups AS g SET parked = TRUE FROM (SELECT * FROM unnest($1::smallint[], $2::text[]) AS k(kind, grp) OFFSET 0) AS k
 WHERE g.kind = k.kind AND g.grp = k.grp AND NOT g.parked`
 
-	// A volatile clock would be no condition of the index. Calls that were answered are left out: an EXISTS with OFFSET 0 is
-	// asked for each id, and never becomes a join that reads a whole group.
-	pgLockDue = `SELECT d.number, d.grp, CASE WHEN d.calling THEN coalesce((SELECT string_agg(i.id, chr(10)) FROM unnest(string_to_array(d.ids, chr(10))) AS i(id)
-	WHERE EXISTS (SELECT 1 FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id AND e.due = d.number OFFSET 0)), '') ELSE d.ids END
-FROM once_due AS d
-WHERE d.kind = $1 AND d.lane = $2 AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond') AND d.number <> ALL ($5::bigint[])
+	// Calls that were answered are left out: an EXISTS with OFFSET 0 is asked for each id, and never becomes a join that
+	// reads a whole group.
+	pgWaitingIDs = `CASE WHEN d.calling THEN coalesce((SELECT string_agg(i.id, chr(10)) FROM unnest(string_to_array(d.ids, chr(10))) AS i(id)
+	WHERE EXISTS (SELECT 1 FROM once_effects AS e WHERE e.kind = d.kind AND e.grp = d.grp AND e.id = i.id AND e.due = d.number OFFSET 0)), '') ELSE d.ids END`
+
+	// A volatile clock would be no condition of the index.
+	pgDueOfLane = `d.lane = $2 AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond') AND d.number <> ALL ($5::bigint[])`
+
+	pgLockDue = `SELECT d.number, d.grp, ` + pgWaitingIDs + `
+FROM once_due AS d WHERE d.kind = $1 AND ` + pgDueOfLane + `
 ORDER BY d.at LIMIT $3 FOR UPDATE SKIP LOCKED`
 
-	// A row of calls has another number than the one that they waited in. An expression of the kind is no condition of
-	// another index.
-	pgLockRows = `SELECT d.number, d.grp, d.ids FROM once_due AS d WHERE d.number = ANY ($2::bigint[]) AND d.kind + 0 = $1 AND d.at IS NOT NULL
+	// An expression of the kind is a condition of the index of turns alone, which no statement may use in place of another one.
+	pgAfter = ` FROM once_due AS d WHERE d.kind + 0 = $1 AND d.lane = $2 AND d.grp > `
+	pgFirst = ` ORDER BY d.kind + 0, d.lane, d.grp, d.at LIMIT 1`
+
+	// The groups after $6 in the order of their names, or from the first one on if there is none, of which it visits $7 with two
+	// probes of the index each. It locks the oldest row that is due of each, until they have $3 ids. The last row has no number,
+	// but the group that the next turn comes after, which is empty after the last group, and how many groups it has visited.
+	pgLockTurn = `WITH RECURSIVE visited(grp, n) AS (
+	SELECT coalesce((SELECT d.grp` + pgAfter + `$6` + pgFirst + `), (SELECT d.grp` + pgAfter + `''` + pgFirst + `)), 1
+	UNION ALL
+	SELECT (SELECT d.grp` + pgAfter + `v.grp` + pgFirst + `), v.n + 1 FROM visited AS v WHERE v.grp IS NOT NULL AND v.n < $7),
+oldest AS (SELECT o.number, v.grp, o.ids, sum(o.ids) OVER (ORDER BY v.grp) AS total FROM visited AS v CROSS JOIN LATERAL (
+	SELECT d.number, length(d.ids) - length(replace(d.ids, chr(10), '')) + 1 AS ids FROM once_due AS d WHERE d.kind + 0 = $1 AND ` + pgDueOfLane + ` AND d.grp = v.grp
+	` + pgFirst + `) AS o),
+chosen AS (SELECT number, grp, total FROM oldest WHERE total - ids < $3),
+locked AS (SELECT d.number, d.grp, ` + pgWaitingIDs + ` AS ids FROM once_due AS d
+	WHERE d.number = ANY (ARRAY(SELECT number FROM chosen)) AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond')
+	ORDER BY d.grp FOR UPDATE SKIP LOCKED)
+SELECT number, grp, ids FROM locked
+UNION ALL
+SELECT 0, CASE WHEN (SELECT max(total) FROM chosen) >= $3 THEN (SELECT max(grp) FROM chosen)
+	WHEN (SELECT count(grp) FROM visited) = $7 THEN (SELECT max(grp) FROM visited) ELSE '' END, (SELECT count(grp) FROM visited)::text`
+
+	// A row of calls has another number than the one that they waited in. IS NOT DISTINCT FROM is a condition of no index.
+	pgLockRows = `SELECT d.number, d.grp, d.ids FROM once_due AS d WHERE d.number = ANY ($2::bigint[]) AND d.kind IS NOT DISTINCT FROM $1 AND d.at IS NOT NULL
 AND d.number <> ALL ($4::bigint[]) ORDER BY d.number LIMIT $3 FOR UPDATE SKIP LOCKED`
 
 	pgAddDue = `INSERT INTO once_due (number, kind, lane, calling, at, grp, ids) VALUES ($1, $2, $3, $4, $5, $6, $7)`

@@ -55,6 +55,13 @@ func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *read
 // lockAllDue sends b with the statement that locks what is due. Its rows are asked for in turns, because they have
 // different numbers of effects.
 func (tx *pgTransaction) lockAllDue(ctx context.Context, b *pgx.Batch, w readRequest, read *readResult) error {
+	if w.due.after != nil {
+		tx.lockTurn(b, w.due, read)
+		if err := tx.conn.SendBatch(ctx, b).Close(); err != nil || len(read.due) == w.due.limit {
+			return err
+		}
+		b = &pgx.Batch{}
+	}
 	for range maxDueTurns {
 		missing, got, ids := w.due.limit-len(read.due), 0, 0
 		asked := tx.s.rowsFor(missing)

@@ -16,6 +16,10 @@ import (
 const (
 	sqliteLockDue = `SELECT grp, id FROM once_due WHERE kind = ?1 AND lane = ?2 AND at <= ?4 ORDER BY at LIMIT ?3`
 
+	sqliteNextGroup = `SELECT grp FROM once_due WHERE kind = ?1 AND lane = ?2 AND grp > ?3 ORDER BY grp, at LIMIT 1`
+
+	sqliteDueOfGroup = `SELECT id FROM once_due WHERE kind = ?1 AND lane = ?2 AND grp = ?3 AND at <= ?5 ORDER BY at LIMIT ?4`
+
 	sqliteLockRows = `SELECT number, grp, id FROM once_due WHERE number IN (SELECT value FROM json_each(?2)) AND kind = ?1 ORDER BY number, id`
 
 	sqliteReadGroup = `SELECT state, parked FROM once_groups WHERE kind = ?1 AND grp = ?2`
@@ -73,12 +77,7 @@ func (tx *sqliteTransaction) readMore(ctx context.Context, w readRequest, read *
 			return err
 		}
 	} else if d != nil {
-		if err := tx.querier().query(ctx, func(r scanner) error {
-			k := rowKey{kind: d.kind}
-			err := r.Scan(&k.group, &k.id)
-			read.due = append(read.due, k)
-			return err
-		}, sqliteLockDue, d.kind, d.lane, d.limit, read.now); err != nil {
+		if err := tx.lockDue(ctx, d, read); err != nil {
 			return err
 		}
 	}
@@ -109,6 +108,51 @@ func (tx *sqliteTransaction) readMore(ctx context.Context, w readRequest, read *
 		}
 		if r.remember(); found { // as scanRow
 			read.rows[k] = r
+		}
+	}
+	return nil
+}
+
+// lockDue reads what is due in a lane: of the groups that are next, if the request has them, and then the oldest.
+func (tx *sqliteTransaction) lockDue(ctx context.Context, d *dueRequest, read *readResult) error {
+	if d.after != nil {
+		if err := tx.lockTurn(ctx, d, read); err != nil {
+			return err
+		}
+	}
+	turn := slices.Clone(read.due)
+	return tx.querier().query(ctx, func(r scanner) error {
+		k := rowKey{kind: d.kind}
+		err := r.Scan(&k.group, &k.id)
+		if len(read.due) < d.limit && !slices.Contains(turn, k) {
+			read.due = append(read.due, k)
+		}
+		return err
+	}, sqliteLockDue, d.kind, d.lane, d.limit, read.now)
+}
+
+// lockTurn reads what is due of the groups after that of the last turn, at most dueIDs of each, as PostgreSQL does.
+func (tx *sqliteTransaction) lockTurn(ctx context.Context, d *dueRequest, read *readResult) error {
+	read.turn = *d.after
+	for i := range d.limit + visitedGroups {
+		if len(read.due) == d.limit {
+			return nil
+		}
+		found, err := tx.queryRow(sqliteNextGroup, []any{d.kind, d.lane, read.turn}, &read.turn)
+		if err == nil && !found && i == 0 {
+			found, err = tx.queryRow(sqliteNextGroup, []any{d.kind, d.lane, ""}, &read.turn)
+		}
+		if err != nil || !found {
+			read.turn = ""
+			return err
+		}
+		if err := tx.querier().query(ctx, func(r scanner) error {
+			k := rowKey{kind: d.kind, group: read.turn}
+			err := r.Scan(&k.id)
+			read.due = append(read.due, k)
+			return err
+		}, sqliteDueOfGroup, d.kind, d.lane, read.turn, min(dueIDs, d.limit-len(read.due)), read.now); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -97,6 +97,9 @@ type dueRequest struct {
 	kind, lane int64
 	rows       []int64 // nil: the lane
 	limit      int
+	// after is the group whose turn was last. Groups that come after it are first, and what is left of the limit is for the
+	// oldest. Nil: the oldest alone.
+	after *string
 }
 
 // rowLock is how effects are read.
@@ -120,6 +123,8 @@ type readResult struct {
 	now    time.Time
 	due    []rowKey
 	rest   []int64 // rows of the request that may have more effects than its limit
+	turn   string  // with after: the group whose turn was last now; empty: the last one of the lane
+	alone  bool    // with after: the lane has no other group
 	paused bool    // the kind of pauseOf is
 	groups map[groupID]groupRow
 	rows   map[rowKey]*storedRow

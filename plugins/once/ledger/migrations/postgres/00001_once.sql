@@ -137,6 +137,7 @@ CREATE TABLE once_due (
     ids     text COLLATE "C" NOT NULL CHECK (ids <> '')
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX once_due_at ON once_due (kind, lane, at);
+CREATE INDEX once_due_turn ON once_due ((kind + 0), lane, grp, at);
 CREATE INDEX once_due_group ON once_due (kind, grp, number);
 CREATE INDEX once_due_calling ON once_due (kind, grp) WHERE calling;
 CREATE INDEX once_due_leases ON once_due (at) WHERE calling;

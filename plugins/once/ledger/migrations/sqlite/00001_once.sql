@@ -139,6 +139,7 @@ CREATE TABLE once_due (
 ) WITHOUT ROWID;
 CREATE INDEX once_due_number ON once_due (number) WHERE number IS NOT NULL;
 CREATE INDEX once_due_at ON once_due (kind, lane, at);
+CREATE INDEX once_due_turn ON once_due (kind, lane, grp, at);
 CREATE INDEX once_due_calling ON once_due (kind, grp) WHERE calling;
 CREATE INDEX once_due_parked ON once_due (kind, grp, id) WHERE at IS NULL;
 
