@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,6 +69,35 @@ func TestManySmallGroupsHaveTheirTurns(t *testing.T) {
 		effects, claims := untilDone(t, l, 200, 16)
 		require.LessOrEqual(t, effects, 700)
 		require.LessOrEqual(t, claims, effects/14)
+	})
+}
+
+// A claim has all of the small groups that come before a large one.
+func TestALargeGroupTakesNoTurnOfOthers(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		groups := neighbours(40)
+		slices.Sort(groups)
+		small, large := groups[:39], groups[39]
+		mustAccept(t, l, records(large, 1500)...)
+		for i := range 13 { // the numbers of rows are random
+			h.advance(time.Second)
+			for _, g := range small[3*i : 3*i+3] {
+				mustAccept(t, l, records(g, 1)...)
+			}
+			claimed := map[string]bool{}
+			for range 2 {
+				all, err := l.Claim(t.Context(), "invoice", int(laneOf(large)), 16)
+				require.NoError(t, err)
+				require.Len(t, all, 16)
+				for _, c := range all {
+					claimed[c.Group] = true
+					mustSettle(t, l, end(c, rules.Done))
+				}
+			}
+			require.Len(t, claimed, 4, "one of two claims is a turn")
+		}
 	})
 }
 
