@@ -138,9 +138,9 @@ func (l *Ledger) claim(ctx context.Context, k *kind, due dueRequest) (claimed []
 }
 
 // readClaim reads the groups and effects of the rows that are due, and whether the kind is paused. The locks of the
-// groups and of the kind's pause come first, so that nothing is paused until the commit, and the clock last.
+// groups and of the kind's pause were taken with the rows, so that nothing is paused until the commit, and the clock comes last.
 func (k *kind) readClaim(ctx context.Context, tx transaction, read *readResult) error {
-	w := readRequest{share: true, pauseOf: k.number, messages: true, lock: lockSkip}
+	w := readRequest{pauseOf: k.number, messages: true, lock: lockSkip}
 	for _, key := range read.due {
 		w.groups = append(w.groups, key.of())
 	}

@@ -32,16 +32,15 @@
 //
 // Each transaction of PostgreSQL takes its locks in an order that has no cycle:
 //
-//   - A claim takes due rows that are free, then the locks of their groups and of the pause of their kind in
-//     shared mode, in the order of the keys of these locks, then effects that are free, then rows of groups.
-//     It waits for no due row, and for no effect, except for one that was never begun and that an operator's
-//     action locks while the first begin runs. Such an action is refused and writes nothing, and
+//   - A claim takes due rows that are free, with the locks of their groups and of the pause of their kind in
+//     shared mode as far as these are free, then effects that are free, then rows of groups. It waits for no due row and no
+//     pause, because whoever has it may stand still, and for no effect, except for one that was never begun and that an
+//     operator's action locks while the first begin runs. Such an action is refused and writes nothing, and
 //     pgLockTimeout bounds the wait.
 //   - A settle, a cancellation and an operator's action wait for effects, in the order of their keys, and
 //     write their due rows afterwards. A claim that holds such a due row does not wait for the effect,
 //     and it writes only due rows that it has locked or made.
-//     An operator's action takes the lock of the group after the effect, because a claim that waits for
-//     the group may hold the due row that a settle of the same effect waits for.
+//     An operator's action takes the lock of the group after the effect, as a claim does.
 //   - What takes results for publishing takes rows that are free, and what has published them waits for no one else's,
 //     since transactions that settle only insert rows there.
 //   - A pause, a resume and the first part of a cancellation take the lock of one group exclusively and

@@ -106,7 +106,7 @@ type lockedDue struct {
 	ids    []string        // without those that were answered
 	left   map[string]bool // ids that this transaction moves or settles
 	parked bool
-	cut    bool // the limit of the claim has left ids
+	cut    bool // the limit of the claim has left ids, or the lock of the group was not free
 }
 
 func (d *lockedDue) rest() []string {
@@ -337,8 +337,8 @@ func (tx *pgTransaction) known() []int64 {
 func (tx *pgTransaction) queueLock(b *pgx.Batch, d *dueRequest, read *readResult, query string, args []any, got, total *int) {
 	b.Queue(query, args...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			locked, group, ids := &lockedDue{left: map[string]bool{}}, "", ""
-			if err := rows.Scan(&locked.number, &group, &ids); err != nil {
+			locked, group, ids, free := &lockedDue{left: map[string]bool{}}, "", "", false
+			if err := rows.Scan(&locked.number, &group, &ids, &free); err != nil {
 				return err
 			}
 			if locked.number == 0 {
@@ -354,7 +354,7 @@ func (tx *pgTransaction) queueLock(b *pgx.Batch, d *dueRequest, read *readResult
 			locked.ids = strings.Split(ids, idSeparator)
 			*total += len(locked.ids)
 			for _, id := range locked.ids {
-				if locked.cut = len(read.due) == d.limit; locked.cut {
+				if locked.cut = !free || len(read.due) == d.limit; locked.cut {
 					break
 				}
 				key := rowKey{d.kind, group, id}

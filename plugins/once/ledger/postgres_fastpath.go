@@ -17,8 +17,8 @@ import (
 //
 //nolint:gochecknoglobals // constant, but not for the compiler
 var (
-	// The locks of the groups and of the kind's pause are taken by an own statement before, so the states are those of after
-	// the wait, and so is the clock. An effect that another transaction has locked has an xmax: a begin must not wait for one, see the
+	// The locks of the groups and of the kind's pause were taken by statements before, so nothing is paused after the states
+	// were read. An effect that another transaction has locked has an xmax: a begin must not wait for one, see the
 	// package comment.
 	pgBeginFast = `WITH c AS MATERIALIZED (SELECT clock_timestamp() + $6::bigint * interval '1 microsecond' AS now,
 	ARRAY(SELECT (SELECT g.state FROM once_groups AS g WHERE g.kind = $1 AND g.grp = k.grp) FROM unnest($2::text[]) AS k(grp)) AS states,
@@ -51,8 +51,7 @@ counted AS (INSERT INTO once_deltas (kind, grp, part, number, done) SELECT kind,
 SELECT n FROM done`
 }
 
-// beginFast takes the locks that w shares, and begins those of its effects, all of one kind, that have only
-// been accepted. It removes them from w.
+// beginFast begins those of the effects of w, all of one kind, that have only been accepted. It removes them from w.
 func (tx *pgTransaction) beginFast(ctx context.Context, w *readRequest, b fastBegin, read *readResult) error {
 	place, names, due := make(map[string]int, len(w.groups)), make([]string, len(w.groups)), make([]int64, len(w.groups))
 	for i, g := range w.groups {
@@ -66,8 +65,6 @@ func (tx *pgTransaction) beginFast(ctx context.Context, w *readRequest, b fastBe
 	kind := w.groups[0].kind
 	begun := make([]bool, len(w.keys))
 	var batch pgx.Batch
-	kinds, locks := groupArrays(w.shared())
-	batch.Queue(pgShareGroupLocks, kinds, locks)
 	batch.Queue(pgBeginFast, kind, names, groups, ids, was, tx.s.skewMicros(), b.epoch, b.attempts, b.lease.Microseconds(), b.by, b.after, effectCode(rules.Sending), numbers).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var n int
@@ -93,7 +90,7 @@ func (tx *pgTransaction) beginFast(ctx context.Context, w *readRequest, b fastBe
 	if err := tx.conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return err
 	}
-	tx.now, w.share = read.now, false
+	tx.now = read.now
 	w.keys = slices.DeleteFunc(w.keys, func(k rowKey) bool { _, ok := tx.begun[k]; return ok })
 	return nil
 }

@@ -24,6 +24,12 @@ const (
 
 	pgGroupLock = `SELECT pg_advisory_xact_lock(` + pgGroupLockClass + `, hashtext(current_schema() || '/' || $1::bigint || '/' || $2::text))`
 
+	// A claim does not wait for the lock of a group, because the process that pauses it may stand still. It is false, too, while
+	// a pause waits for other claims.
+	pgTryGroupLock = `pg_try_advisory_xact_lock_shared(` + pgGroupLockClass + `, hashtext(current_schema() || '/' || $1::bigint || '/' || grp))`
+
+	pgTryKindLock = `SELECT ` + pgTryGroupLock + ` FROM (SELECT $2::text AS grp) AS pause`
+
 	// Each batch takes its locks in the order of their keys.
 	pgShareGroupLocks = `SELECT pg_advisory_xact_lock_shared(` + pgGroupLockClass + `, h) FROM (SELECT hashtext(current_schema() || '/' || k.kind || '/' || k.grp) AS h
 	FROM unnest($1::bigint[], $2::text[]) AS k(kind, grp) GROUP BY 1 ORDER BY 1) AS locks`
@@ -47,9 +53,10 @@ WHERE g.kind = k.kind AND g.grp = k.grp AND NOT g.parked`
 	// A volatile clock would be no condition of the index.
 	pgDueOfLane = `d.lane = $2 AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond') AND d.number <> ALL ($5::bigint[])`
 
-	pgLockDue = `SELECT d.number, d.grp, ` + pgWaitingIDs + `
-FROM once_due AS d WHERE d.kind = $1 AND ` + pgDueOfLane + `
-ORDER BY d.at LIMIT $3 FOR UPDATE SKIP LOCKED`
+	pgLockDue = `WITH locked AS MATERIALIZED (SELECT d.number, d.grp, ` + pgWaitingIDs + ` AS ids
+	FROM once_due AS d WHERE d.kind = $1 AND ` + pgDueOfLane + `
+	ORDER BY d.at LIMIT $3 FOR UPDATE SKIP LOCKED)
+SELECT number, grp, ids, ` + pgTryGroupLock + ` FROM locked`
 
 	// An expression of the kind is a condition of the index of turns alone, which no statement may use in place of another one.
 	pgAfter = ` FROM once_due AS d WHERE d.kind + 0 = $1 AND d.lane = $2 AND d.grp > `
@@ -69,14 +76,15 @@ chosen AS (SELECT number, grp, total FROM oldest WHERE total - ids < $3),
 locked AS (SELECT d.number, d.grp, ` + pgWaitingIDs + ` AS ids FROM once_due AS d
 	WHERE d.number = ANY (ARRAY(SELECT number FROM chosen)) AND d.at <= (SELECT clock_timestamp() + $4::bigint * interval '1 microsecond')
 	ORDER BY d.grp FOR UPDATE SKIP LOCKED)
-SELECT number, grp, ids FROM locked
+SELECT number, grp, ids, ` + pgTryGroupLock + ` FROM locked
 UNION ALL
 SELECT 0, CASE WHEN (SELECT max(total) FROM chosen) >= $3 THEN (SELECT max(grp) FROM chosen)
-	WHEN (SELECT count(grp) FROM visited) = $7 THEN (SELECT max(grp) FROM visited) ELSE '' END, (SELECT count(grp) FROM visited)::text`
+	WHEN (SELECT count(grp) FROM visited) = $7 THEN (SELECT max(grp) FROM visited) ELSE '' END, (SELECT count(grp) FROM visited)::text, TRUE`
 
 	// A row of calls has another number than the one that they waited in. IS NOT DISTINCT FROM is a condition of no index.
-	pgLockRows = `SELECT d.number, d.grp, d.ids FROM once_due AS d WHERE d.number = ANY ($2::bigint[]) AND d.kind IS NOT DISTINCT FROM $1 AND d.at IS NOT NULL
-AND d.number <> ALL ($4::bigint[]) ORDER BY d.number LIMIT $3 FOR UPDATE SKIP LOCKED`
+	pgLockRows = `WITH locked AS MATERIALIZED (SELECT d.number, d.grp, d.ids FROM once_due AS d WHERE d.number = ANY ($2::bigint[]) AND d.kind IS NOT DISTINCT FROM $1
+	AND d.at IS NOT NULL AND d.number <> ALL ($4::bigint[]) ORDER BY d.number LIMIT $3 FOR UPDATE SKIP LOCKED)
+SELECT number, grp, ids, ` + pgTryGroupLock + ` FROM locked`
 
 	pgAddDue = `INSERT INTO once_due (number, kind, lane, calling, at, grp, ids) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 

@@ -54,7 +54,17 @@ func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *read
 
 // lockAllDue sends b with the statement that locks what is due. Its rows are asked for in turns, because they have
 // different numbers of effects.
+//
+// It also takes the locks of the groups and of the kind's pause, in shared mode, so that nothing is paused until the commit.
+// The effects of a group whose lock is not free are left out.
 func (tx *pgTransaction) lockAllDue(ctx context.Context, b *pgx.Batch, w readRequest, read *readResult) error {
+	pause, free := pauseLock(w.due.kind), false
+	b.Queue(pgTryKindLock, pause.kind, pause.name).QueryRow(func(row pgx.Row) error { return row.Scan(&free) })
+	defer func() {
+		if !free {
+			read.due = nil
+		}
+	}()
 	if w.due.after != nil {
 		tx.lockTurn(b, w.due, read)
 		if err := tx.conn.SendBatch(ctx, b).Close(); err != nil || len(read.due) == w.due.limit {
@@ -91,7 +101,7 @@ func (tx *pgTransaction) readMore(ctx context.Context, w readRequest, read *read
 func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, read *readResult) {
 	if len(w.groups) > 0 {
 		if w.share {
-			kinds, names := groupArrays(w.shared())
+			kinds, names := groupArrays(w.groups)
 			b.Queue(pgShareGroupLocks, kinds, names)
 		}
 		kinds, names := groupArrays(w.groups)

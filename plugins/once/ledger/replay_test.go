@@ -142,13 +142,16 @@ func TestTwoOperatorsReplayASelection(t *testing.T) {
 		fail(t, l, "acme", "rejected", 0, n)
 		operators := []*Ledger{h.open(t, as("b")), h.open(t, as("c"))}
 		replayed, errs := make([]int, len(operators)), make([]error, len(operators))
+		var of []Selection
+		for _, o := range operators {
+			of = append(of, counted(t, o, selection("invoice", "", rules.Failed), n))
+		}
 		var work sync.WaitGroup
 		for i, o := range operators {
-			of := counted(t, o, selection("invoice", "", rules.Failed), n)
 			work.Go(func() {
-				for one, err := range o.Select(t.Context(), of) {
+				for one, err := range o.Select(t.Context(), of[i]) {
 					if err == nil {
-						err = o.ReplaySelected(t.Context(), of, one.Key, operator)
+						err = o.ReplaySelected(t.Context(), of[i], one.Key, operator)
 					}
 					switch {
 					case err == nil:

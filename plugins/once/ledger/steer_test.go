@@ -402,7 +402,7 @@ func TestAClaimAndAPauseExcludeEachOther(t *testing.T) {
 		_, err := pause.Exec(t.Context(), pgGroupLock, number, "acme")
 		require.NoError(t, err)
 		claimed, err := l.Claim(t.Context(), "invoice", int(laneOf("acme")), 1)
-		require.ErrorIs(t, err, ErrUnavailable, "it waited for the pause until its time was over")
+		require.NoError(t, err)
 		require.Empty(t, claimed)
 		require.NoError(t, pause.Rollback(t.Context()))
 

@@ -82,7 +82,7 @@ func laneOf(group string) int64 {
 type readRequest struct {
 	due    *dueRequest // locks due rows; read.due has their keys
 	groups []groupID
-	share  bool // take the locks of the groups first, and that of pauseOf, in shared mode
+	share  bool // take the locks of the groups first, in shared mode
 	// pauseOf is the kind whose pause is read; 0: none.
 	pauseOf int64
 	keys    []rowKey
@@ -110,14 +110,6 @@ const (
 	lockWait         // wait for a row that another transaction has
 	lockSkip         // leave out a row that another transaction has
 )
-
-// shared returns what share locks.
-func (w readRequest) shared() []groupID {
-	if w.pauseOf == 0 {
-		return w.groups
-	}
-	return append(w.groups[:len(w.groups):len(w.groups)], pauseLock(w.pauseOf))
-}
 
 type readResult struct {
 	now    time.Time

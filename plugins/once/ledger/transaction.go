@@ -124,7 +124,7 @@ func split[T any](ctx context.Context, l *Ledger, items []T, wait time.Duration,
 }
 
 // update runs fn in a transaction. It repeats after a deadlock, or when a lock was not free in time.
-// Between two tries, claims that queue behind the lock go first.
+// While it waits for the lock of a group, no claim takes that.
 func (l *Ledger) update(ctx context.Context, lock groupLock, fn func(q querier, now time.Time) error) error {
 	for n := 1; ; n++ {
 		refused := false
