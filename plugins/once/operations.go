@@ -57,6 +57,7 @@ func (p *Plugin) Operations() operate.Operations {
 				}, "once problems", "once problems --kind invoice --state UNKNOWN"),
 				Read: p.withLedger(listProblems),
 			},
+			p.lookupReport(effect),
 			p.reconcileReport(),
 		},
 		Actions: append(p.pauseActions(), []operate.Action{
@@ -75,23 +76,7 @@ func (p *Plugin) Operations() operate.Operations {
 			p.recoverAction(),
 			p.probeAction(),
 			p.replayAction(),
-			{
-				About: p.about("once resolve", "State what became of an effect that is unknown", append(slices.Clone(effect),
-					operate.Field{Name: "done", Help: "it happened, and the far side names it `receipt`"},
-					operate.Field{Name: "not-done", Type: operate.Switch, Help: "it did not happen"},
-					operate.Field{Name: "force", Type: operate.Switch, Help: "also while it is still being looked up, or against a late answer"}),
-					"once resolve --kind mail --group a --id 16 --done in_81x --why found",
-					"once resolve --kind mail --group a --id 16 --not-done --why absent"),
-				Danger:  operate.Irreversible,
-				Role:    operate.Operator,
-				Audited: true,
-				Preview: p.previewChange(wouldResolve),
-				Do: func(ctx context.Context, r *pipeline.Registry, in operate.Input, use operate.Use) (operate.Answer, error) {
-					return p.withEffect(func(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (operate.Answer, error) {
-						return p.resolve(ctx, l, k, in, use)
-					})(ctx, r, in)
-				},
-			},
+			p.resolveAction(effect),
 		}...),
 	}
 }
@@ -268,30 +253,6 @@ func listProblems(ctx context.Context, l *ledger.Ledger, in operate.Input) (oper
 		a.Notes = []string{fmt.Sprintf("The list ends after %d; --limit shows more.", limit)}
 	}
 	return a, nil
-}
-
-func (p *Plugin) resolve(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input, use operate.Use) (operate.Answer, error) {
-	r, err := resolutionOf(in)
-	if err != nil {
-		return operate.Answer{}, err
-	}
-	r.Who, r.Why = use.Who, use.Why
-	if err := r.Validate(); err != nil {
-		return operate.Answer{}, &operate.InputError{Problem: err.Error()}
-	}
-	if err := l.Resolve(ctx, k, r); err != nil {
-		return operate.Answer{}, refusal(k, err)
-	}
-	return p.explain(ctx, l, k, in)
-}
-
-// resolutionOf reads the fields of a resolution.
-func resolutionOf(in operate.Input) (rules.Resolution, error) {
-	receipt, notDone := in.Text("done"), in.Switch("not-done")
-	if (receipt == "") != notDone {
-		return rules.Resolution{}, &operate.InputError{Problem: "give either --done RECEIPT or --not-done"}
-	}
-	return rules.Resolution{Done: !notDone, Receipt: receipt, Force: in.Switch("force")}, nil
 }
 
 // refusal says why an operator's action changed nothing.

@@ -86,16 +86,18 @@ type Plugin struct {
 
 	usedWhen []func() bool // see UsedWhen
 
-	env     pipeline.Env
-	routes  *pipeline.Registry // nil before Register
-	log     *slog.Logger
-	ledger  atomic.Pointer[ledger.Ledger]
-	kinds   []*worker     // filled with ledger
-	states  chan struct{} // see stateOf
-	skew    atomic.Int64
-	claims  sync.RWMutex // held by TurnClock, so that nothing is claimed meanwhile
-	metrics *metrics
-	sampled *logs.Throttle // of a ledger that does not answer, which all kinds notice every few seconds
+	env    pipeline.Env
+	routes *pipeline.Registry // nil before Register
+	log    *slog.Logger
+	ledger atomic.Pointer[ledger.Ledger]
+	kinds  []*worker     // filled with ledger
+	states chan struct{} // see stateOf
+	skew   atomic.Int64
+	// noClient is why a command can't ask the far side; nil: it can.
+	noClient atomic.Pointer[error]
+	claims   sync.RWMutex // held by TurnClock, so that nothing is claimed meanwhile
+	metrics  *metrics
+	sampled  *logs.Throttle // of a ledger that does not answer, which all kinds notice every few seconds
 }
 
 // NewPlugin returns the plugin with default settings. topics and dead letters are for kinds with a topic,

@@ -53,15 +53,6 @@ func wouldReplay(ctx context.Context, l *ledger.Ledger, k ledger.Key, _ operate.
 	return "Would give it all its attempts again, with the same key and the same bytes: " + change + ".", err
 }
 
-func wouldResolve(ctx context.Context, l *ledger.Ledger, k ledger.Key, in operate.Input) (string, error) {
-	r, err := resolutionOf(in)
-	if err != nil {
-		return "", err
-	}
-	change, err := l.WouldResolve(ctx, k, r)
-	return "Would be settled by hand: " + change + ".", err
-}
-
 // previewSteer returns the preview of an action on a group, or on a kind when the group is empty.
 func (p *Plugin) previewSteer(verb string) read {
 	return p.withGroup(func(ctx context.Context, l *ledger.Ledger, g ledger.Group, in operate.Input) (operate.Answer, error) {
@@ -202,5 +193,6 @@ func reasonOf(err error) (why string, refused bool) {
 		rules.RefusedNoCall:         "it may have been done, and no call can find that out: look at the far side and resolve it",
 		rules.RefusedNotUnknown:     "it is not UNKNOWN",
 		rules.RefusedLookup:         "it will be looked up again; only --force ends that",
+		rules.RefusedChanged:        "it has changed since it was shown to you: look at it again",
 	}[r.Refusal], true
 }

@@ -116,16 +116,8 @@ func (b *Probe) run(ctx context.Context, use operate.Use) operate.Answer {
 	return operate.Answer{Value: result, Tables: []operate.Table{table}, Checks: result.Checks}
 }
 
-// ask makes one call. A panic is an answer, as in the worker.
-func (b *Probe) ask(ctx context.Context, f func(context.Context, int, time.Time) Answer, number int, began time.Time) (a Answer) {
-	ctx, cancel := context.WithTimeout(ctx, b.Timeout)
-	defer cancel()
-	defer func() {
-		if r := recover(); r != nil {
-			a = Answer{Text: fmt.Sprintf("the call panicked: %v", r)}
-		}
-	}()
-	return f(ctx, number, began)
+func (b *Probe) ask(ctx context.Context, f func(context.Context, int, time.Time) Answer, number int, began time.Time) Answer {
+	return askOnce(ctx, b.Timeout, func(ctx context.Context) Answer { return f(ctx, number, began) })
 }
 
 func (b *Probe) judgeFirst(a Answer) operate.Check {

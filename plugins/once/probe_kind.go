@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -55,16 +54,8 @@ func (p *Plugin) registerProbe(r *pipeline.Registry) error {
 	if err := p.registerCommand(r); err != nil {
 		return err
 	}
-	var owners []string
-	for _, e := range r.Endpoints() {
-		if e.Use == pipeline.UseFollows && e.Kind == kindLedger {
-			owners = append(owners, e.Plugin)
-		}
-	}
-	for _, s := range slices.Clone(r.Services()) {
-		if slices.Contains(owners, s.Plugin) {
-			r.Service(s.Name+".probe", s.Service)
-		}
+	for _, s := range p.clientsOf(r) {
+		r.Service(s.Name+".probe", s.Service)
 	}
 	return nil
 }

@@ -83,6 +83,8 @@ func refusalText(r rules.Refusal) string {
 		return "it may have happened, and no call can find that out; resolve it"
 	case rules.RefusedNotUnknown:
 		return "it is not UNKNOWN"
+	case rules.RefusedChanged:
+		return "it has changed since it was read"
 	case rules.RefusedLookup:
 		return "it is AMBIGUOUS and will be looked up; only force ends that"
 	}

@@ -56,7 +56,7 @@ func replay(k Key, by By, row *storedRow, late *string, ev *rules.Event, p *rule
 // Replay. The statement that it was not done is refused without Force, if a late answer says that it
 // was done.
 func (l *Ledger) Resolve(ctx context.Context, k Key, r rules.Resolution) error {
-	r.Receipt, r.Who, r.Why = portable.Text(r.Receipt, maxReceiptBytes), clean(r.Who), clean(r.Why)
+	r.Receipt, r.Who, r.Why, r.Evidence = portable.Text(r.Receipt, maxReceiptBytes), clean(r.Who), clean(r.Why), clean(r.Evidence)
 	if err := r.Validate(); err != nil {
 		return err
 	}
@@ -83,6 +83,9 @@ func decideResolution(k Key, r rules.Resolution) decision {
 		detail := string(row.State) + " to FAILED: not done"
 		if r.Done {
 			detail = string(row.State) + " to SUCCESS, receipt " + r.Receipt
+		}
+		if r.Evidence != "" {
+			detail += "; the far side says: " + r.Evidence
 		}
 		return next, eff, Audit{By: By{r.Who, r.Why}, Detail: detail}, nil
 	}

@@ -11,6 +11,11 @@ type Resolution struct {
 	// the effect happened, and the operator denies it, or it is AMBIGUOUS and will be looked up
 	// again.
 	Force bool
+	// Epoch is that of the effect when the operator decided. If it has another one now, it was called, replayed or resolved since,
+	// and the resolution is refused. Zero: any.
+	Epoch int64
+	// Evidence is what the far side said then, for the audit. May be empty.
+	Evidence string
 	// Route is for the dead letter of an AMBIGUOUS effect that was not done. May be empty.
 	Route string
 }
@@ -41,6 +46,7 @@ const (
 	RefusedNoCall                            // replay: it may have happened, and no call can find that out
 	RefusedNotUnknown                        // resolve: it is not UNKNOWN
 	RefusedLookup                            // resolve: it is AMBIGUOUS and will be looked up; only force ends that
+	RefusedChanged                           // resolve: it has another epoch than the operator has seen
 )
 
 // replay restores all attempts of a FAILED or UNKNOWN effect. That it may have happened and the age of the
@@ -90,6 +96,8 @@ func (p Policy) resolve(row Row, ev Event) (Row, Writes, Decision) {
 		lookupOnly = next == Lookup
 	}
 	switch {
+	case ev.Resolution.Epoch != 0 && ev.Resolution.Epoch != row.Epoch:
+		return row, Writes{}, Decision{Refused: RefusedChanged}
 	case row.State != Unknown && !lookupOnly:
 		return row, Writes{}, Decision{Refused: RefusedNotUnknown}
 	case lookupOnly && !ev.Resolution.Force:
