@@ -183,6 +183,9 @@ func (r *replays) replayKind(t store.Target) string {
 // retry topic of its route, if that takes replays. Otherwise it is the topic or stream of the
 // origin. The error is why a replay is refused.
 func (r *replays) destination(d store.DeadLetter) (pipeline.Sink, error) {
+	if r.isDisabled(d.Plugin) { // the retry topic of its route is not known, and others read the origin
+		return nil, errors.New(disabledReason(d.Plugin))
+	}
 	to, ok := r.retryTopics[d.Handler]
 	if !ok {
 		to = d.Source
