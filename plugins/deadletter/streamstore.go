@@ -44,6 +44,7 @@ type shared struct{ *streamStore }
 func (s shared) Start(ctx context.Context) error {
 	err := s.streamStore.Start(ctx)
 	if err == nil {
+		s.plugin.copyRead.Store(false)
 		s.plugin.store.Store(s.open)
 	}
 	return err
