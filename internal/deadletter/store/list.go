@@ -83,7 +83,7 @@ func (f Filter) where(args []any) (condition string, all []any) {
 		{"lineage", indexed(f.Lineage)},
 	} {
 		if c.value != "" {
-			add(c.column+" = %s", c.value)
+			add(c.column+" = %s", clean(c.value))
 		}
 	}
 	if subject := clean(f.Under); subject != "" {
@@ -108,7 +108,7 @@ func (f Filter) where(args []any) (condition string, all []any) {
 func anys[T ~string](list []T) []any {
 	out := make([]any, len(list))
 	for i, v := range list {
-		out[i] = string(v)
+		out[i] = clean(string(v))
 	}
 	return out
 }
@@ -116,6 +116,7 @@ func anys[T ~string](list []T) []any {
 // Get returns a dead letter with its payload and its actions, oldest first. The error wraps
 // ErrNotFound when the store has none of this id.
 func (s *Store) Get(ctx context.Context, id string) (DeadLetter, []Action, error) {
+	id = clean(id) // anybody may write an address
 	var d DeadLetter
 	err := s.read(ctx, func(rows *sql.Rows) (err error) {
 		d, err = scan(rows)
