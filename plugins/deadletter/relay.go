@@ -133,6 +133,10 @@ func (r *relay) next(ctx context.Context) time.Duration {
 	return 0
 }
 
+// outboxTimeout is what the outbox has for its statements about one batch. A connection to a server that is frozen, or that
+// is not the current one any more, would otherwise never give it back.
+const outboxTimeout = 30 * time.Second
+
 // relayBatch relays one batch. A panic of the outbox is an error like any other.
 func (r *relay) relayBatch() (n int, err error) {
 	defer func() {
@@ -140,7 +144,9 @@ func (r *relay) relayBatch() (n int, err error) {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return r.outbox.Relay(r.work, r.plugin.config.BatchSize, func(ctx context.Context, entries []Entry) error {
+	bounded, cancel := context.WithTimeout(r.work, r.plugin.config.PublishTimeout+outboxTimeout)
+	defer cancel()
+	return r.outbox.Relay(bounded, r.plugin.config.BatchSize, func(ctx context.Context, entries []Entry) error {
 		ctx, cancel := context.WithTimeout(ctx, r.plugin.config.PublishTimeout)
 		defer cancel()
 		return r.plugin.publishEntries(ctx, r.name, entries)

@@ -302,6 +302,36 @@ func TestAnotherReasonIsLoggedToo(t *testing.T) {
 	})
 }
 
+// hanging is an outbox whose server does not answer at first, as one that is frozen, or from which the name has moved.
+type hanging struct {
+	*box
+	calls int
+}
+
+func (h *hanging) Relay(ctx context.Context, limit int, publish func(context.Context, []Entry) error) (int, error) {
+	if h.calls++; h.calls <= 2 {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return h.box.Relay(ctx, limit, publish)
+}
+
+func TestARelayGivesUpADatabaseThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, to := &hanging{box: &box{}}, newTopics()
+		b.add(entriesTo("a", 3)...)
+		p, logged := running(t, b, to)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(logged.String(), "dead letters can't be relayed"), logged)
+		require.InDelta(t, 1, testutil.ToFloat64(p.metrics.failing.WithLabelValues("test")), 0)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, to.payloads("a"), 3)
+		require.Contains(t, logged.String(), "dead letters are relayed again")
+	})
+}
+
 func TestRelayOutlivesAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
