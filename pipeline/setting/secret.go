@@ -9,8 +9,8 @@ import (
 )
 
 // Secret is a setting that must never be shown. In a settings file it is written as
-// `env:NAME` (an environment variable), `file:/path` (a file) or literally. Of both trailing newlines are cut, and an
-// empty one is an error. It prints as [redacted] everywhere.
+// `env:NAME` (an environment variable), `file:/path` (a file) or literally. Newlines at the end of a variable or a file
+// are cut, and an empty one is an error. It prints as [redacted] everywhere.
 //
 // A Secret has the value of the moment when the settings were read. What a running service sends comes
 // from Live, because the file may have another content by then.
@@ -20,8 +20,8 @@ type Secret struct {
 	missing *MissingError // nil: there is a value, or none was asked for
 }
 
-// MissingError is the error of a Secret whose variable or file does not exist here, or is empty. The Secret keeps it and has an empty
-// value, so a command that never needs the value can do its work. It is safe for concurrent use.
+// MissingError is the error of a Secret whose variable or file does not exist here, or is empty. The Secret keeps it and
+// has an empty value, so a command that never needs the value can do its work. It is safe for concurrent use.
 type MissingError struct {
 	problem string
 	used    atomic.Bool

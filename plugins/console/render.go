@@ -219,7 +219,7 @@ func (p page) noPanel(names ...string) string {
 	return ""
 }
 
-// noThing says that what a page is about is not here, if so: a name that is in the registry of this process, or is wrong.
+// noThing says that this process does not have what the page is about, if so: a route, a plugin or an audit.
 func (s *server) noThing(p page, r *http.Request) string {
 	q := console.Query{Input: operate.Input(valuesOf(r)), Registry: s.registry}
 	name, absent := "", ""

@@ -23,7 +23,9 @@ func TestAUseThatPanicsIsEnded(t *testing.T) {
 	t.Parallel()
 	ends, replayer := 0, &stopping{}
 	e := Deps{
-		Open:     func(context.Context) (*store.Store, func(context.Context) error, error) { return nil, func(context.Context) error { ends++; return nil }, nil },
+		Open: func(context.Context) (*store.Store, func(context.Context) error, error) {
+			return nil, func(context.Context) error { ends++; return nil }, nil
+		},
 		Replayer: func(*pipeline.Registry) Replayer { return replayer },
 	}
 	require.Panics(t, func() {
