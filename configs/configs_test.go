@@ -420,3 +420,23 @@ func TestProfilesAreWellFormedAndNamed(t *testing.T) {
 		require.Equal(t, want, top.Environment, name)
 	}
 }
+
+// Case does not matter in the name of a variable, also for the keys of a map: a second entry would leave the first one, such
+// as the old token of a shop, in use.
+func TestAVariableFindsTheKeyOfAMap(t *testing.T) {
+	file := write(t, "plugins:\n  shop:\n    labels: {ShopA: old, shopb: old, ShopC: old, SHOPC: old}\n    limits: {Large: {up_to: 7, slots: 2}}\n")
+	d := load(t, configs.Options{File: file, Environ: []string{
+		"MILLRACE__PLUGINS__SHOP__LABELS__SHOPA=new", "MILLRACE__PLUGINS__SHOP__LABELS__ShopB=new", "MILLRACE__PLUGINS__SHOP__LABELS__SHOPD=new",
+		"MILLRACE__PLUGINS__SHOP__LIMITS__LARGE__SLOTS=5",
+	}})
+	s := defaults()
+	require.NoError(t, d.Decode("plugins.shop", s))
+	require.Equal(t, map[string]string{"team": "pay", "ShopA": "new", "shopb": "new", "ShopC": "old", "SHOPC": "old", "shopd": "new"}, s.Labels)
+	require.Equal(t, tier{UpTo: 7, Slots: 5}, s.Limits["Large"])
+	require.NotContains(t, s.Limits, "large")
+	at, _ := d.Position("plugins.shop.labels.ShopA")
+	require.Equal(t, "environment variable MILLRACE__PLUGINS__SHOP__LABELS__SHOPA", at)
+
+	_, err := configs.Load(ours(configs.Options{File: file, Environ: []string{"MILLRACE__PLUGINS__SHOP__LABELS__SHOPC=new"}}))
+	require.ErrorContains(t, err, "environment variable MILLRACE__PLUGINS__SHOP__LABELS__SHOPC: plugins.shop.labels.shopc: is one of ShopC, SHOPC, which only their case tells apart: set it in a file")
+}

@@ -76,6 +76,9 @@ func Load(o Options) (*Document, error) {
 		d.layers = append(d.layers, profileFile(name))
 	}
 	for _, layer := range []*node{file, environ, overrides} {
+		if layer == environ {
+			errs = append(errs, environ.takeCase("", d.root)...)
+		}
 		if len(layer.fields) > 0 {
 			d.root = merge(d.root, layer)
 			d.layers = append(d.layers, layer.at.file)

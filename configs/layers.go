@@ -44,6 +44,28 @@ func fromEnviron(prefix string, environ []string) (*node, []*Error) {
 	return root, errs
 }
 
+// takeCase gives the keys of variables, which are in lower case, the case that they have in the layers below: a map may
+// have a key such as ShopA.
+func (n *node) takeCase(path string, below *node) (errs []*Error) {
+	for i, key := range n.order {
+		value, at := n.fields[key], joinPath(path, key)
+		if below.fields[key] == nil {
+			like := slices.DeleteFunc(slices.Clone(below.order), func(other string) bool { return !strings.EqualFold(other, key) })
+			if len(like) > 1 {
+				errs = append(errs, &Error{File: value.at.file, Path: at, Problem: "is one of " + strings.Join(like, ", ") + ", which only their case tells apart: set it in a file"})
+			}
+			if len(like) != 1 {
+				continue
+			}
+			delete(n.fields, key)
+			key = like[0]
+			n.order[i], n.fields[key] = key, value
+		}
+		errs = append(errs, value.takeCase(at, below.fields[key])...)
+	}
+	return errs
+}
+
 // fromOverrides returns the layer of the program's own overrides: dotted path → value.
 func fromOverrides(overrides map[string]any) (*node, []*Error) {
 	at := place{file: "override"}

@@ -192,14 +192,15 @@ func (s *sendCommand) publish(ctx context.Context, sink pipeline.Sink, lines ite
 		return err
 	}
 	for line, err := range lines {
-		if err != nil {
-			return n, err
+		var m *message.Message
+		if err == nil {
+			m, err = s.message(line)
 		}
-		m, err := s.message(line)
 		if err == nil && audit != nil {
 			err = audit.Record(ctx, m.Payload, s.by)
 		}
 		if err != nil {
+			err = errors.Join(err, flush()) // the audit has what is before it
 			return n, err
 		}
 		if batch = append(batch, m); len(batch) == sendBatch {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -68,4 +70,42 @@ func TestSendPublishesToTheTransportOfTheBinary(t *testing.T) {
 	code, _, errs = run([]string{"box", "a"})
 	require.Equal(t, ExitUsage, code)
 	require.Contains(t, errs, `unknown command "send"`)
+}
+
+// audited records what is sent to box, and refuses to record a payload.
+type audited struct {
+	letters
+	refused string
+}
+
+func (a audited) SendAudit(*pipeline.Registry, string) *SendAudit {
+	return &SendAudit{
+		Register: func(*pipeline.Registry) error { return nil },
+		Record: func(_ context.Context, payload []byte, by By) error {
+			if string(payload) == a.refused {
+				return errors.New("no right to record")
+			}
+			*a.sent = append(*a.sent, string(payload)+" recorded as of "+by.Who)
+			return nil
+		},
+	}
+}
+
+// What the audit has is sent before an error ends the command, and the count says from where to go on.
+func TestSendPublishesWhatItHasRecorded(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "lines")
+	require.NoError(t, os.WriteFile(file, []byte(`{"value":"a"}`+"\n"+`{"value":"b"}`+"\nno JSON\n"), 0o600))
+	for why, args := range map[string][]string{"no JSON object": {"--file", file, "--format", "json"}, "no right to record": {"a", "b", "c"}} {
+		var sent []string
+		var stderr bytes.Buffer
+		code := Main(t.Context(), Options{
+			Name: "shop", Plugins: []pipeline.Plugin{audited{letters{&sent}, "c"}}, Args: append([]string{"send", "box", "--key", "k", "--who", "ann", "--why", "x"}, args...),
+			Stdout: new(bytes.Buffer), Stderr: &stderr,
+		})
+		require.NotZero(t, code, why)
+		require.Contains(t, stderr.String(), "after 2 records: ")
+		require.Contains(t, stderr.String(), why)
+		require.Equal(t, []string{"registered", "a recorded as of ann", "b recorded as of ann", "a by k", "b by k"}, sent, why)
+	}
 }

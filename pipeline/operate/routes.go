@@ -99,6 +99,12 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	}
 	var work Work
 	var orders pauses
+	var dead map[string]int64
+	var err error
+	var here local
+	var beside sync.WaitGroup // a server that does not answer uses up the time of ctx
+	beside.Go(func() { dead, err = CountDead(ctx, reg) })
+	beside.Go(func() { here = readLocal(ctx, reg) })
 	backlogs, problems := measure(ctx, routes, workKind(reg), func(ctx context.Context, err error) {
 		if err != nil {
 			work.Unknown = logs.OneLine(err.Error())
@@ -111,7 +117,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		work, _ = ReadWork(bounded, reg) // why it is not known stands in it
 		orders = readPauses(bounded, reg)
 	})
-	dead, err := CountDead(ctx, reg)
+	beside.Wait()
 	if err != nil {
 		problems = append(problems, fmt.Errorf("dead letters: %w", err))
 	}
@@ -138,7 +144,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		}
 	}
 	answer.addErrors(value, only != "", now)
-	answer.addConditions(ctx, reg, &value, only, orders)
+	answer.addConditions(reg, &value, only, orders, here)
 	for _, p := range problems {
 		check := Check{Name: "not known", Level: Fail, Text: logs.OneLine(p.Error())}
 		value.Checks, answer.Checks = append(value.Checks, check), append(answer.Checks, check)

@@ -53,9 +53,32 @@ func PausedNote(ctx context.Context, reg *pipeline.Registry, route string) strin
 // conditionsLimit bounds the wait for an instance on this machine.
 const conditionsLimit = 2 * time.Second
 
-// addConditions adds a line per route that is paused. It also asks the instance on this machine, and adds a line per
-// condition that is not in order: of one route, or of all.
-func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, value *RoutesStatus, only string, orders pauses) {
+// local is what the instance on this machine knows, or why that is not known.
+type local struct {
+	asked      bool // a plugin can ask it
+	conditions []Condition
+	instance   string
+	err        error
+}
+
+func readLocal(ctx context.Context, reg *pipeline.Registry) (l local) {
+	readers := pipeline.Offers[ConditionReader](reg)
+	if len(readers) == 0 {
+		return l
+	}
+	l.asked = true
+	bounded, cancel := context.WithTimeout(ctx, conditionsLimit)
+	defer cancel()
+	l.err = recovered(func() (err error) {
+		l.conditions, l.instance, err = readers[0].ReadConditions(bounded)
+		return err
+	})
+	return l
+}
+
+// addConditions adds a line per route that is paused, and one per condition of the instance on this machine that is not in
+// order: of one route, or of all.
+func (a *Answer) addConditions(reg *pipeline.Registry, value *RoutesStatus, only string, orders pauses, here local) {
 	asked := func(c Condition) bool {
 		return only == "" || slices.ContainsFunc(reg.Routes(), func(r pipeline.Route) bool { return r.Name == only && c.About(r) })
 	}
@@ -67,23 +90,15 @@ func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, valu
 	if orders.err != nil {
 		a.Notes = append(a.Notes, "Which routes are paused is not known: "+logs.OneLine(orders.err.Error()))
 	}
-	readers := pipeline.Offers[ConditionReader](reg)
-	if len(readers) == 0 {
+	if !here.asked {
 		return
 	}
-	var all []Condition
-	var instance string
-	bounded, cancel := context.WithTimeout(ctx, conditionsLimit)
-	defer cancel()
-	if err := recovered(func() (err error) {
-		all, instance, err = readers[0].ReadConditions(bounded)
-		return err
-	}); err != nil {
-		a.Notes = append(a.Notes, "Far sides, pauses of effects, and unknown outcomes are known to a running instance, and are not shown: "+logs.OneLine(err.Error()))
+	if here.err != nil {
+		a.Notes = append(a.Notes, "Far sides, pauses of effects, and unknown outcomes are known to a running instance, and are not shown: "+logs.OneLine(here.err.Error()))
 		return
 	}
 	value.Conditions = []Condition{}
-	for _, c := range all {
+	for _, c := range here.conditions {
 		if c.Level == OK || !asked(c) {
 			continue
 		}
@@ -93,6 +108,6 @@ func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, valu
 		}
 	}
 	if len(value.Conditions) > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("What is said of far sides and effects is what the instance at %s knows.", instance))
+		a.Notes = append(a.Notes, fmt.Sprintf("What is said of far sides and effects is what the instance at %s knows.", here.instance))
 	}
 }

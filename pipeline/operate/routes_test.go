@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -393,4 +394,58 @@ func TestCheckInOneLine(t *testing.T) {
 	c := operate.Check{Name: "orders", Level: operate.Warn, Text: "has one replica", Remedy: "add two", Runbook: "topics"}
 	require.Equal(t, "orders: has one replica; add two (runbook: topics)", c.String())
 	require.False(t, operate.Answer{Checks: []operate.Check{c}}.Failed())
+}
+
+// patient has a source on a server that does not answer before everything else was asked.
+type patient struct {
+	end
+	others *sync.WaitGroup
+}
+
+func (p patient) Backlog(ctx context.Context) (operate.Backlog, error) {
+	asked := make(chan struct{})
+	go func() { defer close(asked); p.others.Wait() }()
+	select {
+	case <-asked:
+		return operate.Backlog{}, nil
+	case <-ctx.Done():
+		return operate.Backlog{}, ctx.Err()
+	}
+}
+
+func (p patient) Name() string { return "patient" }
+
+func (p patient) Register(r *pipeline.Registry) error {
+	r.Route(pipeline.Route{Name: "wait", From: p, Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil }, Policy: pipeline.Policy{DeadLetter: pipeline.Drop}})
+	r.Offer(p)
+	return nil
+}
+
+func (p patient) WaitingByRoute(context.Context) (map[string]int64, bool, error) {
+	p.others.Done()
+	return map[string]int64{"wait": 7}, true, nil
+}
+
+func (p patient) ReadConditions(context.Context) ([]operate.Condition, string, error) {
+	p.others.Done()
+	return []operate.Condition{{Check: operate.Check{Name: "carrier", Level: operate.Warn, Text: "no call has succeeded"}}}, "127.0.0.1:9464", nil
+}
+
+// A server that does not answer uses up the time of the report. What other servers know is read meanwhile, so that the
+// report does not blame them.
+func TestAServerThatDoesNotAnswerHidesNoOther(t *testing.T) {
+	t.Parallel()
+	p := patient{end{pipeline.Endpoint{Kind: "kafka", Name: "orders", Group: "g"}}, new(sync.WaitGroup)}
+	p.others.Add(2)
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, p)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	answer, err := operate.Routes().Read(ctx, reg, nil)
+	require.NoError(t, err)
+	status, ok := answer.Value.(operate.RoutesStatus)
+	require.True(t, ok)
+	require.Empty(t, status.Checks)
+	require.EqualValues(t, 7, *status.Routes[0].DeadLetters)
+	require.Len(t, status.Conditions, 1)
 }

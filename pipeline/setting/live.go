@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -119,9 +118,9 @@ func readSecret(path string) (string, error) {
 }
 
 func secretOf(path string, content []byte) (string, error) {
-	value := strings.TrimRight(string(content), "\r\n")
+	value := strings.TrimRight(string(content), newlines)
 	if value == "" {
-		return "", fmt.Errorf("file %s is empty: it must contain the secret", path)
+		return "", errors.New("file " + path + isEmpty)
 	}
 	return value, nil
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // Secret is a setting that must never be shown. In a settings file it is written as
-// `env:NAME` (an environment variable), `file:/path` (a file; trailing newlines are cut)
-// or literally. It prints as [redacted] everywhere.
+// `env:NAME` (an environment variable), `file:/path` (a file) or literally. Newlines at the end of a variable or a file
+// are cut, and an empty one is an error. It prints as [redacted] everywhere.
 //
 // A Secret has the value of the moment when the settings were read. What a running service sends comes
 // from Live, because the file may have another content by then.
@@ -20,8 +20,8 @@ type Secret struct {
 	missing *MissingError // nil: there is a value, or none was asked for
 }
 
-// MissingError is the error of a Secret whose variable or file does not exist here. The Secret keeps it and has an empty
-// value, so a command that never needs the value can do its work. It is safe for concurrent use.
+// MissingError is the error of a Secret whose variable or file does not exist here, or is empty. The Secret keeps it and
+// has an empty value, so a command that never needs the value can do its work. It is safe for concurrent use.
 type MissingError struct {
 	problem string
 	used    atomic.Bool
@@ -90,7 +90,10 @@ func (s *Secret) UnmarshalText(text []byte) error {
 		name := strings.TrimPrefix(raw, "env:")
 		v, ok := os.LookupEnv(name)
 		if !ok {
-			return s.lack("environment variable " + name + notSet)
+			return s.lack(variable + name + notSet)
+		}
+		if v = strings.TrimRight(v, newlines); v == "" { // otherwise it would silently be no password, or no database
+			return s.lack(variable + name + isEmpty)
 		}
 		*s = Secret{value: v}
 	case strings.HasPrefix(raw, "file:"):
@@ -114,13 +117,17 @@ func (s *Secret) lack(problem string) error {
 }
 
 const (
-	notSet = " is not set"
-	noFile = "secret: "
+	variable = "environment variable "
+	notSet   = " is not set"
+	isEmpty  = " is empty: it must contain the secret"
+	noFile   = "secret: "
+
+	newlines = "\r\n" // at the end of a file or a variable, which an editor or a command has added
 )
 
 // NotHere reports whether the problem of a setting is that a Secret's variable or file, or another file that the
-// setting names, such as a certificate, does not exist on this machine.
+// setting names, such as a certificate, does not exist on this machine, or that the variable is empty.
 func NotHere(problem string) bool {
-	return strings.HasPrefix(problem, "environment variable ") && strings.HasSuffix(problem, notSet) || strings.HasPrefix(problem, noFile) ||
+	return strings.HasPrefix(problem, variable) && (strings.HasSuffix(problem, notSet) || strings.HasSuffix(problem, isEmpty)) || strings.HasPrefix(problem, noFile) ||
 		strings.HasSuffix(problem, ": "+syscall.ENOENT.Error())
 }

@@ -101,7 +101,7 @@ func (s *server) showFilter(_ context.Context, q console.Query) (console.Block, 
 func (s *server) showLog(ctx context.Context, q console.Query) (console.Block, error) {
 	log, found := findLog(s.auditLogs(), q.Text("log"))
 	if !found {
-		return console.Text(fmt.Sprintf("No audit has the name %q. The page Audit has all of them.", q.Text("log"))), nil
+		return nil, console.ErrNothing
 	}
 	return showChanges(ctx, log, filterOf(q.Input), shownChanges)
 }

@@ -103,7 +103,7 @@ func TestTheAuditHasTheLogsOfAllPlugins(t *testing.T) {
 	}
 	require.Len(t, seen, 120)
 	require.Equal(t, []string{"120", "1"}, []string{seen[0], seen[119]})
-	require.Contains(t, r.get("/audit/log?log=absent"), "No audit has the name &#34;absent&#34;")
+	r.requireNotFound("audit/log?log=absent", `No audit has the name "absent". The page Audit has all of them.`)
 	require.Contains(t, r.get("/audit/log?log=orders&before=x"), "before must be the id of a change")
 }
 

@@ -3,6 +3,7 @@ package console_test
 import (
 	"context"
 	"encoding/json"
+	"html"
 	"io"
 	"log/slog"
 	"net/http"
@@ -111,6 +112,21 @@ func (r *rig) get(path string) string {
 	answer, text := r.do(http.MethodGet, path, "")
 	require.Equal(r.t, http.StatusOK, answer.StatusCode, text)
 	return text
+}
+
+// requireNotFound fails unless the page and its JSON say with the status 404 that there is no such thing.
+func (r *rig) requireNotFound(path, why string) {
+	r.t.Helper()
+	for _, address := range []string{"/" + path, "/api/v1/" + path} {
+		answer, text := r.do(http.MethodGet, address, "")
+		require.Equal(r.t, http.StatusNotFound, answer.StatusCode, address)
+		if strings.HasPrefix(answer.Header.Get("Content-Type"), "application/json") {
+			var problem struct{ Error string }
+			require.NoError(r.t, json.Unmarshal([]byte(text), &problem), text)
+			text = problem.Error
+		}
+		require.Contains(r.t, html.UnescapeString(text), why, address)
+	}
 }
 
 // unhurried returns a page of startHasty of which at most one panel is late. All of them are while the machine stands still.

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"slices"
 
@@ -65,9 +64,6 @@ func (s *server) showPart(ctx context.Context, q console.Query) (console.Block, 
 	g, topology := s.graph(found)
 	plugin := q.Text("plugin")
 	part := g.Part(plugin)
-	if len(part.Boxes) == 0 {
-		return console.Text(fmt.Sprintf("No plugin %q has a route here. The page Pipeline has all routes.", plugin)), nil
-	}
 	topology.Routes = slices.DeleteFunc(topology.Routes, func(r app.TopologyRoute) bool { return r.Plugin != plugin })
 	topology.Endpoints = slices.DeleteFunc(topology.Endpoints, func(e pipeline.PluginEndpoint) bool { return e.Plugin != plugin })
 	drawing, err := drawn(part, topology)

@@ -109,5 +109,5 @@ func TestTheBoxOfAPluginLeadsToItsPart(t *testing.T) {
 	value := string(r.panels("part?plugin=b")["graph"].Value)
 	require.Contains(t, value, `"b.0"`)
 	require.NotContains(t, value, `"a.0"`)
-	require.Contains(t, r.get("/part?plugin=%3Cb%3E"), "No plugin &#34;&lt;b&gt;&#34; has a route here.")
+	r.requireNotFound("part?plugin=%3Cb%3E", `No plugin "<b>" has a route here. The page Pipeline has all routes.`)
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -18,6 +19,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/console/graph"
 )
 
 //go:embed templates/*.html assets/style.css assets/live.js
@@ -121,7 +123,10 @@ func (s *server) answerPage(w http.ResponseWriter, r *http.Request, asked string
 	p, found := s.find(r.PathValue("path"))
 	title, absent := "No such page", "No page has this address. The navigation has all pages."
 	if found {
-		title, absent = "No such panel", p.noPanel(asked, r.URL.Query().Get("panel"))
+		title, absent = "Nothing of this name", s.noThing(p, r)
+		if absent == "" {
+			title, absent = "No such panel", p.noPanel(asked, r.URL.Query().Get("panel"))
+		}
 	}
 	if absent != "" {
 		v := s.view(title, "")
@@ -214,6 +219,30 @@ func (p page) noPanel(names ...string) string {
 	return ""
 }
 
+// noThing says that this process does not have what the page is about, if so: a route, a plugin or an audit.
+func (s *server) noThing(p page, r *http.Request) string {
+	q := console.Query{Input: operate.Input(valuesOf(r)), Registry: s.registry}
+	name, absent := "", ""
+	switch p.Path {
+	case routePage:
+		if _, found := (readings{}).find(q); !found {
+			name, absent = q.Text("route"), "No route has the name %q. The page Pipeline has all routes."
+		}
+	case partPage:
+		if name = q.Text("plugin"); len(graph.Of(app.NewTopology(s.registry)).Part(name).Boxes) == 0 {
+			absent = "No plugin %q has a route here. The page Pipeline has all routes."
+		}
+	case logPath:
+		if _, found := findLog(s.auditLogs(), q.Text("log")); !found {
+			name, absent = q.Text("log"), "No audit has the name %q. The page Audit has all of them."
+		}
+	}
+	if absent == "" {
+		return ""
+	}
+	return fmt.Sprintf(absent, app.Printable(name))
+}
+
 // findJSON returns the page of a request, which has panels with these names. Otherwise it has answered.
 func (s *server) findJSON(w http.ResponseWriter, r *http.Request, panels ...string) (page, bool) {
 	path := r.PathValue("path")
@@ -222,7 +251,7 @@ func (s *server) findJSON(w http.ResponseWriter, r *http.Request, panels ...stri
 		s.writeJSON(w, r, http.StatusNotFound, map[string]string{"error": "no page has this path: GET /api/v1/ lists them"})
 		return page{}, false
 	}
-	if absent := p.noPanel(panels...); absent != "" {
+	if absent := cmp.Or(s.noThing(p, r), p.noPanel(panels...)); absent != "" {
 		s.writeJSON(w, r, http.StatusNotFound, map[string]string{"error": absent})
 		return page{}, false
 	}

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/millrace-io/millrace/pipeline/console"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -36,7 +35,7 @@ func (s *server) showRoute(ctx context.Context, q console.Query) (console.Block,
 	all := s.read(ctx)
 	one, found := all.find(q)
 	if !found {
-		return console.Text(fmt.Sprintf("No route has the name %q. The page Pipeline has all routes.", q.Text("route"))), nil
+		return nil, console.ErrNothing
 	}
 	return s.routesTable(all, []operate.RouteStatus{one}), nil
 }

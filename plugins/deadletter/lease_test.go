@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -194,5 +195,21 @@ func TestNoControlCharactersReachATerminal(t *testing.T) {
 				require.Equal(t, app.Printable(string(r)), string(r), "%v: %q", args, out+said)
 			}
 		}
+	})
+}
+
+// A replay that ends early has a line for each dead letter that it had begun with, also for one that another replay holds.
+func TestAReplayThatEndsEarlyAccountsForAll(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		o.put(order(1), order(2), order(3), order(4), order(5))
+		_, err := o.store.Begin(t.Context(), order(1).ID, store.By{Who: "bob", Why: "y"}, false)
+		require.NoError(t, err)
+		o.topics.setDown(errors.New("no broker"))
+		r := o.report(app.ExitBad, "replay", "--all", "--why", "x")
+		require.Equal(t, []int{4, 3, 1, 0}, []int{r.Selected, r.Failed, r.Skipped, r.Replayed}, "%+v", r)
+		require.Len(t, r.DeadLetters, 4)
+		require.Equal(t, order(1).ID, r.DeadLetters[3].ID)
+		require.Equal(t, "another replay holds it", r.DeadLetters[3].Reason)
 	})
 }

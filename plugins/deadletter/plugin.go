@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
@@ -49,6 +50,8 @@ type Plugin struct {
 	store      atomic.Pointer[store.Store]
 	serving    atomic.Bool   // the services of the process run, and not only those of a command
 	copying    chan struct{} // has a value while a use copies the dead-letter streams
+	copyRead   atomic.Bool   // a use has read the copy that a command has made at its start
+	copyWithin time.Duration // of a further copy of a command
 	log        *slog.Logger
 	relayed    *logs.Sampled[groupKey, store.DeadLetter]
 	metrics    *metrics

@@ -83,6 +83,7 @@ type relay struct {
 	work   context.Context // of the batches: it ends later than the loop
 	cancel context.CancelFunc
 	failed int // consecutive batches
+	said   said
 }
 
 func (r *relay) Start(ctx context.Context) error {
@@ -114,7 +115,7 @@ func (r *relay) next(ctx context.Context) time.Duration {
 		r.failed++
 		r.failures.Inc()
 		r.failing.Set(1)
-		r.logFirst(ctx, err)
+		r.logFailure(ctx, err)
 		if n == 0 { // otherwise the failed ones are behind the rest now
 			return pipeline.Backoff{First: c.Interval, Max: c.MaxBackoff}.Delay(r.failed)
 		}
@@ -132,6 +133,10 @@ func (r *relay) next(ctx context.Context) time.Duration {
 	return 0
 }
 
+// outboxTimeout is what the outbox has for its statements about one batch. A connection to a server that is frozen, or that
+// is not the current one any more, would otherwise never give it back.
+const outboxTimeout = 30 * time.Second
+
 // relayBatch relays one batch. A panic of the outbox is an error like any other.
 func (r *relay) relayBatch() (n int, err error) {
 	defer func() {
@@ -139,7 +144,9 @@ func (r *relay) relayBatch() (n int, err error) {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return r.outbox.Relay(r.work, r.plugin.config.BatchSize, func(ctx context.Context, entries []Entry) error {
+	bounded, cancel := context.WithTimeout(r.work, r.plugin.config.PublishTimeout+outboxTimeout)
+	defer cancel()
+	return r.outbox.Relay(bounded, r.plugin.config.BatchSize, func(ctx context.Context, entries []Entry) error {
 		ctx, cancel := context.WithTimeout(ctx, r.plugin.config.PublishTimeout)
 		defer cancel()
 		return r.plugin.publishEntries(ctx, r.name, entries)
@@ -180,15 +187,27 @@ func (p *Plugin) logRelayed(s logs.Sample[groupKey, store.DeadLetter]) {
 		slog.String("subject", s.Latest.Subject), s.Late())
 }
 
-// logFirst logs the first of several consecutive failures. Dead letters that the broker refuses
-// need a person, and are an error. An unavailable broker or database usually does not.
-func (r *relay) logFirst(ctx context.Context, err error) {
-	if r.failed > 1 {
+// said is the last line about failures in a row.
+type said struct {
+	level  slog.Level
+	reason string
+	at     time.Time
+}
+
+// logFailure logs the first of several consecutive failures, and those with another reason once per interval, because
+// the first reason may be gone long since. Dead letters that the broker refuses need a person, and are an error. An
+// unavailable broker or database usually does not.
+func (r *relay) logFailure(ctx context.Context, err error) {
+	now := said{slog.LevelWarn, err.Error(), time.Now()}
+	if partial, ok := errors.AsType[*pipeline.PartialError](err); ok {
+		now.reason = partial.Unwrap().Error() // without the counts
+		if len(partial.Failed) < partial.Size {
+			now.level = slog.LevelError
+		}
+	}
+	if r.failed > 1 && now.level <= r.said.level && (now.reason == r.said.reason || now.at.Sub(r.said.at) < logInterval) {
 		return
 	}
-	level := slog.LevelWarn
-	if partial, ok := errors.AsType[*pipeline.PartialError](err); ok && len(partial.Failed) < partial.Size {
-		level = slog.LevelError
-	}
-	r.plugin.log.LogAttrs(ctx, level, "dead letters can't be relayed", slog.String("outbox", r.name), logs.Err(err))
+	r.said = now
+	r.plugin.log.LogAttrs(ctx, now.level, "dead letters can't be relayed", slog.String("outbox", r.name), logs.Err(err))
 }

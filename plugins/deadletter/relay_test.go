@@ -273,6 +273,65 @@ func TestRelayWhenTheOutboxFails(t *testing.T) {
 	})
 }
 
+// While a relay fails, the log has the reason of the moment: another one once a minute, and what a person must repair at once.
+func TestAnotherReasonIsLoggedToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, to := &box{}, newTopics()
+		b.breakWith(errors.New("no database"))
+		b.add(newEntry("a", "poison"))
+		b.add(entriesTo("a", 3)...)
+		p, logged := running(t, b, to)
+		lines := func(text string) int { return strings.Count(logged.String(), text) }
+		time.Sleep(10 * time.Minute)
+		b.breakWith(errors.New("no right on the table"))
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, []int{1, 1}, []int{lines("no database"), lines("no right on the table")}, logged)
+		b.breakWith(nil)
+		time.Sleep(p.config.MaxBackoff)
+		synctest.Wait()
+		require.Len(t, to.payloads("a"), 3)
+		require.Equal(t, 1, lines("level=ERROR msg=\"dead letters can't be relayed\""), logged)
+		require.Equal(t, 1, lines(errTooLarge.Error()), logged)
+
+		for n := range 60 { // the reasons alternate
+			b.breakWith(fmt.Errorf("reason %d", n%2))
+			time.Sleep(p.config.MaxBackoff)
+		}
+		require.LessOrEqual(t, lines("reason"), 30, logged)
+	})
+}
+
+// hanging is an outbox whose server does not answer at first, as one that is frozen, or from which the name has moved.
+type hanging struct {
+	*box
+	calls int
+}
+
+func (h *hanging) Relay(ctx context.Context, limit int, publish func(context.Context, []Entry) error) (int, error) {
+	if h.calls++; h.calls <= 2 {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return h.box.Relay(ctx, limit, publish)
+}
+
+func TestARelayGivesUpADatabaseThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, to := &hanging{box: &box{}}, newTopics()
+		b.add(entriesTo("a", 3)...)
+		p, logged := running(t, b, to)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(logged.String(), "dead letters can't be relayed"), logged)
+		require.InDelta(t, 1, testutil.ToFloat64(p.metrics.failing.WithLabelValues("test")), 0)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, to.payloads("a"), 3)
+		require.Contains(t, logged.String(), "dead letters are relayed again")
+	})
+}
+
 func TestRelayOutlivesAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0

@@ -37,6 +37,13 @@ type ReplayedBy struct {
 	Replayer Replayer
 }
 
+// grouped is a Transport whose Publish creates what does not exist. A replay asks it first, because nobody would read the
+// message there.
+type grouped interface {
+	// HasGroup reports whether a consumer group reads a topic or stream. One that does not exist has none.
+	HasGroup(ctx context.Context, name string) (bool, error)
+}
+
 const (
 	// previewStart bounds the start of the ledgers for previews. Without them a command continues.
 	previewStart = 10 * time.Second
@@ -176,6 +183,9 @@ func (r *replays) replayKind(t store.Target) string {
 // retry topic of its route, if that takes replays. Otherwise it is the topic or stream of the
 // origin. The error is why a replay is refused.
 func (r *replays) destination(d store.DeadLetter) (pipeline.Sink, error) {
+	if r.isDisabled(d.Plugin) { // the retry topic of its route is not known, and others read the origin
+		return nil, errors.New(disabledReason(d.Plugin))
+	}
 	to, ok := r.retryTopics[d.Handler]
 	if !ok {
 		to = d.Source
@@ -225,6 +235,15 @@ func (r *replays) publish(ctx context.Context, d store.DeadLetter) (store.Outcom
 	to, err := r.destination(d)
 	if err != nil {
 		return store.Refuse("%s", err), nil
+	}
+	at := to.Describe()
+	if transport, ok := r.plugin.transports[at.Kind].(grouped); ok {
+		switch read, err := transport.HasGroup(ctx, at.Name); {
+		case err != nil:
+			return store.Outcome{}, err
+		case !read:
+			return store.Refuse("no consumer group reads %s on the server of this transport, so nobody would get the message", at), nil
+		}
 	}
 	id := d.UUID
 	if id == "" {

@@ -39,6 +39,7 @@ func (p *Plugin) registerStore(r *pipeline.Registry) error {
 	if p.config.Store.DSN.IsZero() {
 		streams, err := p.newStreamStore()
 		if err == nil {
+			p.copyWithin = r.Env().StartTimeout
 			r.Service("deadletter.command", shared{streams})
 		}
 		return err
@@ -48,9 +49,11 @@ func (p *Plugin) registerStore(r *pipeline.Registry) error {
 }
 
 // openForUse returns the store of the process, which stays open, or a copy of the dead-letter streams,
-// which end deletes. There is one copy at a time, so that two uses in a process replay a dead letter once.
+// which end deletes. There is one copy at a time, so that two uses in a process replay a dead letter once. A command
+// has made a copy at its start, and one that reads again (--watch) makes another one.
 func (p *Plugin) openForUse(ctx context.Context) (s *store.Store, end func(context.Context) error, err error) {
-	if s := p.store.Load(); s != nil {
+	s = p.store.Load()
+	if s != nil && (!p.config.Store.DSN.IsZero() || p.copyRead.CompareAndSwap(false, true)) {
 		return s, func(context.Context) error { return nil }, nil
 	}
 	if !p.config.Store.DSN.IsZero() {
@@ -64,6 +67,11 @@ func (p *Plugin) openForUse(ctx context.Context) (s *store.Store, end func(conte
 	case p.copying <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
+	}
+	if s != nil {
+		bounded, cancel := context.WithTimeout(ctx, p.copyWithin)
+		defer cancel()
+		ctx = bounded
 	}
 	if err := streams.Start(ctx); err != nil {
 		<-p.copying

@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/internal/deadletter/store"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/migration"
 	"github.com/millrace-io/millrace/pipeline/setting"
@@ -29,7 +31,7 @@ type position struct{ stream, entry string }
 type streamStore struct {
 	plugin    *Plugin
 	streams   []string
-	positions map[string][]position // by id: a dead letter may be in a stream twice
+	positions map[string][]position // by id: a dead letter may be in a stream twice, and so may its message that failed again
 
 	dir    string
 	open   *store.Store
@@ -42,6 +44,7 @@ type shared struct{ *streamStore }
 func (s shared) Start(ctx context.Context) error {
 	err := s.streamStore.Start(ctx)
 	if err == nil {
+		s.plugin.copyRead.Store(false)
 		s.plugin.store.Store(s.open)
 	}
 	return err
@@ -109,11 +112,21 @@ func (s *streamStore) copy(ctx context.Context, stream string) error {
 	}
 	err := s.plugin.streams.Each(ctx, stream, func(entry string, m *message.Message) error {
 		d := fromMessage(stream, m)
+		before, _, _ := strings.Cut(d.Headers[pipeline.MetaReplay], "/")
+		again := s.positions[before] != nil
 		s.positions[d.ID] = append(s.positions[d.ID], position{stream, entry})
-		if batch = append(batch, d); len(batch) < copyBatch {
+		if again { // a batch has no order, and the store must have the dead letter of the replay first
+			if err := put(); err != nil {
+				return err
+			}
+		}
+		if batch = append(batch, d); !again && len(batch) < copyBatch {
 			return nil
 		}
-		return put()
+		if err := put(); err != nil || !again {
+			return err
+		}
+		return s.joinRows(ctx, d.ID, before)
 	})
 	if err == nil {
 		err = put()
@@ -122,6 +135,19 @@ func (s *streamStore) copy(ctx context.Context, stream string) error {
 		return fmt.Errorf("read the dead letters of %s: %w", stream, err)
 	}
 	return nil
+}
+
+// joinRows gives the entries of a message that failed again to the dead letter of its replay, which a crash has left in the
+// stream, if the store has made one dead letter of both.
+func (s *streamStore) joinRows(ctx context.Context, id, before string) error {
+	switch _, _, err := s.open.Get(ctx, id); {
+	case errors.Is(err, store.ErrNotFound):
+		s.positions[before] = append(s.positions[before], s.positions[id]...)
+		delete(s.positions, id)
+		return nil
+	default:
+		return err
+	}
 }
 
 // Stop deletes the entries of dead letters that no longer wait, and the copy.

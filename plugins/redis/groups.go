@@ -2,6 +2,7 @@ package redis
 
 import (
 	"cmp"
+	"context"
 	_ "embed" // the functions of scripts
 	"fmt"
 	"slices"
@@ -15,6 +16,17 @@ var groupsSource string
 // GroupsLua returns Lua functions about the consumer groups of a stream, for scripts of other
 // plugins.
 func GroupsLua() string { return groupsSource }
+
+// HasGroup reports whether a consumer group reads a stream on the shared server. A stream that does not exist has none.
+// The service must have been started.
+func (p *Plugin) HasGroup(ctx context.Context, stream string) (bool, error) {
+	c := p.Client()
+	if c == nil {
+		return false, errNotStarted
+	}
+	groups, err := groupsOf(ctx, c, stream)
+	return len(groups) > 0, err
+}
 
 // DelayingGroup is a foreign consumer group. It has entries, pending or unread, that the other
 // groups have acknowledged.

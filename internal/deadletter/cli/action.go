@@ -225,6 +225,9 @@ func (w *work) applyAll(ctx context.Context, targets []store.Target, s step) (op
 	if err == nil {
 		err = w.thoseHeld(ctx, s)
 	}
+	for _, id := range w.held { // after an error: they were selected
+		w.report.addLine(Line{ID: id, Result: resultSkipped, Reason: "another replay holds it"})
+	}
 	answer := w.report.answer(err != nil)
 	if err == nil && w.report.incomplete() {
 		err = &app.ExitError{Code: app.ExitBad, Err: errors.New("some of the selected dead letters were refused, failed or skipped")}
@@ -248,10 +251,11 @@ func (w *work) thoseHeld(ctx context.Context, s step) error {
 			line, err = Line{ID: id, Result: resultSkipped, Reason: held.Error()}, nil
 		}
 		w.held = w.held[1:]
-		if err == nil {
-			err = w.addLine(ctx, line)
-		}
 		if err != nil {
+			w.report.addLine(Line{ID: id, Result: store.OutcomeFailed, Reason: err.Error()})
+			return err
+		}
+		if err := w.addLine(ctx, line); err != nil {
 			return err
 		}
 	}
@@ -261,6 +265,7 @@ func (w *work) thoseHeld(ctx context.Context, s step) error {
 // one works on a dead letter, at the allowed rate, or keeps its id when another replay holds it.
 func (w *work) one(ctx context.Context, id string, s step) error {
 	if err := w.pace.Wait(ctx); err != nil {
+		w.report.Selected-- // nothing was begun
 		return err
 	}
 	line, err := s.apply(ctx, id)
@@ -269,6 +274,7 @@ func (w *work) one(ctx context.Context, id string, s step) error {
 		return ctx.Err()
 	}
 	if err != nil {
+		w.report.addLine(Line{ID: id, Result: store.OutcomeFailed, Reason: err.Error()})
 		return err
 	}
 	return w.addLine(ctx, line)

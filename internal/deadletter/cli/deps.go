@@ -69,14 +69,15 @@ func (e Deps) run(h *app.Host, cmd *cobra.Command, do func(context.Context, *ses
 	})
 }
 
-// with opens the store, calls do, and ends what do has started.
-func (e Deps) with(ctx context.Context, reg *pipeline.Registry, do func(*store.Store, Replayer) error) error {
+// with opens the store, calls do, and ends what do has started, also when do panics.
+func (e Deps) with(ctx context.Context, reg *pipeline.Registry, do func(*store.Store, Replayer) error) (err error) {
 	s, end, err := e.Open(ctx)
 	if err != nil {
 		return err
 	}
 	replayer := e.Replayer(reg)
-	return errors.Join(do(s, replayer), replayer.Stop(ctx), end(ctx))
+	defer func() { err = errors.Join(err, replayer.Stop(ctx), end(ctx)) }()
+	return do(s, replayer)
 }
 
 // show writes v as JSON with --json, and text otherwise.

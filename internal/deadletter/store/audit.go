@@ -39,7 +39,7 @@ func (s *Store) recent(query string) func(context.Context, operate.AuditFilter, 
 		if err != nil {
 			return nil, err
 		}
-		err = s.query(ctx, s.db, func(rows *sql.Rows) error {
+		err = s.read(ctx, func(rows *sql.Rows) error {
 			var id int64
 			var c operate.Change
 			err := rows.Scan(&id, (*portable.Time)(&c.At), &c.Who, &c.Why, &c.Action, &c.Subject, &c.Outcome, &c.Detail)

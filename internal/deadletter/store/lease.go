@@ -129,7 +129,7 @@ func (s *Store) AwaitRelease(ctx context.Context, id string) error {
 		now, err := s.clock(ctx, s.db)
 		held := false
 		if err == nil {
-			err = s.query(ctx, s.db, func(*sql.Rows) error { held = true; return nil },
+			err = s.read(ctx, func(*sql.Rows) error { held = true; return nil },
 				`SELECT id FROM dead_letters WHERE id = $1 AND state = 'replaying' AND held_until > $2`, id, now)
 		}
 		if err != nil {

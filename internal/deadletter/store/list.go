@@ -83,7 +83,7 @@ func (f Filter) where(args []any) (condition string, all []any) {
 		{"lineage", indexed(f.Lineage)},
 	} {
 		if c.value != "" {
-			add(c.column+" = %s", c.value)
+			add(c.column+" = %s", clean(c.value))
 		}
 	}
 	if subject := clean(f.Under); subject != "" {
@@ -108,7 +108,7 @@ func (f Filter) where(args []any) (condition string, all []any) {
 func anys[T ~string](list []T) []any {
 	out := make([]any, len(list))
 	for i, v := range list {
-		out[i] = string(v)
+		out[i] = clean(string(v))
 	}
 	return out
 }
@@ -116,8 +116,9 @@ func anys[T ~string](list []T) []any {
 // Get returns a dead letter with its payload and its actions, oldest first. The error wraps
 // ErrNotFound when the store has none of this id.
 func (s *Store) Get(ctx context.Context, id string) (DeadLetter, []Action, error) {
+	id = clean(id) // anybody may write an address
 	var d DeadLetter
-	err := s.query(ctx, s.db, func(rows *sql.Rows) (err error) {
+	err := s.read(ctx, func(rows *sql.Rows) (err error) {
 		d, err = scan(rows)
 		return err
 	}, `SELECT `+columns+`, payload FROM dead_letters WHERE id = $1`, id)
@@ -126,7 +127,7 @@ func (s *Store) Get(ctx context.Context, id string) (DeadLetter, []Action, error
 	}
 	actions := []Action{}
 	if err == nil {
-		err = s.query(ctx, s.db, func(rows *sql.Rows) error {
+		err = s.read(ctx, func(rows *sql.Rows) error {
 			var a Action
 			err := rows.Scan(&a.Generation, &a.Action, &a.Who, &a.Why, (*portable.Time)(&a.At), &a.Outcome, &a.Detail)
 			actions = append(actions, a)
@@ -155,7 +156,7 @@ type Action struct {
 // Neighbors returns the ids of the dead letters that were stored just before and just after this one among those
 // with its fingerprint, in any state. Empty: there is none.
 func (s *Store) Neighbors(ctx context.Context, d DeadLetter) (older, newer string, err error) {
-	err = s.query(ctx, s.db, func(rows *sql.Rows) error { return rows.Scan(&older, &newer) },
+	err = s.read(ctx, func(rows *sql.Rows) error { return rows.Scan(&older, &newer) },
 		`SELECT coalesce((SELECT id FROM dead_letters WHERE fingerprint = $1 AND seq < $2 ORDER BY seq DESC LIMIT 1), ''),
 			coalesce((SELECT id FROM dead_letters WHERE fingerprint = $1 AND seq > $2 ORDER BY seq LIMIT 1), '')`, d.Fingerprint, d.seq)
 	if err != nil {
@@ -185,7 +186,7 @@ func (s *Store) List(ctx context.Context, f Filter, limit int) ([]DeadLetter, in
 	}
 	condition, args := f.where(nil)
 	list := []DeadLetter{}
-	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+	err := s.read(ctx, func(rows *sql.Rows) error {
 		d, err := scan(rows)
 		list = append(list, d)
 		return err
@@ -200,7 +201,7 @@ func (s *Store) List(ctx context.Context, f Filter, limit int) ([]DeadLetter, in
 // Count returns the number of dead letters that f selects.
 func (s *Store) Count(ctx context.Context, f Filter) (n int64, err error) {
 	condition, args := f.where(nil)
-	err = s.query(ctx, s.db, func(rows *sql.Rows) error { return rows.Scan(&n) }, `SELECT count(*) FROM dead_letters WHERE `+condition, args...)
+	err = s.read(ctx, func(rows *sql.Rows) error { return rows.Scan(&n) }, `SELECT count(*) FROM dead_letters WHERE `+condition, args...)
 	if err != nil {
 		return 0, s.wrap("count", err)
 	}
@@ -239,7 +240,7 @@ func (s *Store) Groups(ctx context.Context, f Filter, after Place, limit int) ([
 		further = fmt.Sprintf("g.n < $%[1]d OR g.n = $%[1]d AND g.newest < (SELECT seq FROM dead_letters WHERE id = $%[2]d)", len(args)-1, len(args))
 	}
 	groups := []Group{}
-	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+	err := s.read(ctx, func(rows *sql.Rows) error {
 		var g Group
 		err := rows.Scan(&g.Fingerprint, &g.Count, &g.Class, &g.Handler, &g.Error, &g.Example, (*portable.Time)(&g.FirstFailed), (*portable.Time)(&g.LastFailed))
 		groups = append(groups, g)
@@ -265,7 +266,7 @@ type Tally struct {
 // first.
 func (s *Store) Tallies(ctx context.Context) ([]Tally, error) {
 	var all []Tally
-	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+	err := s.read(ctx, func(rows *sql.Rows) error {
 		var t Tally
 		err := rows.Scan(&t.Class, (*string)(&t.State), &t.Count)
 		all = append(all, t)
@@ -280,7 +281,7 @@ func (s *Store) Tallies(ctx context.Context) ([]Tally, error) {
 // WaitingByHandler counts the dead letters that wait for a person, by the route that failed.
 func (s *Store) WaitingByHandler(ctx context.Context) (map[string]int64, error) {
 	counts := map[string]int64{}
-	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+	err := s.read(ctx, func(rows *sql.Rows) error {
 		var handler string
 		var n int64
 		err := rows.Scan(&handler, &n)
@@ -310,7 +311,7 @@ func (d DeadLetter) Target() Target {
 func (s *Store) Targets(ctx context.Context, f Filter) ([]Target, error) {
 	condition, args := f.where(nil)
 	var all []Target
-	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+	err := s.read(ctx, func(rows *sql.Rows) error {
 		var t Target
 		err := rows.Scan(&t.Plugin, &t.Handler, &t.SourceKind, &t.Ledger)
 		all = append(all, t)
@@ -330,7 +331,7 @@ const walkPage = 500
 func (s *Store) Walk(ctx context.Context, f Filter) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		var after, last int64
-		err := s.query(ctx, s.db, func(rows *sql.Rows) error { return rows.Scan(&last) }, `SELECT coalesce(max(seq), 0) FROM dead_letters`)
+		err := s.read(ctx, func(rows *sql.Rows) error { return rows.Scan(&last) }, `SELECT coalesce(max(seq), 0) FROM dead_letters`)
 		for err == nil {
 			var ids []string
 			if ids, after, err = s.idsAfter(ctx, f, after, last); len(ids) == 0 {
@@ -350,7 +351,7 @@ func (s *Store) Walk(ctx context.Context, f Filter) iter.Seq2[string, error] {
 
 func (s *Store) idsAfter(ctx context.Context, f Filter, after, last int64) (ids []string, seq int64, err error) {
 	condition, args := f.where([]any{after, last})
-	err = s.query(ctx, s.db, func(rows *sql.Rows) error {
+	err = s.read(ctx, func(rows *sql.Rows) error {
 		var id string
 		err := rows.Scan(&seq, &id)
 		ids = append(ids, id)
@@ -378,7 +379,7 @@ func (s *Store) Values(ctx context.Context, field Field, prefix string, limit in
 	var values []string
 	prefix = clean(prefix)
 	query := fmt.Sprintf(`SELECT %[1]s FROM dead_letters WHERE substr(%[1]s, 1, $2) = $1 GROUP BY %[1]s ORDER BY length(%[1]s), %[1]s LIMIT %[2]d`, field, limit)
-	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+	err := s.read(ctx, func(rows *sql.Rows) error {
 		var value string
 		err := rows.Scan(&value)
 		values = append(values, value)

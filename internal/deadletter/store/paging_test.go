@@ -128,3 +128,28 @@ func TestARevealOfTwoIsRecordedForBoth(t *testing.T) {
 		}
 	})
 }
+
+// Anybody may write an address with any bytes. They select nothing, and are no fault of the database.
+func TestBytesThatNoTextHasSelectNothing(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		mustPut(t, s, orderDeadLetter(1))
+		const odd = "a\x00\xff"
+		_, _, err := s.Get(t.Context(), odd)
+		require.ErrorIs(t, err, ErrNotFound)
+		for _, f := range []Filter{{IDs: []string{odd}}, {Source: odd}, {Plugin: odd}, {Handler: odd}, {Class: odd}, {Fingerprint: odd}, {Subject: odd}, {Under: odd}, {Lineage: odd}} {
+			n, err := s.Count(t.Context(), f)
+			require.NoError(t, err, "%+v", f)
+			require.Zero(t, n, "%+v", f)
+		}
+		for _, place := range []Place{{Count: 1, Example: odd}} {
+			_, err := s.Groups(t.Context(), Filter{}, place, 10)
+			require.ErrorIs(t, err, ErrNotFound)
+		}
+		_, err = s.Begin(t.Context(), odd, By{Who: "ann", Why: "x"}, false)
+		require.ErrorIs(t, err, ErrNotFound)
+		require.ErrorIs(t, s.Discard(t.Context(), odd, By{Who: "ann", Why: "x"}), ErrNotFound)
+		require.ErrorIs(t, s.RecordReveal(t.Context(), By{Who: "ann", Why: "x"}, odd), ErrNotFound)
+	})
+}

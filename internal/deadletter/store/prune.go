@@ -15,8 +15,8 @@ const pruneBatch = 1000
 func Finished() []State { return []State{Replayed, Discarded} }
 
 // Prune deletes the dead letters that f selects, with their actions, and returns how many. f.States
-// must be some of Finished. The table dead_letter_prunes records by, the time and the count. Prune
-// deletes in batches: after an error the earlier batches stay deleted and recorded. A dead letter
+// must be some of Finished. The table dead_letter_prunes records by, the time and the count, together with what is
+// deleted. Prune deletes in batches: after an error the earlier batches stay deleted and recorded. A dead letter
 // that changes meanwhile is kept. Prune calls deleted after each batch with the total so far;
 // deleted may be nil.
 func (s *Store) Prune(ctx context.Context, f Filter, by By, deleted func(total int64)) (n int64, err error) {
@@ -24,25 +24,25 @@ func (s *Store) Prune(ctx context.Context, f Filter, by By, deleted func(total i
 		return 0, errors.New("dead letters: only replayed and discarded ones are pruned")
 	}
 	var record, after int64
-	err = s.update(ctx, "prune", func(q querier, now time.Time) error {
-		return s.query(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&record) },
-			`INSERT INTO dead_letter_prunes (who, why, at, unchanged_since, letters) VALUES ($1, $2, $3, $4, 0) RETURNING id`,
-			clean(by.Who), clean(by.Why), now, f.Unchanged)
-	})
 	for err == nil {
 		var ids []string
-		var last int64
-		err = s.update(ctx, "prune", func(q querier, _ time.Time) (err error) {
-			if ids, last, err = s.pruneAfter(ctx, q, f, after); err != nil || len(ids) == 0 {
+		last, row := after, record
+		err = s.update(ctx, "prune", func(q querier, now time.Time) (err error) {
+			if ids, last, err = s.pruneAfter(ctx, q, f, after); err != nil {
 				return err
 			}
-			_, err = s.exec(ctx, q, `UPDATE dead_letter_prunes SET letters = letters + $2 WHERE id = $1`, record, len(ids))
+			if row = record; row == 0 { // with the first batch, so that one which fails leaves no record
+				return s.query(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&row) },
+					`INSERT INTO dead_letter_prunes (who, why, at, unchanged_since, letters) VALUES ($1, $2, $3, $4, $5) RETURNING id`,
+					clean(by.Who), clean(by.Why), now, f.Unchanged, len(ids))
+			}
+			_, err = s.exec(ctx, q, `UPDATE dead_letter_prunes SET letters = letters + $2 WHERE id = $1`, row, len(ids))
 			return err
 		})
 		if err != nil || len(ids) == 0 {
 			break
 		}
-		after = last
+		after, record = last, row
 		n += int64(len(ids))
 		if deleted != nil {
 			deleted(n)

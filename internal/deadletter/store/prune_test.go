@@ -2,10 +2,15 @@ package store
 
 import (
 	"database/sql"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/operate"
+	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // prunes returns what dead_letter_prunes says: who and how many.
@@ -66,6 +71,58 @@ func TestPrune(t *testing.T) {
 		// is left.
 		mustPut(t, s, byState[Replayed])
 		mustReplay(t, s, byState[Replayed].ID, false)
+	})
+}
+
+// What nothing was deleted of has no record, because the audit would say that it was done. What was deleted before an error
+// has one.
+func TestAPruneThatFailsIsRecordedForWhatItDeleted(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		batch := make([]DeadLetter, pruneBatch+1)
+		for i := range batch {
+			batch[i] = orderDeadLetter(i)
+		}
+		mustPut(t, s, batch...)
+		_, err := s.db.ExecContext(t.Context(), `UPDATE dead_letters SET state = 'replayed'`)
+		require.NoError(t, err)
+		refuse := []string{
+			`CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'no right'; END $$ LANGUAGE plpgsql`,
+			`CREATE TRIGGER refuse BEFORE DELETE ON dead_letters FOR EACH ROW WHEN (OLD.seq = %d) EXECUTE FUNCTION refuse()`,
+		}
+		drop := `DROP TRIGGER refuse ON dead_letters`
+		if s.db.Dialect == portable.SQLite {
+			refuse, drop = []string{`CREATE TRIGGER refuse BEFORE DELETE ON dead_letters WHEN OLD.seq = %d BEGIN SELECT RAISE(ABORT, 'no right'); END`}, `DROP TRIGGER refuse`
+		}
+		prune := func(who string, refused DeadLetter) (int64, error) {
+			for _, statement := range refuse {
+				if strings.Contains(statement, "%d") {
+					statement = fmt.Sprintf(statement, refused.seq)
+				}
+				_, err := s.db.ExecContext(t.Context(), statement)
+				require.NoError(t, err)
+			}
+			refuse = refuse[len(refuse)-1:]
+			n, err := s.Prune(t.Context(), Filter{States: Finished(), Unchanged: time.Now().Add(time.Hour)}, By{Who: who, Why: "old"}, nil)
+			_, wrong := s.db.ExecContext(t.Context(), drop)
+			require.NoError(t, wrong)
+			return n, err
+		}
+		list, _, err := s.List(t.Context(), Filter{}, len(batch))
+		require.NoError(t, err)
+		n, err := prune("ann", list[len(list)-1]) // of the first batch
+		require.ErrorContains(t, err, "no right")
+		require.Zero(t, n)
+		require.Empty(t, prunes(t, s))
+		n, err = prune("bob", list[0]) // of the second one
+		require.ErrorContains(t, err, "no right")
+		require.EqualValues(t, pruneBatch, n)
+		require.Equal(t, map[string]int64{"bob": pruneBatch}, prunes(t, s))
+		page, err := s.RecentPrunes(t.Context(), operate.AuditFilter{}, 10)
+		require.NoError(t, err)
+		require.Len(t, page.Changes, 1)
+		require.Equal(t, "1000 dead letters deleted", page.Changes[0].Detail)
 	})
 }
 

@@ -159,7 +159,7 @@ func (s *Store) lock(ctx context.Context, q querier, column, value string) (*Dea
 		d, err := scan(rows)
 		found = &d
 		return err
-	}, `SELECT `+columns+`, payload FROM dead_letters WHERE `+column+` = $1`+s.forUpdate(), value)
+	}, `SELECT `+columns+`, payload FROM dead_letters WHERE `+column+` = $1`+s.forUpdate(), clean(value))
 	return found, err
 }
 

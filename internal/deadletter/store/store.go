@@ -26,10 +26,15 @@ type Store struct {
 	drivers portable.Databases
 	log     *slog.Logger
 	prints  fingerprints
+	readers chan struct{} // has a value per connection that only reads
 }
 
-// connections bounds the connections of a store.
-const connections = 4
+// connections bounds the connections of a store, and reading those of them that lists and pages may have at once: a route
+// waits for its dead letter to be stored, and many slow pages must not delay it.
+const (
+	connections = 4
+	reading     = connections / 2
+)
 
 // Connect opens a database with the drivers, such as sqldb.Databases; other stores may use the same
 // database. It does not migrate. When the server is unreachable the error wraps pipeline.ErrUnavailable; a
@@ -38,7 +43,7 @@ func Connect(ctx context.Context, drivers portable.Databases, dsn setting.Secret
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{drivers: drivers, log: log, prints: newFingerprints()}
+	s := &Store{drivers: drivers, log: log, prints: newFingerprints(), readers: make(chan struct{}, reading)}
 	var err error
 	switch s.db, err = drivers.Open(ctx, dsn, log); {
 	case err != nil && s.db.Where == "":
@@ -123,6 +128,17 @@ func (s *Store) exec(ctx context.Context, q querier, query string, args ...any) 
 // query calls row for each row.
 func (s *Store) query(ctx context.Context, q querier, row func(*sql.Rows) error, query string, args ...any) error {
 	return portable.EachRow(ctx, q.QueryContext, row, query, s.args(args)...)
+}
+
+// read is query outside of a transaction, on one of the connections for that.
+func (s *Store) read(ctx context.Context, row func(*sql.Rows) error, query string, args ...any) error {
+	select {
+	case s.readers <- struct{}{}:
+		defer func() { <-s.readers }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return s.query(ctx, s.db, row, query, args...)
 }
 
 // args converts times to what SQLite stores.
