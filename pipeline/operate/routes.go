@@ -99,6 +99,12 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 	}
 	var work Work
 	var orders pauses
+	var dead map[string]int64
+	var notCounted error
+	var told conditionsOfInstance
+	var beside sync.WaitGroup // at the same time, because one server that does not answer takes all of the time
+	beside.Go(func() { dead, notCounted = CountDead(ctx, reg) })
+	beside.Go(func() { told = readConditions(ctx, reg) })
 	backlogs, problems := measure(ctx, routes, workKind(reg), func(ctx context.Context, err error) {
 		if err != nil {
 			work.Unknown = logs.OneLine(err.Error())
@@ -111,9 +117,9 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		work, _ = ReadWork(bounded, reg) // why it is not known stands in it
 		orders = readPauses(bounded, reg)
 	})
-	dead, err := CountDead(ctx, reg)
-	if err != nil {
-		problems = append(problems, fmt.Errorf("dead letters: %w", err))
+	beside.Wait()
+	if notCounted != nil {
+		problems = append(problems, fmt.Errorf("dead letters: %w", notCounted))
 	}
 	value := RoutesStatus{Routes: []RouteStatus{}, Checks: []Check{}, Unknown: work.Unknown, RatesUnknown: work.RatesUnknown, Gone: work.Gone}
 	table := Table{Columns: []string{"ROUTE", "DONE/S", "FAILED/S", "WAITING", "IN FLIGHT", "OLDEST", "RETRIES", "DUE IN", "DEAD"}, Empty: "No routes."}
@@ -138,7 +144,7 @@ func readRoutes(ctx context.Context, reg *pipeline.Registry, in Input) (Answer, 
 		}
 	}
 	answer.addErrors(value, only != "", now)
-	answer.addConditions(ctx, reg, &value, only, orders)
+	answer.addConditions(reg, &value, only, orders, told)
 	for _, p := range problems {
 		check := Check{Name: "not known", Level: Fail, Text: logs.OneLine(p.Error())}
 		value.Checks, answer.Checks = append(value.Checks, check), append(answer.Checks, check)

@@ -53,9 +53,31 @@ func PausedNote(ctx context.Context, reg *pipeline.Registry, route string) strin
 // conditionsLimit bounds the wait for an instance on this machine.
 const conditionsLimit = 2 * time.Second
 
-// addConditions adds a line per route that is paused. It also asks the instance on this machine, and adds a line per
-// condition that is not in order: of one route, or of all.
-func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, value *RoutesStatus, only string, orders pauses) {
+// conditionsOfInstance are what the instance at an address of this machine says, or why that is not known.
+type conditionsOfInstance struct {
+	all      []Condition
+	instance string
+	err      error
+	unasked  bool // the program can't ask
+}
+
+func readConditions(ctx context.Context, reg *pipeline.Registry) (c conditionsOfInstance) {
+	readers := pipeline.Offers[ConditionReader](reg)
+	if len(readers) == 0 {
+		return conditionsOfInstance{unasked: true}
+	}
+	bounded, cancel := context.WithTimeout(ctx, conditionsLimit)
+	defer cancel()
+	c.err = recovered(func() (err error) {
+		c.all, c.instance, err = readers[0].ReadConditions(bounded)
+		return err
+	})
+	return c
+}
+
+// addConditions adds a line per route that is paused, and per condition of the instance on this machine that is not in
+// order: of one route, or of all.
+func (a *Answer) addConditions(reg *pipeline.Registry, value *RoutesStatus, only string, orders pauses, told conditionsOfInstance) {
 	asked := func(c Condition) bool {
 		return only == "" || slices.ContainsFunc(reg.Routes(), func(r pipeline.Route) bool { return r.Name == only && c.About(r) })
 	}
@@ -67,23 +89,15 @@ func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, valu
 	if orders.err != nil {
 		a.Notes = append(a.Notes, "Which routes are paused is not known: "+logs.OneLine(orders.err.Error()))
 	}
-	readers := pipeline.Offers[ConditionReader](reg)
-	if len(readers) == 0 {
+	switch {
+	case told.unasked:
 		return
-	}
-	var all []Condition
-	var instance string
-	bounded, cancel := context.WithTimeout(ctx, conditionsLimit)
-	defer cancel()
-	if err := recovered(func() (err error) {
-		all, instance, err = readers[0].ReadConditions(bounded)
-		return err
-	}); err != nil {
-		a.Notes = append(a.Notes, "Far sides, pauses of effects, and unknown outcomes are known to a running instance, and are not shown: "+logs.OneLine(err.Error()))
+	case told.err != nil:
+		a.Notes = append(a.Notes, "Far sides, pauses of effects, and unknown outcomes are known to a running instance, and are not shown: "+logs.OneLine(told.err.Error()))
 		return
 	}
 	value.Conditions = []Condition{}
-	for _, c := range all {
+	for _, c := range told.all {
 		if c.Level == OK || !asked(c) {
 			continue
 		}
@@ -93,6 +107,6 @@ func (a *Answer) addConditions(ctx context.Context, reg *pipeline.Registry, valu
 		}
 	}
 	if len(value.Conditions) > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("What is said of far sides and effects is what the instance at %s knows.", instance))
+		a.Notes = append(a.Notes, fmt.Sprintf("What is said of far sides and effects is what the instance at %s knows.", told.instance))
 	}
 }
