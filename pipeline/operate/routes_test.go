@@ -351,7 +351,6 @@ func TestRoutesWithoutOneServer(t *testing.T) {
 	require.Equal(t, 1, strings.Count(value.Checks[0].String(), "refused"))
 }
 
-// What panics while it is read is not known, and the numbers of the others are shown.
 // silent is a mill whose Kafka never answers. The others answer while there is time.
 type silent struct{ mill }
 
@@ -394,6 +393,7 @@ func TestRoutesAskAllServersAtOnce(t *testing.T) {
 	require.Empty(t, a.Notes)
 }
 
+// What panics while it is read is not known, and the numbers of the others are shown.
 func TestRoutesWhoseReadingPanics(t *testing.T) {
 	t.Parallel()
 	m := newMill(time.Now())
