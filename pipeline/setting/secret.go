@@ -118,6 +118,9 @@ const (
 	noFile = "secret: "
 )
 
+// NotReadable reports whether the problem of a setting is that this user may not read a file that it names.
+func NotReadable(problem string) bool { return strings.HasSuffix(problem, ": "+syscall.EACCES.Error()) }
+
 // NotHere reports whether the problem of a setting is that a Secret's variable or file, or another file that the
 // setting names, such as a certificate, does not exist on this machine.
 func NotHere(problem string) bool {
