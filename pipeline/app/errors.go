@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -179,6 +181,9 @@ func report(o Options, cmd *cobra.Command, code int, err error) {
 				continue
 			}
 			fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, text)
+		}
+		if file, ok := errors.AsType[*fs.PathError](err); ok && setting.Denied(err) && strings.HasPrefix(file.Path, os.TempDir()+"/") {
+			fmt.Fprintf(o.Stderr, "Mount a folder that this process can write at %s, or name another one with TMPDIR, for temporary files.\n", os.TempDir())
 		}
 		switch {
 		case !errors.As(err, &schema):
