@@ -326,7 +326,7 @@ func (e *examined) rights(ctx context.Context, c goredis.UniversalClient) ([]ope
 		case errors.As(err, &denied):
 			checks = append(checks, operate.Check{
 				Level: operate.Fail, Text: fmt.Sprintf("the ACL user may not run these commands on key %q: %s", denied.key, strings.Join(denied.commands, ", ")),
-				Remedy: poll.GrantRights[len("so "):], Runbook: "plugins/redis/README.md#configuration",
+				Remedy: "grant the ACL user these commands on the key", Runbook: "plugins/redis/README.md#configuration",
 			})
 		case err != nil:
 			return checks, answered(err)

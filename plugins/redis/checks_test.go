@@ -145,7 +145,7 @@ func TestChecksOfRights(t *testing.T) {
 		checks, d = diagnose(t, s.Addr, as)
 		require.Equal(t, operate.Fail, checks["redis rights"].Level)
 		require.Contains(t, checks["redis rights"].Text, `on key "millrace:probe": eval, evalsha`)
-		require.Contains(t, checks["redis rights"].Remedy, "ACL SETUSER")
+		require.Contains(t, checks["redis rights"].Remedy, "grant the ACL user")
 		require.Empty(t, d.Away)
 
 		user("+@all", "-info")
