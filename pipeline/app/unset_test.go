@@ -146,6 +146,11 @@ func TestSecretsOfTheServiceManager(t *testing.T) {
 	require.Equal(t, app.ExitUsage, r.code)
 	require.Contains(t, r.stderr, "plugins.vault.password: environment variable CREDENTIALS_DIRECTORY, which systemd sets for a unit with LoadCredential, and root for a command beside it (CREDENTIALS_DIRECTORY=/etc/credstore), is not set\n")
 
+	two := options(newVault(), "validate", "--config", settingsFile(t, "plugins:\n  vault:\n    password: \"file:$CREDENTIALS_DIRECTORY/password\"\n    token: \"file:$CREDENTIALS_DIRECTORY/token\"\n"))
+	r = run(t.Context(), two)
+	require.Equal(t, 1, strings.Count(r.stderr, "which systemd sets"), "one cause")
+	require.Contains(t, r.stderr, ":4: plugins.vault.token: the same\n")
+
 	o.Args = append(o.Args, "--allow-unset-secrets")
 	require.Zero(t, run(t.Context(), o).code, "such as in CI")
 
