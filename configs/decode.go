@@ -138,6 +138,9 @@ func (w *walker) suggest(key, path string, known []field) string {
 	for i, f := range known {
 		names[i] = f.name
 	}
+	if path == w.topPath {
+		names = append(names, w.skip...)
+	}
 	if suggestion := didYouMean(key, names); suggestion != "" {
 		return suggestion
 	}

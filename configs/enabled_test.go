@@ -52,3 +52,16 @@ func TestAPluginsSettingsDecideWhetherItIsOnByDefault(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, `(?s)"off": \{.*?"default": false`, string(text))
 }
+
+// The keys that belong to the file itself are known, too.
+func TestAMisspeltSectionOfTheFile(t *testing.T) {
+	t.Parallel()
+	file := write(t, "plugin: {shop: {}}\nprofil: local\nplugins: {shop: {enable: false}}\n")
+	d := load(t, configs.Options{File: file})
+	var top struct{}
+	require.Equal(t, []string{
+		`settings.yaml:1: plugin: unknown setting; did you mean "plugins"?`,
+		`settings.yaml:2: profil: unknown setting; did you mean "profile"?`,
+	}, problems(d.Decode("", &top)))
+	require.Equal(t, []string{`settings.yaml:3: plugins.shop.enable: unknown setting; did you mean "enabled"?`}, problems(d.Decode("plugins.shop", &top)))
+}

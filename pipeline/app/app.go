@@ -111,7 +111,7 @@ func Main(ctx context.Context, o Options) int {
 	root := h.root() //nolint:contextcheck // the commands get it from ExecuteContextC
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !h.ran {
-		err = &usageError{plainArguments(err), cmd.CommandPath()}
+		err = &usageError{plainArguments(cmd, err), cmd.CommandPath()}
 	}
 	code := exitCode(ctx, err)
 	if code == ExitInterrupted && err != nil && onlyCanceled(err) {
@@ -129,8 +129,8 @@ func onlyCanceled(err error) bool {
 
 var countedArguments = regexp.MustCompile(`(\d+) arg\(s\)`)
 
-// plainArguments replaces "1 arg(s)" in cobra's errors by "1 argument".
-func plainArguments(err error) error {
+// plainArguments replaces "1 arg(s)" in cobra's errors by "1 argument", and says which arguments the command has.
+func plainArguments(cmd *cobra.Command, err error) error {
 	text := countedArguments.ReplaceAllStringFunc(err.Error(), func(s string) string {
 		n := strings.TrimSuffix(s, " arg(s)")
 		if n == "1" {
@@ -141,7 +141,7 @@ func plainArguments(err error) error {
 	if text == err.Error() {
 		return err
 	}
-	return errors.New(text)
+	return errors.New(text + ": " + strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 }
 
 // envPrefix makes the name of a binary the beginning of a variable's name.
@@ -301,7 +301,7 @@ func wrap(text string) string {
 
 // prepare wraps the long text of every command, and makes the command mark its usage errors. It
 // makes every group of commands refuse an unknown word: cobra would show the group's help and
-// succeed.
+// succeed. One that is a command itself takes no word that is none of its commands.
 func (h *Host) prepare(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		h.prepare(c)
@@ -322,6 +322,13 @@ func (h *Host) prepare(cmd *cobra.Command) {
 	if !cmd.Runnable() {
 		cmd.Args = knownCommand
 		cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	} else if own := cmd.Args; own != nil && cmd.HasAvailableSubCommands() {
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			if own(c, args) == nil {
+				return nil
+			}
+			return knownCommand(c, args)
+		}
 	}
 }
 

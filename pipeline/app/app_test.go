@@ -207,16 +207,19 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 	group := func(*app.Host) []*cobra.Command {
 		g := &cobra.Command{Use: "campaign"}
 		g.AddCommand(&cobra.Command{Use: "publish", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }})
-		return []*cobra.Command{g}
+		list := &cobra.Command{Use: "lists", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
+		list.AddCommand(&cobra.Command{Use: "create", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }})
+		return []*cobra.Command{g, list}
 	}
 	for args, want := range map[string]string{
 		"bogus":               "mill: unknown command \"bogus\"\nRun 'mill --help' for usage.\n",
 		"rnu":                 "mill: unknown command \"rnu\"; did you mean \"run\"?\nRun 'mill --help' for usage.\n",
 		"campaign publsh":     "mill: unknown command \"publsh\"; did you mean \"publish\"?\nRun 'mill campaign --help' for usage.\n",
+		"lists craete":        "mill: unknown command \"craete\"; did you mean \"create\"?\nRun 'mill lists --help' for usage.\n",
 		"run --bogus":         "mill: unknown flag: --bogus\nRun 'mill run --help' for usage.\n",
 		"run now":             "mill: unknown command \"now\" for \"mill run\"\nRun 'mill run --help' for usage.\n",
 		"topology --format x": "mill: --format must be table, mermaid or json, got \"x\"\nRun 'mill topology --help' for usage.\n",
-		"new handler":         "mill: accepts 1 argument, received 0\nRun 'mill new handler --help' for usage.\n",
+		"new handler":         "mill: accepts 1 argument, received 0: mill new handler NAME\nRun 'mill new handler --help' for usage.\n",
 		"version --config x":  "mill: unknown flag: --config\nRun 'mill version --help' for usage.\n",
 	} {
 		t.Run(args, func(t *testing.T) {

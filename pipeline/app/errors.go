@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -155,6 +157,9 @@ func startIt(name string, cmd *cobra.Command) string {
 	return fmt.Sprintf("Start what does not answer, create what is missing, or correct address, credentials and TLS in the settings.\nRun '%s' to have every server examined.\n", doctor)
 }
 
+// longProblem is the length from which on the problem of several settings is written once.
+const longProblem = 100
+
 // report writes err for a person: what failed, each cause in a line of its own, and what to do.
 func report(o Options, cmd *cobra.Command, code int, err error) {
 	var (
@@ -168,8 +173,14 @@ func report(o Options, cmd *cobra.Command, code int, err error) {
 		fmt.Fprintf(o.Stderr, "%s: %s\nRun '%s --help' for usage.\n", o.Name, err, usage.command)
 	case has[*configs.Error](err):
 		fmt.Fprintf(o.Stderr, "%s: the settings have mistakes:\n", o.Name)
+		said := map[string]bool{}
 		for _, e := range configs.Flatten(err) {
-			fmt.Fprintf(o.Stderr, "  %s\n", e)
+			one := *e
+			if said[e.Problem] && len(e.Problem) > longProblem {
+				one.Problem = "the same"
+			}
+			said[e.Problem] = true
+			fmt.Fprintf(o.Stderr, "  %s\n", &one)
 		}
 	default:
 		for _, line := range logs.Lines(err) {
@@ -179,6 +190,9 @@ func report(o Options, cmd *cobra.Command, code int, err error) {
 				continue
 			}
 			fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, text)
+		}
+		if file, ok := errors.AsType[*fs.PathError](err); ok && setting.Denied(err) && strings.HasPrefix(file.Path, os.TempDir()+"/") {
+			fmt.Fprintf(o.Stderr, "Mount a folder that this process can write at %s, or name another one with TMPDIR, for temporary files.\n", os.TempDir())
 		}
 		switch {
 		case !errors.As(err, &schema):

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -50,6 +52,7 @@ func TestErrorsOfServers(t *testing.T) {
 		"without settings":         {nil, []string{"bare"}, app.ExitUnavailable, "mill: " + causes},
 		"the start and the stop":   {at(errors.Join(errors.New("a: full"), away)), []string{"run"}, app.ExitUnavailable, "mill: start toy:\n  a: full\n  " + strings.ReplaceAll(causes, "\n  ", "\n    ") + examine("mill doctor")},
 		"no server is away":        {at(fmt.Errorf("look: %w", errors.Join(errors.New("a: full"), errors.New("b: full")))), []string{"run"}, app.ExitBad, "mill: start toy: look:\n  a: full\n  b: full\n"},
+		"no folder for files":      {nil, []string{"temporary"}, app.ExitUsage, "mill: demo: mkdir " + os.TempDir() + "/mill-1: read-only file system\nMount a folder that this process can write at " + os.TempDir() + ", or name another one with TMPDIR, for temporary files.\n"},
 		"a server that is foreign": {nil, []string{"foreign"}, app.ExitUnavailable, "mill: the dam is closed\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,6 +64,9 @@ func TestErrorsOfServers(t *testing.T) {
 					h.ServiceFlags(&cobra.Command{Use: "do", RunE: func(cmd *cobra.Command, _ []string) error {
 						return h.Services(cmd.Context(), cmd, app.ServicesOptions{Plugins: []string{"toy"}}, func(context.Context, *app.Running) error { return nil })
 					}}),
+					{Use: "temporary", RunE: func(*cobra.Command, []string) error {
+						return fmt.Errorf("demo: %w", &fs.PathError{Op: "mkdir", Path: os.TempDir() + "/mill-1", Err: syscall.EROFS})
+					}},
 					{Use: "bare", RunE: func(*cobra.Command, []string) error { return away }},
 					h.ServiceFlags(&cobra.Command{Use: "foreign", RunE: func(*cobra.Command, []string) error { return apart{} }}),
 				}

@@ -148,11 +148,12 @@ func (l *Loaded) secretsUsed() error {
 	return errors.Join(errs...)
 }
 
-// takeMissing returns the mistakes of err, which may be nil, without those about secrets that have no value here.
+// takeMissing returns the mistakes of err, which may be nil, without those about secrets that have no value here, and
+// about other files that can't be opened here, such as the key of a server that a command does not start.
 func takeMissing(err error) (missing []*configs.Error, rest error) {
 	var errs []error
 	for _, e := range configs.Flatten(err) {
-		if _, ok := errors.AsType[*setting.MissingError](e); ok {
+		if _, ok := errors.AsType[*setting.MissingError](e); ok || setting.NotHere(e.Problem) || setting.NotReadable(e.Problem) {
 			missing = append(missing, e)
 		} else {
 			errs = append(errs, e)
@@ -360,12 +361,14 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 	var errs []error
 	for _, p := range h.opts.Plugins {
 		enabled, err := doc.Enabled(section(p), settingsOf(p))
-		errs = append(errs, err, doc.Decode(section(p), settingsOf(p)))
+		wrong := doc.Decode(section(p), settingsOf(p))
 		if enabled {
 			l.Plugins = append(l.Plugins, p)
 		} else {
 			l.Disabled = append(l.Disabled, p.Name())
+			_, wrong = takeMissing(wrong) // nothing reads its secrets, such as those of the profile
 		}
+		errs = append(errs, err, wrong)
 	}
 	// After the plugins: a plugin's section that was written at the top is then known as one. Its
 	// mistakes are reported first.

@@ -3,10 +3,12 @@ package app_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -144,6 +146,11 @@ func TestSecretsOfTheServiceManager(t *testing.T) {
 	require.Equal(t, app.ExitUsage, r.code)
 	require.Contains(t, r.stderr, "plugins.vault.password: environment variable CREDENTIALS_DIRECTORY, which systemd sets for a unit with LoadCredential, and root for a command beside it (CREDENTIALS_DIRECTORY=/etc/credstore), is not set\n")
 
+	two := options(newVault(), "validate", "--config", settingsFile(t, "plugins:\n  vault:\n    password: \"file:$CREDENTIALS_DIRECTORY/password\"\n    token: \"file:$CREDENTIALS_DIRECTORY/token\"\n"))
+	r = run(t.Context(), two)
+	require.Equal(t, 1, strings.Count(r.stderr, "which systemd sets"), "one cause")
+	require.Contains(t, r.stderr, ":4: plugins.vault.token: the same\n")
+
 	o.Args = append(o.Args, "--allow-unset-secrets")
 	require.Zero(t, run(t.Context(), o).code, "such as in CI")
 
@@ -237,4 +244,57 @@ func TestACommandNeedsOnlyItsOwnSecrets(t *testing.T) {
 	require.Equal(t, app.ExitUsage, r.code)
 	require.Contains(t, r.stderr, password, "all mistakes at once")
 	require.Contains(t, r.stderr, "plugins.vault.size")
+}
+
+// gate is a plugin with a file that no command opens.
+type gate struct{ config *gateConfig }
+
+type gateConfig struct {
+	wrong error
+	Key   string `yaml:"key"`
+}
+
+func (gate) Name() string                      { return "gate" }
+func (g gate) Settings() any                   { return g.config }
+func (gate) Register(*pipeline.Registry) error { return nil }
+
+func (c *gateConfig) Validate() error {
+	if c.wrong != nil {
+		return &setting.FieldError{Path: "key", Problem: c.wrong.Error()}
+	}
+	return nil
+}
+
+// A command needs no file that only the service opens, such as the key of a server, which an operator may not read.
+func TestACommandNeedsOnlyItsOwnFiles(t *testing.T) {
+	t.Parallel()
+	file := settingsFile(t, "plugins:\n  gate: {key: /run/key.pem}\n")
+	for _, why := range []error{syscall.ENOENT, syscall.EACCES} {
+		ask := func(command string) result {
+			o := options(guardedVault{newVault()}, command, "--config", file)
+			o.Plugins = append(o.Plugins, gate{&gateConfig{wrong: &fs.PathError{Op: "open", Path: "/run/key.pem", Err: why}}})
+			return run(t.Context(), o)
+		}
+		r := ask("outside")
+		require.Zero(t, r.code, r.stderr)
+		for _, command := range []string{"run", "validate", "doctor", "migrate"} {
+			r := ask(command)
+			require.Equal(t, app.ExitUsage, r.code, command)
+			require.Contains(t, r.stderr, "plugins.gate.key: open /run/key.pem: "+why.Error(), command)
+		}
+	}
+}
+
+// The profile of a service has secrets of plugins that its settings switch off, and nobody has these.
+func TestAPluginThatIsOffNeedsNoSecrets(t *testing.T) {
+	t.Parallel()
+	for _, secret := range []string{"env:MILL_TEST_ABSENT", "file:/absent/token", "file:$CREDENTIALS_DIRECTORY/token"} {
+		settings := "plugins:\n  vault: {enabled: false, password: \"" + secret + "\"}\n"
+		r := run(t.Context(), options(newVault(), "validate", "--config", settingsFile(t, settings)))
+		require.Zero(t, r.code, r.stderr)
+		r = run(t.Context(), options(newVault(), "validate", "--config", settingsFile(t, strings.Replace(settings, "enabled: false", "enabled: true", 1))))
+		require.Equal(t, app.ExitUsage, r.code)
+	}
+	r := run(t.Context(), options(newVault(), "validate", "--config", settingsFile(t, "plugins:\n  vault: {enabled: false, sise: 3}\n")))
+	require.Equal(t, app.ExitUsage, r.code, "a wrong name is one all the same")
 }

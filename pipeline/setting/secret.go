@@ -125,6 +125,9 @@ const (
 	newlines = "\r\n" // at the end of a file or a variable, which an editor or a command has added
 )
 
+// NotReadable reports whether the problem of a setting is that this user may not read a file that it names.
+func NotReadable(problem string) bool { return strings.HasSuffix(problem, ": "+syscall.EACCES.Error()) }
+
 // NotHere reports whether the problem of a setting is that a Secret's variable or file, or another file that the
 // setting names, such as a certificate, does not exist on this machine, or that the variable is empty.
 func NotHere(problem string) bool {

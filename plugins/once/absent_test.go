@@ -161,3 +161,25 @@ func TestAKeyThatEndsBeforeTheRetriesIsWarnedOf(t *testing.T) {
 	require.Empty(t, warned(once.ByKey, longest+time.Second))
 	require.Empty(t, warned(once.ByLookup, longest), "it has no key")
 }
+
+// A database that refuses the password is one failure with a remedy, and not one more for all that could not be examined.
+func TestALedgerThatCanNotBeOpenedIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	o := oncetest.On(t, "postgres://nobody@127.0.0.1:1/nothing?sslmode=disable").Once
+	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.DiscardHandler)}, o, newInvoices(o, once.ByKey, nil))
+	require.NoError(t, err)
+	failed, examined := 0, false
+	for _, c := range operate.Diagnose(t.Context(), operate.Examinations(reg), time.Minute, nil).Checks {
+		if c.Level == operate.Fail {
+			failed++
+			require.NotEmpty(t, c.Remedy, c.String())
+		}
+		if c.Name == "effects kinds" {
+			examined = true
+			require.Equal(t, operate.Warn, c.Level)
+			require.Equal(t, "not examined, because the ledger can't be opened", c.Text)
+		}
+	}
+	require.True(t, examined)
+	require.Equal(t, 2, failed, "the tables, and the database")
+}

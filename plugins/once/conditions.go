@@ -79,7 +79,7 @@ func (w *worker) left() (all []operate.Check) {
 	if n := m.backlog.Unknown; n > 0 {
 		all = append(all, operate.Check{
 			Level: operate.Fail, Text: operate.Are(n, "effect") + " unknown: perhaps done, so none is sent again",
-			Remedy: "look at the far side, then say for each whether it was done (once resolve)",
+			Remedy: "look at the far side, then say for each whether it was done (once resolve)", Runbook: "configs/RUNBOOK.md, MillraceEffectsUnknown",
 		})
 	}
 	return all

@@ -110,10 +110,11 @@ func (p *Plugin) backlog(ctx context.Context, group string, streams ...string) (
 	return total, nil
 }
 
-// answered marks an error as one of an unavailable server unless the server itself sent it.
+// answered marks an error as one of an unavailable server unless the server itself sent it, and then says what to do
+// about a right that the user lacks and about a full server.
 func answered(err error) error {
 	if poll.IsReply(err) {
-		return err
+		return poll.WithRemedy(err)
 	}
 	return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
 }

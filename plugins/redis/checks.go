@@ -13,6 +13,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/internal/sorted"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/operate"
@@ -146,7 +147,7 @@ func ofInfo(section string, check func(info) operate.Check) func(context.Context
 		text, err := node.Info(ctx, section).Result()
 		if err != nil {
 			switch {
-			case answered(err) != err: //nolint:errorlint // not the same one: it is no reply
+			case !poll.IsReply(err):
 				return operate.Check{}, err
 			case !lacksSections(err):
 				return unknown(err.Error()), nil
@@ -324,8 +325,8 @@ func (e *examined) rights(ctx context.Context, c goredis.UniversalClient) ([]ope
 		switch {
 		case errors.As(err, &denied):
 			checks = append(checks, operate.Check{
-				Level: operate.Fail, Text: err.Error(), Remedy: "grant the ACL user these commands on the key",
-				Runbook: "plugins/redis/README.md#configuration",
+				Level: operate.Fail, Text: fmt.Sprintf("the ACL user may not run these commands on key %q: %s", denied.key, strings.Join(denied.commands, ", ")),
+				Remedy: "grant the ACL user these commands on the key", Runbook: "plugins/redis/README.md#configuration",
 			})
 		case err != nil:
 			return checks, answered(err)

@@ -141,6 +141,13 @@ func TestChecksOfRights(t *testing.T) {
 		require.Contains(t, checks["redis rights"].Text, `on key "guest:probe": srem`)
 		require.Empty(t, d.Away, "the server is there")
 
+		user("+@all", "-evalsha")
+		checks, d = diagnose(t, s.Addr, as)
+		require.Equal(t, operate.Fail, checks["redis rights"].Level)
+		require.Contains(t, checks["redis rights"].Text, `on key "millrace:probe": eval, evalsha`)
+		require.Contains(t, checks["redis rights"].Remedy, "grant the ACL user")
+		require.Empty(t, d.Away)
+
 		user("+@all", "-info")
 		checks, d = diagnose(t, s.Addr, as)
 		for _, what := range []string{"version", "eviction", "memory", "persistence", "replicas"} {

@@ -130,7 +130,13 @@ func (p *Plugin) check(ctx context.Context) error {
 	if err := pingAny(ctx, c); err != nil {
 		return fmt.Errorf("redis at %s: %w", p.cfg.address(), err)
 	}
-	return nil
+	p.mu.Lock()
+	pr := p.presence
+	p.mu.Unlock()
+	if pr == nil { // it stops
+		return nil
+	}
+	return pr.lost(time.Now())
 }
 
 // pingAny returns when any primary of a Cluster answers. One dead node must not fail the check of
@@ -193,7 +199,7 @@ func (s service) Start(ctx context.Context) error {
 	if instance == "" {
 		instance = watermill.NewULID()
 	}
-	pr := &presence{c: c, instance: instance, version: version, ttl: presenceTTL, renew: PresenceRenewal, log: log, failed: p.failed}
+	pr := &presence{c: c, instance: instance, version: version, ttl: presenceTTL, renew: PresenceRenewal, log: log, outage: logs.NewOutage(time.Minute, true), failed: p.failed}
 	p.levels.Store(newLogLevels(level, log))
 	levels := func(ctx context.Context) {
 		p.levels.Load().follow(ctx, c, instance)

@@ -18,6 +18,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/internal/redis/poll"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/pipeline/loop"
 )
@@ -115,6 +116,7 @@ type presence struct {
 	log      *slog.Logger
 	failed   chan error                // receives an error when another process has taken the name
 	then     func(ctx context.Context) // called after each renewal that succeeds, within its time; may be nil
+	outage   *logs.Outage
 	loops    loop.Group
 	drains   atomic.Pointer[orderedBy] // who has ordered that this process ends; nil: nobody
 
@@ -122,6 +124,7 @@ type presence struct {
 	renewed time.Time // before the last renewal that succeeded was sent
 	gap     time.Time // when the last time without a presence ended; zero: there was none
 	taken   bool      // another process has the name
+	wrong   error     // of the last renewal that failed, with what to do if the server has refused it
 }
 
 // process identifies the process among those that have, or had, the name.
@@ -174,15 +177,42 @@ func (p *presence) keep(ctx context.Context) {
 		}
 		switch {
 		case err != nil:
-			p.log.Warn("presence not renewed, trying again", slog.String(logs.Instance, p.instance), logs.Err(err))
+			p.refused(err)
 		case !mine:
 			p.failed <- fmt.Errorf("another process has taken the name of instance %q: %w", p.instance, errDuplicate)
 			end()
-		case p.then != nil:
-			p.then(ctx)
+		default:
+			if times, due := p.outage.Works(); due {
+				p.log.Info("presence is renewed again", slog.String(logs.Instance, p.instance), slog.Int("times", times))
+			}
+			if p.then != nil {
+				p.then(ctx)
+			}
 		}
 		return p.renew - time.Since(start)
 	})
+}
+
+// refused notes why a renewal has failed.
+func (p *presence) refused(err error) {
+	err = poll.WithRemedy(err)
+	p.mu.Lock()
+	p.wrong = err
+	p.mu.Unlock()
+	if times, due := p.outage.Failed(); due {
+		p.log.Warn("presence not renewed, trying again", slog.String(logs.Instance, p.instance), logs.Err(err), slog.Int("times", times))
+	}
+}
+
+// lost says why other instances take this one for dead although the server answers: it refuses the renewal, such as to
+// a user without the right, or because it is full. It is nil while the presence lasts, and for any other error.
+func (p *presence) lost(now time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wrong == nil || !p.overdue(now) || !errors.Is(p.wrong, pipeline.ErrUnavailable) {
+		return nil
+	}
+	return fmt.Errorf("other instances take this one for dead, because its presence was not renewed since %s: %w", p.renewed.UTC().Format(time.RFC3339), p.wrong)
 }
 
 func (p *presence) run(ctx context.Context, ttl time.Duration) (mine bool, err error) {

@@ -9,17 +9,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/alicebob/miniredis/v2"
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/internal/redis/poll"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // withTTL is a presence that lives quickly.
 func withTTL(t *testing.T, c goredis.UniversalClient, instance string, ttl time.Duration) *presence {
 	t.Helper()
-	p := &presence{c: c, instance: instance, ttl: ttl, renew: ttl / 3, log: slog.New(slog.DiscardHandler), failed: make(chan error, 1)}
+	p := &presence{c: c, instance: instance, ttl: ttl, renew: ttl / 3, log: slog.New(slog.DiscardHandler), outage: logs.NewOutage(time.Minute, true), failed: make(chan error, 1)}
 	t.Cleanup(func() { // a test may have taken the server away
 		_ = p.release(context.Background())
 		_ = c.HDel(context.Background(), instancesKey, instance).Err()
@@ -199,6 +201,35 @@ func TestTheFenceFollowsThePresence(t *testing.T) {
 	require.True(t, p.fence(late).After(late), "another process has the name")
 	p.taken, p.renewed = false, late.Round(0)
 	require.True(t, p.fence(late.Add(16*time.Second).Round(0)).After(late), "by the wall clock")
+}
+
+// An instance whose user has lost a right is dead for all others, although the server answers.
+func TestALostRightEndsThePresence(t *testing.T) {
+	t.Parallel()
+	redistest.EachOwn(t, func(t *testing.T, s *redistest.Own) {
+		t.Parallel()
+		admin := s.Client(t)
+		user := func(rules ...any) {
+			require.NoError(t, admin.Do(t.Context(), append([]any{"ACL", "SETUSER", "service", "reset", "on", ">secret", "~*", "+@all"}, rules...)...).Err())
+		}
+		user()
+		c := goredis.NewClient(&goredis.Options{Addr: s.Addr, Username: "service", Password: "secret"})
+		t.Cleanup(func() { _ = c.Close() })
+		presence := withTTL(t, c, "it", time.Second)
+		plugin := New()
+		plugin.client, plugin.presence = c, presence
+		require.NoError(t, presence.acquire(t.Context()))
+		require.NoError(t, plugin.check(t.Context()))
+
+		user("-evalsha")
+		require.EventuallyWithT(t, func(t *assert.CollectT) {
+			assert.ErrorContains(t, plugin.check(context.Background()), "other instances take this one for dead, because its presence was not renewed since ")
+		}, 10*time.Second, 20*time.Millisecond)
+		require.ErrorContains(t, plugin.check(t.Context()), "ACL SETUSER in plugins/redis/README.md")
+
+		user()
+		require.Eventually(t, func() bool { return plugin.check(context.Background()) == nil }, 10*time.Second, 20*time.Millisecond)
+	})
 }
 
 // The server reports a gap that this process's clock has not seen.

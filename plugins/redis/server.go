@@ -141,6 +141,9 @@ func checkRights(ctx context.Context, c goredis.UniversalClient, commands []stri
 	}
 	for _, key := range keys {
 		denied, err := script.Run(ctx, c, []string{key}, more...).StringSlice()
+		if err != nil && poll.IsDenied(err) {
+			return &deniedError{key, []string{"eval", "evalsha"}}
+		}
 		if err != nil {
 			return poll.WithRemedy(fmt.Errorf("check of the rights on key %q: %w", key, err))
 		}
@@ -167,7 +170,7 @@ type deniedError struct {
 }
 
 func (e *deniedError) Error() string {
-	return fmt.Sprintf("redis: %s: the ACL user may not run these commands on key %q: %s", pipeline.ErrUnavailable, e.key, strings.Join(e.commands, ", "))
+	return fmt.Sprintf("redis: %s: the ACL user may not run these commands on key %q: %s; "+poll.GrantRights, pipeline.ErrUnavailable, e.key, strings.Join(e.commands, ", "))
 }
 
 func (*deniedError) Unwrap() error { return pipeline.ErrUnavailable }

@@ -44,8 +44,13 @@ func Explain(err error) error {
 	default:
 		return err
 	}
-	return fmt.Errorf("%w; the user in the DSN lacks this right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it, and the command doctor prints the GRANT", err)
+	return fmt.Errorf("%w; the user in the DSN lacks this right: %s", err, rightRepair)
 }
+
+// rightRepair is for a missing right. A command may have the DSN of another role than the one that it needs, and then a
+// GRANT would take the meaning from the roles.
+const rightRepair = "name the DSN of the role that has it (the migrator's to change tables, an operator's for a command that changes something), " +
+	"or grant it: \"Roles in PostgreSQL\" in the ledger's README has the roles, and the command doctor prints the GRANT that a service lacks"
 
 // The SQLSTATEs of a session that has the prepared statements of another client, or lacks its own.
 const (

@@ -52,7 +52,7 @@ func (r Refusal) Repair() string {
 	case r.Code == "57014":
 		return "raise the statement_timeout of the role, the database or the DSN; without one, somebody has cancelled the statement"
 	case r.Code == "42501":
-		return "grant the missing right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it, and the command doctor prints the GRANT"
+		return rightRepair
 	case r.Code == duplicateStatement, r.Code == missingStatement:
 		return poolerRepair
 	case strings.HasPrefix(r.Code, "42"):

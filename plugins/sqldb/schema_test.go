@@ -157,6 +157,7 @@ func TestExplainNamesTheRoles(t *testing.T) {
 	denied := &pgconn.PgError{Code: "42501", Message: "permission denied for table ledger_audit"}
 	require.ErrorIs(t, sqldb.Explain(denied), denied)
 	require.ErrorContains(t, sqldb.Explain(denied), "Roles in PostgreSQL")
+	require.ErrorContains(t, sqldb.Explain(denied), "an operator's for a command that changes something", "the right of another role is not granted")
 	other := errors.New("other")
 	require.Same(t, other, sqldb.Explain(other))
 	require.NoError(t, sqldb.Explain(nil))

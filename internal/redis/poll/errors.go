@@ -39,15 +39,18 @@ func WithRemedy(err error) error {
 		return err
 	case IsFull(err):
 		return fmt.Errorf("redis: %w: the server is full, give it memory (maxmemory) or remove data: %w", pipeline.ErrUnavailable, err)
-	case isDenied(err):
-		return fmt.Errorf("redis: %w: the ACL user lacks a right: %w", pipeline.ErrUnavailable, err)
+	case IsDenied(err):
+		return fmt.Errorf("redis: %w: the ACL user lacks a right, "+GrantRights+": %w", pipeline.ErrUnavailable, err)
 	}
 	return err
 }
 
-// isDenied reports whether err says that the user lacks a right, in the words of Redis 7.0, later
+// GrantRights is what to do for a user that lacks a right.
+const GrantRights = "so give it those of ACL SETUSER in plugins/redis/README.md#configuration"
+
+// IsDenied reports whether err says that the user lacks a right, in the words of Redis 7.0, later
 // ones and Valkey.
-func isDenied(err error) bool {
+func IsDenied(err error) bool {
 	for _, text := range []string{"NOPERM", "can't run this command", "no permissions"} {
 		if strings.Contains(err.Error(), text) {
 			return true

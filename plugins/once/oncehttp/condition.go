@@ -47,7 +47,7 @@ func (c *Client) Conditions() []operate.Condition {
 	}
 	toDo := n.ended.ToDo()
 	if n.misconfigured.Load() {
-		toDo = remedyMisconfigured
+		all, toDo = nil, remedyMisconfigured // that calls fail says the same and less, and who runs it can't help
 	}
 	if state, since, next := n.breaker.reading(); state != stateClosed {
 		all = nil // it says the same and less

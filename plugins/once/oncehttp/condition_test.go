@@ -139,3 +139,19 @@ func TestAWrongURLIsCorrectedInTheSettings(t *testing.T) {
 	}
 	require.Equal(t, "ask who runs it"+last, client.Conditions()[0].Remedy)
 }
+
+// A refused credential has one cause and one remedy: nobody who runs the API can help.
+func TestARefusedCredentialIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	far := newFarSide(t).answers(`401 {"code":"bad_token"}`)
+	client := newClient(t, far.URL, nil)
+	for range 3 {
+		post(t.Context(), client, another())
+	}
+	all := client.Conditions()
+	require.Len(t, all, 1, "%v", all)
+	require.Equal(t, operate.Fail, all[0].Level)
+	require.Contains(t, all[0].Text, "it refuses our credential")
+	require.Contains(t, all[0].Text, "bad_token")
+	require.Equal(t, "correct the credential, its permission or the url in the settings", all[0].Remedy)
+}
