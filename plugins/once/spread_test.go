@@ -35,6 +35,7 @@ type spreading struct {
 	addr   string
 	db     int
 	client *goredis.Client
+	mini   bool
 	open   atomic.Bool // the far side takes calls
 }
 
@@ -47,7 +48,7 @@ func eachSpreading(t *testing.T, test func(t *testing.T, s *spreading)) {
 }
 
 func newSpreading(t *testing.T, server redistest.Server, dsn string) *spreading {
-	s := &spreading{t: t, dsn: dsn, addr: server.Addr, db: server.Database(t)}
+	s := &spreading{t: t, dsn: dsn, addr: server.Addr, db: server.Database(t), mini: server.Mini != nil}
 	s.client = server.Client(t, func(o *goredis.Options) { o.DB = s.db })
 	require.NoError(t, s.client.FlushDB(t.Context()).Err())
 	s.open.Store(true)
@@ -244,6 +245,12 @@ func TestALostEntryCostsTheGrace(t *testing.T) {
 				got, err := p.effects.Enqueue(t.Context(), all...)
 				require.NoError(t, err)
 				require.Len(t, got, len(all))
+				if name == "full" {
+					full := map[string]float64{once.EntriesRows: 1, once.EntriesRecords: 59}
+					for _, series := range redistest.Gather(t, "millrace_once_entries_total", w.Once.Collectors()...) {
+						require.InDelta(t, map[string]float64{"added": 1, "full": full[c.entries]}[series.Labels["outcome"]], series.Value, 0, series.Labels)
+					}
+				}
 				if lose != nil {
 					lose(s)
 					s.open.Store(true)

@@ -61,7 +61,9 @@ func TestStreamsHaveTheNamesOfTheirOwner(t *testing.T) {
 		i := slices.IndexFunc(registry.Routes(), func(r pipeline.Route) bool { return r.Name == "invoice.stream" })
 		backlog, err := registry.Routes()[i].From.(operate.Measured).Backlog(t.Context())
 		require.NoError(t, err)
-		require.EqualValues(t, 2, *backlog.Waiting)
+		if !s.mini { // miniredis does not say how far a group is behind
+			require.EqualValues(t, 2, *backlog.Waiting)
+		}
 
 		keys, err := s.client.Keys(t.Context(), "*").Result()
 		require.NoError(t, err)
@@ -124,7 +126,7 @@ func TestNamesInRedisAreOfOneThing(t *testing.T) {
 		"derived by another":  {[]once.Names{{}, {Stream: "once:point:"}}, "would have one key in Redis"},
 		"one set":             {[]once.Names{point, {ActiveSet: "POINT-ACTIVE"}}, "would have one key in Redis"},
 		"a set in streams":    {[]once.Names{point, {ActiveSet: "POINT-STREAM:active"}}, "would have one key in Redis"},
-		"streams with a set":  {[]once.Names{{}, {Stream: "once-active:"}}, "would have one key in Redis"},
+		"streams with a set":  {[]once.Names{{}, {Stream: "once-active:", ActiveSet: "VOUCHER-ACTIVE"}}, "would have one key in Redis"},
 		"a set in its own":    {[]once.Names{{Stream: "P:", ActiveSet: "P:active"}}, "its active set P:active could be one of its streams P:…"},
 		"a set below its own": {[]once.Names{{Stream: "P:", ActiveSet: "P:x:active"}}, ""},
 		"no colon":            {[]once.Names{{Stream: "POINT-STREAM"}}, `Names: stream: must be letters`},
@@ -218,17 +220,28 @@ func TestRecordsOfARowAreClaimedTogether(t *testing.T) {
 		const n = 50
 		s.open.Store(false)
 		w, p := s.start(func(k *once.Kind[invoice], c *once.KindConfig) {
-			c.Concurrency, c.Streams.Entries = 2*n, once.EntriesRecords
+			withRecords(k, c)
+			c.Concurrency = 2 * n
 		})
 		all := invoicesOf("acme", n)
 		_, err := p.effects.Enqueue(t.Context(), all...)
 		require.NoError(t, err)
-		entries, err := s.client.XLen(t.Context(), "once:invoice:acme").Result()
+		entries, err := s.client.XRange(t.Context(), "once:invoice:acme", "-", "+").Result()
 		require.NoError(t, err)
-		require.EqualValues(t, n, entries)
+		require.Len(t, entries, n)
+		named := 0
+		for _, e := range entries {
+			if !strings.Contains(e.Values["headers"].(string), `"millrace-row":"0"`) {
+				named++
+			}
+		}
+		require.Equal(t, 1, named, "the others would be further claims")
 		s.open.Store(true)
 		s.settled(p, all...)
-		redistest.Eventually(t, "acknowledged", func() bool { return s.pending("acme") == 0 })
+		redistest.Eventually(t, "read and acknowledged", func() bool {
+			groups, err := s.client.XInfoGroups(t.Context(), "once:invoice:acme").Result()
+			return err == nil && groups[0].LastDeliveredID == entries[n-1].ID && groups[0].Pending == 0
+		})
 		claims := -1.0
 		for _, series := range redistest.Gather(t, "millrace_once_batch_effects", w.Once.Collectors()...) {
 			if series.Labels["operation"] == "claim" {
@@ -236,6 +249,7 @@ func TestRecordsOfARowAreClaimedTogether(t *testing.T) {
 			}
 		}
 		require.InDelta(t, 1, claims, 0)
+		require.Empty(t, w.Topics.Published("invoices-dead").Messages())
 	})
 }
 
@@ -251,6 +265,7 @@ func TestAnEntryOfAnotherProgramIsADeadLetter(t *testing.T) {
 			{"message", forged.payload(), "uuid", forged.idempotency(), "headers", "{}"},
 			{"message", forged.payload(), "headers", `{"millrace-row":"-1"}`},
 			{"message", "17"},
+			{"message", forged.payload(), "uuid", "17"},
 			{"message", "no JSON", "headers", "no JSON"},
 			{"some", "fields"},
 		} {
@@ -258,7 +273,7 @@ func TestAnEntryOfAnotherProgramIsADeadLetter(t *testing.T) {
 		}
 		_, err = p.effects.Enqueue(t.Context(), last...)
 		require.NoError(t, err)
-		require.Equal(t, map[string]int{"foreign_entry": 4, "missing_message": 1}, deadOf(t, w, "invoices-dead", 5))
+		require.Equal(t, map[string]int{"foreign_entry": 5, "missing_message": 1}, deadOf(t, w, "invoices-dead", 6))
 		s.settled(p, append(first, last...)...)
 		redistest.Eventually(t, "acknowledged", func() bool { return s.pending("acme") == 0 })
 		_, err = p.effects.State(t.Context(), forged.key())
