@@ -43,6 +43,8 @@ type Kind struct {
 	Answers Answers `yaml:"answers"`
 	// API is the client. Its call_timeout is that of effects, unless it is set.
 	API oncehttp.Config `yaml:"api"`
+	// Names are the names in Redis of a contract with other programs.
+	Names once.Names `yaml:"names"`
 	// Effects are the settings that every kind has.
 	Effects once.KindConfig `yaml:"effects"`
 }
@@ -376,6 +378,7 @@ func (k *Kind) checkClient(name string) error {
 	api, effects := k.api(), k.effects(name)
 	p.Under("api", api.Validate())
 	p.Under("effects", effects.Validate())
+	p.Under("names", k.Names.Validate())
 	p.Check(api.CallTimeout <= effects.CallTimeout, "api.call_timeout", "must be at most effects.call_timeout (%s), which ends a call anyway, got %s", effects.CallTimeout, api.CallTimeout)
 	u, err := url.Parse(api.URL)
 	p.Check(len(k.Request.Headers) == 0 || err != nil || u.Scheme != "http" || api.AllowPlaintextCredentials || setting.Loopback(u.Host), "api.url",

@@ -77,7 +77,7 @@ func (p *Plugin) register(r *pipeline.Registry, name string, k *Kind) error {
 	client := oncehttp.New(&api, k.mapping(name))
 	kind := once.Kind[record]{
 		Name: name, Repeat: repeats[k.Repeat], Decode: decode, Key: func(r record) (once.Key, error) { return k.keyOf(name, r) }, Request: k.requestOf, NotBefore: k.notBefore, Gate: client,
-		Idempotency: k.idempotency(name),
+		Idempotency: k.idempotency(name), Names: k.Names,
 		Call: func(ctx context.Context, a once.Attempt[record]) once.Answer {
 			return oncehttp.Post(ctx, client, k.Request.Path, a)
 		},

@@ -17,6 +17,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/once"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/once/oncetest"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
@@ -47,6 +49,21 @@ func TestWhatKindsOfSettingsNeed(t *testing.T) {
 		p.Settings().(*effects.Config).Kinds = c.kinds
 		require.ElementsMatch(t, c.want, p.Needs())
 	}
+}
+
+// A kind of settings has the names in Redis that its owner has set.
+func TestNamesInRedisOfAKindOfSettings(t *testing.T) {
+	t.Parallel()
+	shared, public := redis.New(), web.New(token.New(), sse.New())
+	o := oncetest.New(t).Once.UseStreams(shared)
+	p := effects.New(o, public)
+	k := &effects.Kind{}
+	k.SetDefaults()
+	k.Repeat, k.Effects.Via, k.Names = "never", once.ViaStreams, once.Names{Stream: "SHOP-STREAM:", StreamGroup: "SHOP-GROUP:"}
+	p.Settings().(*effects.Config).Kinds = map[string]*effects.Kind{"mail": k}
+	r, err := pipeline.NewRegistry(pipeline.Env{}, shared, o, p)
+	require.NoError(t, err)
+	require.Equal(t, pipeline.Endpoint{Kind: "elastic-streams", Name: "SHOP-STREAM:<id>", Group: "SHOP-GROUP:<id>"}, r.Routes()[0].From.Describe())
 }
 
 const ledger = `

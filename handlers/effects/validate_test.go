@@ -117,6 +117,16 @@ func TestMistakesOfAKindOfSettings(t *testing.T) {
 :11: plugins.effects.kinds.invoice.effects.retry.first: must be >= 0, got -1s
 `,
 		},
+		"streams and names": {
+			"invoice:\n  <<\n  repeat: never\n  answers: {receipt: id}\n  names: {stream: SHOP, active_set: \"{SHOP}\"}\n  effects: {streams: {max_active: 0, entries: all, max_len: 0, tiers: []}}\n", `
+:11: plugins.effects.kinds.invoice.names.stream: must be letters, digits, -, _ and . with single colons between them and one at the end, such as SHOP-STREAM:, because a group is appended, got "SHOP"
+:11: plugins.effects.kinds.invoice.names.active_set: must be letters, digits, -, _ and . with single colons between them, got "{SHOP}"
+:12: plugins.effects.kinds.invoice.effects.streams.tiers: unknown setting
+:12: plugins.effects.kinds.invoice.effects.streams.max_len: must be > 0, got 0
+:12: plugins.effects.kinds.invoice.effects.streams.max_active: must be >= 1, got 0
+:12: plugins.effects.kinds.invoice.effects.streams.entries: must be rows or records, got "all"
+`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -24,6 +24,10 @@ const classConflict = "effect_conflict"
 
 func errorClasses() []pipeline.ErrorClass {
 	return []pipeline.ErrorClass{{
+		Name:   classForeign,
+		Cause:  "another program has added an entry to a stream of a kind of effects. An entry alone asks for nothing, because the ledger decides",
+		Action: "publish its record to the kind's topic if the effect is wanted, and discard",
+	}, {
 		Name:   classConflict,
 		Cause:  "an effect with the same key and another request was accepted before, so this one is not called",
 		Action: "compare the two: `once explain` shows the first. The publisher corrects the key, or discard",
@@ -77,7 +81,7 @@ func (e *Effects[T]) recordOf(m *message.Message) (ledger.Record, error) {
 	if err != nil {
 		return ledger.Record{}, withOrigin(origin, pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable))
 	}
-	rec.Headers, rec.Origin, rec.Published = traceHeaders(m.Context(), m.Metadata), origin, delivery.Published
+	rec.Headers, rec.Origin, rec.Published, rec.RecordKey = traceHeaders(m.Context(), m.Metadata), origin, delivery.Published, m.Metadata.Get(pipeline.MetaKey)
 	return rec, nil
 }
 

@@ -70,12 +70,23 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 	r.Offer(e.worker)
 	effects := e.Describe()
 	r.Endpoint(pipeline.UseFollows, effects)
+	dead := pipeline.Drop
+	if e.config.Topic != "" {
+		if e.plugin.topics == nil || e.plugin.dead == nil {
+			return fmt.Errorf("once: kind %q has the topic %s, and the plugin once was built without topics and dead letters: give them to NewPlugin, or leave the topic empty", e.kind.Name, e.config.Topic)
+		}
+		dead = e.plugin.dead.Sink(e.config.Topic + "-dead")
+	}
 	if e.config.Via == ViaStreams {
 		if e.plugin.redis == nil {
 			return errNoStreams(e.kind.Name)
 		}
-		e.worker.spread = newSpread(e.worker, e.plugin.redis, e.plugin.found, r.Env(), streams.SharedMetrics(r))
-		e.worker.spread.register(r, effects)
+		names := e.kind.Names.of(e.kind.Name)
+		if err := names.free(e.kind.Name, pipeline.Offers[*worker](r)); err != nil {
+			return err
+		}
+		e.worker.spread = newSpread(e.worker, names, r.Env(), streams.SharedMetrics(r))
+		e.worker.spread.register(r, effects, dead)
 	}
 	if e.config.Results != "" {
 		if e.plugin.topics == nil {
@@ -88,13 +99,10 @@ func (e *Effects[T]) Register(r *pipeline.Registry) error {
 	if e.config.Topic == "" {
 		return nil
 	}
-	if e.plugin.topics == nil || e.plugin.dead == nil {
-		return fmt.Errorf("once: kind %q has the topic %s, and the plugin once was built without topics and dead letters: give them to NewPlugin, or leave the topic empty", e.kind.Name, e.config.Topic)
-	}
 	r.Route(pipeline.Route{
 		Name: acceptRoute(e.kind.Name), From: e.plugin.topics.Source(e.config.Topic, e.config.Group),
 		HandleBatch: e.accept, Batch: e.config.AcceptBatch, Calls: []pipeline.Endpoint{effects},
-		Policy: pipeline.Policy{Timeout: acceptTimeout, DeadLetter: e.plugin.dead.Sink(e.config.Topic + "-dead")},
+		Policy: pipeline.Policy{Timeout: acceptTimeout, DeadLetter: dead},
 	})
 	return nil
 }

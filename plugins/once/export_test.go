@@ -31,9 +31,6 @@ func (e *Effects[T]) Limited() bool { return e.worker.limited.Load() > 0 }
 // Claims reports whether this instance claims effects.
 func (e *Effects[T]) Claims() bool { return e.worker.claiming.Err() == nil }
 
-// SetMaxLen bounds the streams of the kind, before it is registered.
-func (e *Effects[T]) SetMaxLen(n int64) { e.worker.streams.MaxLen = n }
-
 // SpreadWithin changes how long a caller waits for the entries of effects. It is called by the caller.
 func (e *Effects[T]) SpreadWithin(d time.Duration) { e.worker.spreadLimit = d }
 
@@ -73,15 +70,12 @@ func (p *Plugin) OpenForCommand(ctx context.Context, r *pipeline.Registry) (clos
 	return s.Stop, s.Start(ctx)
 }
 
-// MaxActive is how many groups of a kind have a stream at once.
-const MaxActive = maxActive
-
 // ActiveSet is the set of groups that have a stream.
 type ActiveSet struct{ activeSet }
 
-// ActiveSetOf returns that of a kind without instances.
-func ActiveSetOf(c goredis.UniversalClient) ActiveSet {
-	return ActiveSet{activeSet{key: "once-active:test", client: func() goredis.UniversalClient { return c }}}
+// ActiveSetOf returns that of a kind without instances, for most groups.
+func ActiveSetOf(c goredis.UniversalClient, most int64) ActiveSet {
+	return ActiveSet{activeSet{key: "once-active:test", most: most, client: func() goredis.UniversalClient { return c }}}
 }
 
 // Admit is streams.Options.Admit.

@@ -57,6 +57,8 @@ type Kind[T any] struct {
 	// Result returns the record about the end of an effect, for the topic KindConfig.Results. Nil bytes: there is none. After
 	// an error it is asked again later. Nil: the Result as JSON.
 	Result func(Result) ([]byte, error)
+	// Names replaces names in Redis that are otherwise derived from Name.
+	Names Names
 }
 
 // Gate says when calls may be sent. Its methods are called often and must be fast.
@@ -93,6 +95,8 @@ func (k Kind[T]) validate() error {
 	check(k.Call != nil, "Call is nil: it must request the effect")
 	check(k.Lookup != nil || k.Repeat != ByLookup, "Lookup is nil: with ByLookup only a lookup can tell what became of an effect")
 	check(k.Lookup == nil || k.Repeat != Never && k.Repeat != Always, "Lookup is set, and Repeat says that the far side has none: set ByKey or ByLookup")
+	names := k.Names.Validate()
+	check(names == nil, "Names: %w", names)
 	return errors.Join(errs...)
 }
 
@@ -151,6 +155,8 @@ type KindConfig struct {
 	Via string `yaml:"via"`
 	// Grace is how long an effect whose entry is lost waits with ViaStreams.
 	Grace time.Duration `yaml:"grace"`
+	// Streams are the settings of the streams with ViaStreams.
+	Streams StreamsConfig `yaml:"streams"`
 	// Results is the topic that gets a record for each effect that has ended, at least once and also for one that failed, is
 	// unknown or was cancelled. Empty: none.
 	Results string `yaml:"results"`
@@ -170,7 +176,7 @@ func DefaultKind(topic string) KindConfig {
 	return KindConfig{
 		Topic: topic, Group: "millrace-" + topic, Concurrency: 16, CallTimeout: 3 * time.Second, LeaseMargin: 5 * time.Second,
 		MaxRetries: 5, MaxReleased: 20, Retry: pipeline.Backoff{First: time.Second, Max: 30 * time.Second},
-		PollInterval: time.Second, Via: ViaLedger, Grace: 30 * time.Second, AcceptBatch: pipeline.DefaultBatch(),
+		PollInterval: time.Second, Via: ViaLedger, Grace: 30 * time.Second, Streams: DefaultStreams(), AcceptBatch: pipeline.DefaultBatch(),
 	}
 }
 
@@ -208,6 +214,7 @@ func (c *KindConfig) Validate() error {
 	p.Positive("poll_interval", c.PollInterval)
 	p.Check(c.Via == ViaLedger || c.Via == ViaStreams, "via", "must be %s or %s, got %q", ViaLedger, ViaStreams, c.Via)
 	p.Positive("grace", c.Grace)
+	p.Under("streams", c.Streams.Validate())
 	p.Check(c.Results == "" || c.Results != c.Topic, "results", "must be another topic than topic, because its records ask for effects, got %q", c.Results)
 	p.Under("limits", c.Limits.Validate())
 	p.Under("accept_batch", c.AcceptBatch.Validate())

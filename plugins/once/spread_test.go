@@ -35,6 +35,7 @@ type spreading struct {
 	addr   string
 	db     int
 	client *goredis.Client
+	mini   bool
 	open   atomic.Bool // the far side takes calls
 }
 
@@ -47,7 +48,7 @@ func eachSpreading(t *testing.T, test func(t *testing.T, s *spreading)) {
 }
 
 func newSpreading(t *testing.T, server redistest.Server, dsn string) *spreading {
-	s := &spreading{t: t, dsn: dsn, addr: server.Addr, db: server.Database(t)}
+	s := &spreading{t: t, dsn: dsn, addr: server.Addr, db: server.Database(t), mini: server.Mini != nil}
 	s.client = server.Client(t, func(o *goredis.Options) { o.DB = s.db })
 	require.NoError(t, s.client.FlushDB(t.Context()).Err())
 	s.open.Store(true)
@@ -215,27 +216,41 @@ func TestAnEntryThatComesAgainDoesNothing(t *testing.T) {
 // Without its entry an effect waits for the grace and no longer: when Redis was wiped, refuses the stream or is full.
 func TestALostEntryCostsTheGrace(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(s *spreading){
-		"wiped":   func(s *spreading) { require.NoError(s.t, s.client.FlushDB(s.t.Context()).Err()) },
-		"refused": nil,
-		"full":    nil, // there is room for one entry
+	wipe := func(s *spreading) { require.NoError(s.t, s.client.FlushDB(s.t.Context()).Err()) }
+	for _, c := range []struct {
+		name, entries string
+		lose          func(s *spreading)
+	}{
+		{"wiped", once.EntriesRows, wipe},
+		{"wiped", once.EntriesRecords, wipe},
+		{"refused", once.EntriesRows, nil},
+		{"full", once.EntriesRows, nil}, // there is room for one entry
+		{"full", once.EntriesRecords, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
+		name, lose := c.name, c.lose
+		t.Run(name+" "+c.entries, func(t *testing.T) {
 			t.Parallel()
 			eachSpreading(t, func(t *testing.T, s *spreading) {
-				w, p, plugins := s.instance(nil)
+				w, p, plugins := s.instance(func(_ *once.Kind[invoice], config *once.KindConfig) {
+					if config.Streams.Entries = c.entries; name == "full" {
+						config.Streams.MaxLen = 1
+					}
+				})
 				s.open.Store(lose == nil)
-				switch name {
-				case "refused":
+				if name == "refused" {
 					require.NoError(t, s.client.Set(t.Context(), "once:invoice:acme", "not a stream", 0).Err())
-				case "full":
-					p.effects.SetMaxLen(1)
 				}
 				pipelinetest.Start(t, plugins...)
 				all := invoicesOf("acme", 60)
 				got, err := p.effects.Enqueue(t.Context(), all...)
 				require.NoError(t, err)
 				require.Len(t, got, len(all))
+				if name == "full" {
+					full := map[string]float64{once.EntriesRows: 1, once.EntriesRecords: 59}
+					for _, series := range redistest.Gather(t, "millrace_once_entries_total", w.Once.Collectors()...) {
+						require.InDelta(t, map[string]float64{"added": 1, "full": full[c.entries]}[series.Labels["outcome"]], series.Value, 0, series.Labels)
+					}
+				}
 				if lose != nil {
 					lose(s)
 					s.open.Store(true)
@@ -405,8 +420,9 @@ func TestGroupsWithAStreamAreBounded(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server redistest.Server) {
 		t.Parallel()
 		s := newSpreading(t, server, sqldbtest.File(t))
-		set := once.ActiveSetOf(s.client)
-		for i := range once.MaxActive {
+		const most = 20
+		set := once.ActiveSetOf(s.client, most)
+		for i := range most {
 			ok, err := set.Admit(t.Context(), strconv.Itoa(i))
 			require.NoError(t, err)
 			require.True(t, ok)
@@ -423,6 +439,6 @@ func TestGroupsWithAStreamAreBounded(t *testing.T) {
 		require.True(t, ok)
 		active, err := set.Active(t.Context())
 		require.NoError(t, err)
-		require.Len(t, active, once.MaxActive)
+		require.Len(t, active, most)
 	})
 }

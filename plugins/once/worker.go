@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/logs"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 	"github.com/millrace-io/millrace/plugins/once/ledger/rules"
-	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // caller is a kind without the type of its values.
@@ -64,7 +63,6 @@ type worker struct {
 	begun       atomic.Bool // start was called
 	settles     settler
 	hints       *hints
-	streams     streams.Config
 	spreadLimit time.Duration // spreadTimeout
 	callLimit   time.Duration // streams.Options.CallTimeout; zero, but in tests
 	spread      *spread       // nil: effects are found in the ledger alone
@@ -84,7 +82,7 @@ type worker struct {
 func newWorker(p *Plugin, name string, config *KindConfig, effects caller) *worker {
 	return &worker{
 		plugin: p, name: name, config: config, effects: effects, outage: logs.NewOutage(warnEvery, true), woken: make(chan struct{}, 1), freed: make(chan struct{}, 1),
-		hints: newHints(), streams: streams.DefaultConfig(), spreadLimit: spreadTimeout,
+		hints: newHints(), spreadLimit: spreadTimeout,
 	}
 }
 

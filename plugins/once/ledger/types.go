@@ -46,6 +46,8 @@ type Record struct {
 	NotBefore time.Time // earliest time of the first attempt; zero: at once
 	// NoGrace has Claim find the effect at once, in a kind with a grace too: nobody will be told of its row.
 	NoGrace bool
+	// RecordKey is the key of its record in the topic. The ledger does not store it.
+	RecordKey string
 	// Published is when the record was published, for Recover. Zero: a caller asks for the effect now.
 	Published time.Time
 }
