@@ -36,12 +36,14 @@ func (p *Plugin) Console() []console.Page {
 	return []console.Page{
 		{Path: effectsPage, Title: "Effects", Order: 5, Places: []string{kindLedger}, Panels: []console.Panel{
 			{Name: "kinds", Title: "Kinds", Load: p.show(p.showKinds), Actions: []string{"once pause", "once resume", "once limit"}},
+			{Name: "speed", Title: "Rates and instances", Load: p.show(p.showKindSpeeds)},
 			{Name: "find", Title: "Find an effect", Values: []string{"kind", "group"}, Load: showFind},
 			{Name: "groups", Title: "Groups", Values: []string{"after_kind", "after_group"}, Load: p.show(showGroups)},
 			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems), Actions: []string{"once replay"}},
 		}},
 		{Path: groupPage, Title: "Group of effects", Hidden: true, Panels: []console.Panel{
 			{Name: "group", Title: "Totals", Values: []string{"kind", "group"}, Load: p.show(showGroup), Actions: []string{"once pause", "once resume", "once cancel", "once limit"}},
+			{Name: "speed", Title: "Rate and instances", Values: []string{"kind", "group"}, Load: p.show(p.showGroupSpeed)},
 			{Name: "waiting", Title: "Waiting", Values: []string{"kind", "group"}, Load: p.show(showWaiting)},
 			{Name: "parts", Title: "Parts", Values: []string{"kind", "group"}, Load: p.show(showParts)},
 			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems), Actions: []string{"once replay"}},

@@ -41,8 +41,10 @@ func (p *Plugin) Operations() operate.Operations {
 				Read: p.withLedger(p.listGroups),
 			},
 			{
-				About: p.about("once status", "Show the totals of a group, and what it waits for", group, "once status --kind invoice --group acme"),
-				Read:  p.withGroup(p.showStatus),
+				About: p.about("once status", "Show how fast a group or a kind goes, and what it waits for", []operate.Field{
+					group[0], {Name: "group", Help: "the `group` of effects; without it the whole kind"},
+				}, "once status --kind invoice --group acme", "once status --kind invoice"),
+				Read: p.withGroup(p.showStatus),
 			},
 			{
 				About: p.about("once explain", "Show the history of one effect, and the next step", effect,
