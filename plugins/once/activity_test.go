@@ -84,6 +84,8 @@ func TestHowFastAllInstancesGo(t *testing.T) {
 				require.False(t, i.Gone)
 			}
 			require.Zero(t, g.Rate.PerSecond)
+			require.Equal(t, "0/s", o.must("once", input("")).Tables[0].Rows[0][10])
+			require.Contains(t, operator{t, first}.see("effects", "groups", nil), `"per_second":0`)
 			require.Contains(t, o.must("once status", in).Lines, "limited by "+g.LimitedBy)
 		}
 		later := command(t, first, nil)

@@ -92,6 +92,28 @@ func (p *Plugin) speedOfKind(ctx context.Context, l *ledger.Ledger, kind string,
 	}), err
 }
 
+// ratesOf returns the rates of groups in which something is open, as far as instances say them.
+func ratesOf(ctx context.Context, l *ledger.Ledger, groups []ledger.Status) (map[ledger.Group]*float64, error) {
+	rates, told := map[ledger.Group]*float64{}, map[string]ledger.Instances{}
+	for _, g := range groups {
+		if g.Waiting+g.Calling == 0 {
+			continue
+		}
+		all, known := told[g.Kind]
+		if !known {
+			var err error
+			if all, err = l.Told(ctx, g.Kind); err != nil {
+				return nil, err
+			}
+			told[g.Kind] = all
+		}
+		if r := speedOf(all, wanted{kind: g.Kind, group: g.Name, resumedFor: g.ResumedFor}).Rate; r != nil {
+			rates[g.Group] = &r.PerSecond
+		}
+	}
+	return rates, nil
+}
+
 // pluginOf returns the plugin that has registered a kind, and nothing if none of this program has.
 func (p *Plugin) pluginOf(kind string) string {
 	if p.routes == nil {

@@ -94,6 +94,14 @@ func perSecondText(n float64) string {
 	return operate.PerSecond(n, app.Thousands) + "/s"
 }
 
+// rateCell is a rate in a table of groups.
+func rateCell(perSecond *float64) console.Cell {
+	if perSecond == nil {
+		return console.Cell{Text: "-", Right: true}
+	}
+	return console.Cell{Text: perSecondText(*perSecond), Data: *perSecond, Right: true}
+}
+
 // rateText says how many effects end, and within which time; nothing: it is not known.
 func (s speed) rateText() string {
 	r := s.Rate
