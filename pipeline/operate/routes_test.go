@@ -352,48 +352,6 @@ func TestRoutesWithoutOneServer(t *testing.T) {
 	require.Equal(t, 1, strings.Count(value.Checks[0].String(), "refused"))
 }
 
-// silent is a mill whose Kafka never answers. The others answer while there is time.
-type silent struct{ mill }
-
-func (s silent) Register(r *pipeline.Registry) error {
-	r.Offer(s)
-	handle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
-	r.Route(pipeline.Route{Name: "grind", From: hanging{s.grain}, Handle: handle, Policy: pipeline.Policy{DeadLetter: end{pipeline.Endpoint{Kind: "kafka", Name: "dead"}}}})
-	return nil
-}
-
-func (s silent) WaitingByRoute(ctx context.Context) (map[string]int64, bool, error) {
-	return s.dead, s.known, ctx.Err()
-}
-
-func (s silent) ReadConditions(ctx context.Context) ([]operate.Condition, string, error) {
-	return nil, "127.0.0.1:1", ctx.Err()
-}
-
-type hanging struct{ measured }
-
-func (hanging) Backlog(ctx context.Context) (operate.Backlog, error) {
-	<-ctx.Done()
-	return operate.Backlog{}, fmt.Errorf("%w: kafka: %w", pipeline.ErrUnavailable, ctx.Err())
-}
-
-// The time of a report is used up by one server that does not answer, and what the others know is shown all the same.
-func TestRoutesAskAllServersAtOnce(t *testing.T) {
-	t.Parallel()
-	reg, err := pipeline.NewRegistry(pipeline.Env{}, silent{newMill(time.Now())})
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	a, err := operate.Routes().Read(ctx, reg, nil)
-	require.ErrorIs(t, err, pipeline.ErrUnavailable)
-	require.Len(t, a.Checks, 1, "only Kafka is away: %v", a.Checks)
-	require.Contains(t, a.Checks[0].Text, "kafka")
-	status := a.Value.(operate.RoutesStatus)
-	require.EqualValues(t, 1, *status.Routes[0].DeadLetters)
-	require.NotNil(t, status.Conditions)
-	require.Empty(t, a.Notes)
-}
-
 // What panics while it is read is not known, and the numbers of the others are shown.
 func TestRoutesWhoseReadingPanics(t *testing.T) {
 	t.Parallel()

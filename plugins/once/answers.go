@@ -161,6 +161,13 @@ func (t *trouble) reason() string {
 		t.since.UTC().Format(time.RFC3339), t.last)
 }
 
+// lasts reports whether the far side works for no effect, as far as is known.
+func (t *trouble) lasts() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count > 0
+}
+
 // limit returns how many calls may run at once, of at most all. When fewer run, the caller may wait for
 // wait, or for the end of a call.
 func (t *trouble) limit(all int, now time.Time) (n int, wait time.Duration) {

@@ -36,12 +36,14 @@ func (p *Plugin) Console() []console.Page {
 	return []console.Page{
 		{Path: effectsPage, Title: "Effects", Order: 5, Places: []string{kindLedger}, Panels: []console.Panel{
 			{Name: "kinds", Title: "Kinds", Load: p.show(p.showKinds), Actions: []string{"once pause", "once resume", "once limit"}},
+			{Name: "speed", Title: "Rates and instances", Load: p.show(p.showKindSpeeds)},
 			{Name: "find", Title: "Find an effect", Values: []string{"kind", "group"}, Load: showFind},
 			{Name: "groups", Title: "Groups", Values: []string{"after_kind", "after_group"}, Load: p.show(showGroups)},
 			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems), Actions: []string{"once replay"}},
 		}},
 		{Path: groupPage, Title: "Group of effects", Hidden: true, Panels: []console.Panel{
 			{Name: "group", Title: "Totals", Values: []string{"kind", "group"}, Load: p.show(showGroup), Actions: []string{"once pause", "once resume", "once cancel", "once limit"}},
+			{Name: "speed", Title: "Rate and instances", Values: []string{"kind", "group"}, Load: p.show(p.showGroupSpeed)},
 			{Name: "waiting", Title: "Waiting", Values: []string{"kind", "group"}, Load: p.show(showWaiting)},
 			{Name: "parts", Title: "Parts", Values: []string{"kind", "group"}, Load: p.show(showParts)},
 			{Name: "problems", Title: "Failed or unknown", Values: []string{"kind", "group"}, Load: p.show(showProblems), Actions: []string{"once replay"}},
@@ -125,17 +127,21 @@ func showGroups(ctx context.Context, l *ledger.Ledger, q console.Query) (console
 		return nil, err
 	}
 	t := console.Table{
-		Columns: console.Columns("Kind", "Group", "State", "Accepted", "Done", "Waiting", "Being called", "Failed", "Unknown", "Cancelled", "Oldest due", "Created"),
+		Columns: console.Columns("Kind", "Group", "State", "Accepted", "Done", "Waiting", "Being called", "Failed", "Unknown", "Cancelled", "Per second", "Oldest due", "Created"),
 		Empty:   "No effect was accepted yet.",
 	}
 	if after.Name != "" {
 		t.Empty, t.Note = "No older group follows.", "These groups follow "+after.Kind+" "+after.Name+"."
 	}
+	rates, err := ratesOf(ctx, l, groups)
+	if err != nil {
+		return nil, err
+	}
 	for _, g := range groups {
 		t.Rows = append(t.Rows, []console.Cell{
 			console.Word(g.Kind), console.Word(g.Name).At(linkTo(groupPage, ledger.Key{Kind: g.Kind, Group: g.Name})), groupState(shownState(g)),
 			acceptedCell(g), console.Count(g.Done), console.Count(g.Waiting), console.Count(g.Calling),
-			problem(g.Failed, operate.Warn), problem(g.Unknown, operate.Fail), console.Count(g.Cancelled),
+			problem(g.Failed, operate.Warn), problem(g.Unknown, operate.Fail), console.Count(g.Cancelled), rateCell(rates[g.Group]),
 			{Text: console.Short(g.OldestDue), Data: g.OldestDue.Seconds(), Right: true}, console.Moment(g.CreatedAt),
 		})
 	}

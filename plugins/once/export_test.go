@@ -52,6 +52,9 @@ func (p *Plugin) Collectors() []prometheus.Collector { return p.metrics.collecto
 // Measure does now what an instance does every few seconds.
 func (e *Effects[T]) Measure(ctx context.Context) { e.worker.measure(ctx, e.plugin.ledger.Load()) }
 
+// Silence says that the instance has ended, although it goes on.
+func (e *Effects[T]) Silence(ctx context.Context) { e.worker.endActivity(ctx, e.plugin.ledger.Load()) }
+
 // Work returns what an instance does every few seconds on the ledger that is open now.
 func (e *Effects[T]) Work() func(ctx context.Context) {
 	w, l := e.worker, e.plugin.ledger.Load()
@@ -59,8 +62,8 @@ func (e *Effects[T]) Work() func(ctx context.Context) {
 	return func(ctx context.Context) {
 		s.sweep(ctx, l)
 		w.measure(ctx, l)
-		w.stopTold = true
-		w.tellStop(ctx, l)
+		w.told, w.silent = true, false
+		w.tellActivity(ctx, l)
 	}
 }
 

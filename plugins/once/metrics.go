@@ -196,7 +196,7 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 	if w.results != nil {
 		m.late.WithLabelValues(w.name).Set(now.resultsOldest.Seconds())
 	}
-	w.tellStop(ctx, l)
+	w.tellActivity(ctx, l)
 	if err := l.LearnLost(ctx, w.name); err != nil && ctx.Err() == nil { // it accepts while it claims nothing
 		w.warn("the ledger was not asked whether it was restored, which is tried again", err)
 	}
@@ -205,28 +205,6 @@ func (w *worker) measure(ctx context.Context, l *ledger.Ledger) {
 // warn logs work of this kind that failed and is tried again, once a minute.
 func (w *worker) warn(text string, err error) {
 	w.plugin.sampled.Warn(w.plugin.log, text, slog.String("kind", w.name), logs.Err(err))
-}
-
-// tellStop tells other processes whether this instance calls for nothing, and why. The caller holds measuring.
-// Before the worker has begun, its client is not ready either, which is no stop.
-func (w *worker) tellStop(ctx context.Context, l *ledger.Ledger) {
-	if !w.begun.Load() {
-		return
-	}
-	reason := w.trouble.reason()
-	if !w.effects.ready() {
-		reason = "its client would send nothing now, such as while the breaker of the far side is open"
-	}
-	if reason == "" && !w.stopTold {
-		return
-	}
-	if err := l.SetStop(ctx, w.name, reason, measureStale); err != nil {
-		if ctx.Err() == nil {
-			w.warn("the commands are not told whether effects are called for, which is tried again", err)
-		}
-		return
-	}
-	w.stopTold = reason != ""
 }
 
 // stalledAfter is how long an effect may be due while this instance settles none of its kind.

@@ -41,8 +41,10 @@ func (p *Plugin) Operations() operate.Operations {
 				Read: p.withLedger(p.listGroups),
 			},
 			{
-				About: p.about("once status", "Show the totals of a group, and what it waits for", group, "once status --kind invoice --group acme"),
-				Read:  p.withGroup(p.showStatus),
+				About: p.about("once status", "Show how fast a group or a kind goes, and what it waits for", []operate.Field{
+					group[0], {Name: "group", Help: "the `group` of effects; without it the whole kind"},
+				}, "once status --kind invoice --group acme", "once status --kind invoice"),
+				Read: p.withGroup(p.showStatus),
 			},
 			{
 				About: p.about("once explain", "Show the history of one effect, and the next step", effect,
@@ -135,11 +137,15 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 	if err != nil {
 		return operate.Answer{}, err
 	}
-	t := operate.Table{Columns: []string{"KIND", "GROUP", "STATE", "CREATED", "ACCEPTED", "DONE", "FAILED", "UNKNOWN", "CANCELLED", "OPEN"}, Empty: "There are no effects."}
+	t := operate.Table{Columns: []string{"KIND", "GROUP", "STATE", "CREATED", "ACCEPTED", "DONE", "FAILED", "UNKNOWN", "CANCELLED", "OPEN", "PER SECOND"}, Empty: "There are no effects."}
+	rates, err := ratesOf(ctx, l, groups)
+	if err != nil {
+		return operate.Answer{}, err
+	}
 	for _, g := range groups {
 		t.Rows = append(t.Rows, []string{
 			g.Kind, g.Name, shownState(g), g.CreatedAt.Format(time.RFC3339), acceptedOf(g, number), number(g.Done), number(g.Failed), number(g.Unknown),
-			number(g.Cancelled), number(g.Accepted - g.Done - g.Failed - g.Unknown - g.Cancelled),
+			number(g.Cancelled), number(g.Accepted - g.Done - g.Failed - g.Unknown - g.Cancelled), rateCell(rates[g.Group]).Text,
 		})
 	}
 	paused, err := l.PausedKinds(ctx)
@@ -147,12 +153,12 @@ func (p *Plugin) listGroups(ctx context.Context, l *ledger.Ledger, in operate.In
 		return operate.Answer{}, err
 	}
 	list := struct {
-		Groups []groupStatus      `json:"groups"`
+		Groups []listedGroup      `json:"groups"`
 		More   bool               `json:"more"`         // there are groups that are not in the list
 		Paused []ledger.KindPause `json:"paused_kinds"` // whole kinds
-	}{make([]groupStatus, len(groups)), more, append([]ledger.KindPause{}, paused...)}
+	}{make([]listedGroup, len(groups)), more, append([]ledger.KindPause{}, paused...)}
 	for i, g := range groups {
-		list.Groups[i] = statusOf(g)
+		list.Groups[i] = listedGroup{statusOf(g), rates[g.Group]}
 	}
 	a := operate.Answer{Value: list, Tables: []operate.Table{t}}
 	if more {
@@ -173,6 +179,12 @@ type groupStatus struct {
 	ledger.Status
 	Finished  bool    `json:"finished"` // all that were expected are accepted, and all that were accepted are settled
 	OldestDue float64 `json:"oldest_due_seconds"`
+}
+
+// listedGroup is a group in a list.
+type listedGroup struct {
+	groupStatus
+	PerSecond *float64 `json:"per_second"` // effects that have ended in the last minute; null: nothing is open, or no instance says it
 }
 
 func statusOf(s ledger.Status) groupStatus {

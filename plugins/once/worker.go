@@ -59,7 +59,10 @@ type worker struct {
 	limited     atomic.Int64                   // Unix nanoseconds of the last wait for a limit
 	measured    atomic.Pointer[measurement]
 	measuring   sync.Mutex
-	stopTold    bool        // the ledger may have a stop of this instance; guarded by measuring
+	told        bool // the ledger may have an activity of this instance; guarded by measuring
+	silent      bool // it has none any more; guarded by measuring
+	recent      recent
+	bounds      bounds
 	begun       atomic.Bool // start was called
 	settles     settler
 	hints       *hints
@@ -121,6 +124,7 @@ func (w *worker) start(l *ledger.Ledger) {
 	w.life, w.abandon = context.WithCancel(ctx)
 	w.ended = make(chan struct{})
 	w.settles.start(l)
+	w.recent.start(w.plugin.now())
 	w.begun.Store(true)
 	go func() {
 		defer close(w.ended)
@@ -128,6 +132,7 @@ func (w *worker) start(l *ledger.Ledger) {
 		w.calls.Wait()
 		w.freeSlots(context.Background(), l)
 		w.settles.stop()
+		w.endActivity(context.Background(), l)
 	}()
 }
 
@@ -149,6 +154,7 @@ func (w *worker) run(l *ledger.Ledger) {
 	for ctx.Err() == nil {
 		free, retryIn := w.free(time.Now())
 		if free == 0 {
+			w.bounds.wait(w.boundOfFull(), time.Now())
 			w.sleep(ctx, retryIn, nil)
 			continue
 		}
@@ -160,6 +166,7 @@ func (w *worker) run(l *ledger.Ledger) {
 		if w.waitForLimit(ctx) {
 			continue
 		}
+		w.bounds.wait(boundLedger, time.Now())
 		due, claimed, err := w.take(ctx, l, free)
 		work := len(due.Lanes) > 0 || w.hints.any()
 		wait, _ := w.mustWait()
@@ -177,8 +184,10 @@ func (w *worker) run(l *ledger.Ledger) {
 			claimedAt = time.Now()
 		case work && wait > 0:
 		case work:
+			w.bounds.wait(boundNothingDue, time.Now())
 			w.sleep(ctx, contendedPause, w.woken)
 		default:
+			w.bounds.wait(boundNothingDue, time.Now())
 			if w.inFlight.Load() == 0 && w.limiter.idle(w.plugin.now()) {
 				w.freeSlots(ctx, l)
 			}
@@ -250,6 +259,7 @@ func (w *worker) waitForLimit(ctx context.Context) bool {
 	}
 	started := time.Now()
 	w.limited.Store(started.UnixNano())
+	w.bounds.wait(limit, started)
 	w.sleep(ctx, d, w.woken)
 	w.plugin.metrics.waited.WithLabelValues(w.name, limit).Add(time.Since(started).Seconds())
 	return true
@@ -358,8 +368,10 @@ func (w *worker) handle(c ledger.Claimed, before time.Time, answered func()) {
 		return
 	}
 	started := time.Now()
+	w.recent.begin(c.Group, w.plugin.now())
 	answer, decoded := w.callOne(ctx, c)
 	took := time.Since(started)
+	w.recent.called(answer, took, w.plugin.now())
 	failpoint.Hit(failpoint.AfterCall)
 	end.Outcome = outcomeOf(answer, c.Lookup)
 	end.Receipt, end.RetryAfter, end.Class, end.Answer, end.Status = answer.Receipt, answer.RetryAfter, classOf(answer), textOfAnswer(answer), answer.Status
@@ -371,6 +383,7 @@ func (w *worker) handle(c ledger.Claimed, before time.Time, answered func()) {
 	answered()
 	w.plugin.metrics.called(w.name, c.Lookup, answer, took)
 	settled, stored := w.store(ctx, end, lease)
+	w.recent.end(c.Group, stored && !settled.Stale && settled.State.Settled(), !settled.Stale && settled.State == rules.Success, w.plugin.now())
 	if decoded {
 		w.tell(ctx, c.Key, answer, nextOfCall(settled, stored))
 	}

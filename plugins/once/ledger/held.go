@@ -3,11 +3,9 @@ package ledger
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/once/ledger/rate"
-	"github.com/millrace-io/millrace/plugins/sqldb/portable"
 )
 
 // Stop says that an instance calls for nothing of a kind at the moment.
@@ -32,16 +30,6 @@ const (
 	// maxReasonBytes is the length of what is stored of the reason of a stop.
 	maxReasonBytes = 300
 
-	sqlStops = `SELECT holder, reason, since FROM once_stops WHERE kind = $1 AND until > $2 ORDER BY kind, holder`
-
-	sqlSetStop = `INSERT INTO once_stops AS s (kind, holder, reason, since, until) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (kind, holder) DO UPDATE SET reason = excluded.reason, until = excluded.until,
-	since = CASE WHEN s.until > excluded.since THEN s.since ELSE excluded.since END`
-
-	sqlEndStop = `DELETE FROM once_stops WHERE kind = $1 AND holder = $2`
-
-	sqlForgetStops = `DELETE FROM once_stops WHERE kind = $1 AND until <= $2`
-
 	sqlDueAt = `SELECT at FROM once_effect_due WHERE kind = $1 AND grp = $2 AND id = $3`
 
 	sqlCalling = `SELECT count(*) FILTER (WHERE at > $2), max(at) FILTER (WHERE at > $2) FROM once_due_effects WHERE kind = $1 AND calling`
@@ -54,54 +42,6 @@ ON CONFLICT (kind, holder) DO UPDATE SET reason = excluded.reason, until = exclu
 //nolint:gochecknoglobals // constant, but not for the compiler
 var sqlAhead = `SELECT count(*) FROM (SELECT 1 FROM (` + laneList() + `) AS l JOIN once_due_effects AS d ON d.kind = $1 AND d.lane = l.lane AND d.at < $2 LIMIT ` +
 	fmt.Sprint(BacklogLimit) + `) AS d`
-
-// SetStop tells other processes that this instance calls for nothing of a kind, and why. It counts for life, and
-// is repeated while it lasts. An empty reason ends it.
-func (l *Ledger) SetStop(ctx context.Context, kind, reason string, life time.Duration) error {
-	k, err := l.registered(kind)
-	if err != nil {
-		return err
-	}
-	return l.briefly(ctx, "stop", func(ctx context.Context) error {
-		return l.update(ctx, groupLock{}, func(q querier, now time.Time) error {
-			if reason == "" {
-				_, err := q.exec(ctx, sqlEndStop, k.number, l.holder)
-				return err
-			}
-			if _, err := q.exec(ctx, sqlSetStop, k.number, l.holder, portable.Text(reason, maxReasonBytes), now, now.Add(life)); err != nil {
-				return err
-			}
-			_, err := q.exec(ctx, sqlForgetStops, k.number, now)
-			return err
-		})
-	})
-}
-
-// Stops returns the instances that call for nothing of a kind at the moment.
-func (l *Ledger) Stops(ctx context.Context, kind string) (stops []Stop, err error) {
-	err = l.call(ctx, "stops", func(ctx context.Context) error {
-		k, err := l.known(ctx, kind)
-		if err != nil {
-			return err
-		}
-		return l.store.read(ctx, func(q querier, now time.Time) error {
-			stops, err = readStops(ctx, q, k, now)
-			return err
-		})
-	})
-	return stops, err
-}
-
-func readStops(ctx context.Context, q querier, k *kind, now time.Time) (stops []Stop, err error) {
-	err = q.query(ctx, func(r scanner) error {
-		var s Stop
-		err := r.Scan(&s.Instance, &s.Reason, (*portableTime)(&s.Since))
-		s.Instance = s.Instance[:max(0, strings.LastIndexByte(s.Instance, '/'))]
-		stops = append(stops, s)
-		return err
-	}, sqlStops, k.number, now)
-	return stops, err
-}
 
 // UnderWay returns how many calls run of a group, or of a whole kind if the group has no name, and for how long at most: until
 // the last of their leases ends. After a pause has returned they only become fewer.

@@ -22,6 +22,7 @@ type kind struct {
 	registered bool
 	lost       atomic.Pointer[[]rules.Lost] // nil: none
 	turns      [Lanes]laneTurn
+	told       atomic.Bool // the ledger has a row of this instance in once_instances
 }
 
 // laneTurn is whose turn it is in a lane. Every other claim is for the groups that are next, so a group with few effects does
@@ -136,9 +137,11 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 	}
 	return l.call(ctx, "register kinds", func(ctx context.Context) error {
 		var h home
+		var began time.Time
 		found, lost := map[string]foundKind{}, map[int64][]rules.Lost{}
 		// No kind has the number 0, so its lock is the one of all kinds.
-		err := l.update(ctx, groupLock{exclusive: &groupID{}}, func(q querier, _ time.Time) error {
+		err := l.update(ctx, groupLock{exclusive: &groupID{}}, func(q querier, now time.Time) error {
+			began = now
 			clear(found)
 			for _, k := range kinds {
 				_, err := q.exec(ctx, sqlAddKind, k.Name)
@@ -169,7 +172,9 @@ func (l *Ledger) Register(ctx context.Context, kinds ...Kind) error {
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.home = h
+		if l.home = h; l.began.IsZero() {
+			l.began = began
+		}
 		for _, k := range kinds {
 			k.Results = found[k.Name].results
 			l.add(&kind{Kind: k, number: found[k.Name].number, registered: true})

@@ -17,7 +17,7 @@ import (
 // Ledger is an open ledger. It is safe for concurrent use. The caller of Open closes it.
 type Ledger struct {
 	opts Options
-	// holder names this instance in once_slots. An instance that starts again has another one, so the calls
+	// holder names this instance in once_slots and once_instances. An instance that starts again has another one, so the calls
 	// of a killed one count although the name is the same.
 	holder string
 	log    *slog.Logger
@@ -26,7 +26,8 @@ type Ledger struct {
 	mu      sync.RWMutex
 	kinds   map[string]*kind // the registered ones, and those that were found in the table
 	numbers map[int64]*kind
-	home    home // since Register
+	home    home      // since Register
+	began   time.Time // of the first Register, by the clock of the database
 
 	refusals sqldb.Refusals
 

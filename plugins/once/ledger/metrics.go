@@ -87,7 +87,7 @@ const (
 // tables are those of the ledger.
 func tables() []string {
 	return []string{
-		"once_ledger", "once_kinds", "once_limits", "once_slots", "once_stops", "once_paused", "once_lost", "once_groups", "once_effects", "once_due", "once_attempts", "once_problems",
+		"once_ledger", "once_kinds", "once_limits", "once_slots", "once_instances", "once_paused", "once_lost", "once_groups", "once_effects", "once_due", "once_attempts", "once_problems",
 		"once_results", "once_deltas", "once_totals", "once_audit",
 	}
 }

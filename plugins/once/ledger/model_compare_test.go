@@ -80,8 +80,8 @@ func (m *model) look(l *Ledger) *seen {
 				err := l.scanStatus(r, &status, now)
 				s.statuses[status.Group] = status
 				return err
-			}, fmt.Sprintf(sqlStatus, "$1", `SELECT kind, grp, state, created_at, expected FROM once_groups
-				UNION ALL SELECT kind, grp, 1, min(accepted_at), CAST(NULL AS bigint) FROM once_effects AS e
+			}, fmt.Sprintf(sqlStatus, "$1", `SELECT kind, grp, state, created_at, changed_at, expected FROM once_groups
+				UNION ALL SELECT kind, grp, 1, min(accepted_at), min(accepted_at), CAST(NULL AS bigint) FROM once_effects AS e
 				WHERE NOT EXISTS (SELECT 1 FROM once_groups AS o WHERE o.kind = e.kind AND o.grp = e.grp) GROUP BY kind, grp`), now),
 			q.query(ctx, func(r scanner) error {
 				var k rowKey

@@ -55,7 +55,7 @@ func hotStatements() []planned {
 	backlog := map[string]string{"once_totals": "once_totals_pkey", "once_deltas": "once_deltas_pkey", "once_due": "once_due_at|once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}
 	results := map[string]string{"once_results": "once_results_pkey|once_results_until"}
 	slots := map[string]string{"once_slots": "once_slots_pkey"}
-	stops := map[string]string{"once_stops": "once_stops_pkey"}
+	instances := map[string]string{"once_instances": "once_instances_pkey"}
 	list := []planned{
 		{name: "read groups", sql: pgReadGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey"}, rows: 8},
 		{name: "park groups", sql: pgParkGroups, args: groups, via: map[string]string{"once_groups": "once_groups_pkey|once_groups_parked"}, rows: 8},
@@ -97,9 +97,12 @@ func hotStatements() []planned {
 		{name: "slots", sql: sqlSlots, args: []string{"1"}, via: slots, rows: 20, cold: true},
 		{name: "free slots", sql: sqlFreeSlots, args: []string{"1", "'i1'"}, via: slots, rows: 1, cold: true},
 		{name: "forget slots", sql: sqlForgetSlots, args: []string{"1", "now()"}, via: slots, rows: 20, cold: true},
-		{name: "stops", sql: sqlStops, args: []string{"1", "now()"}, via: stops, rows: 20, cold: true},
-		{name: "end stop", sql: sqlEndStop, args: []string{"1", "'i1'"}, via: stops, rows: 1, cold: true},
-		{name: "forget stops", sql: sqlForgetStops, args: []string{"1", "now()"}, via: stops, rows: 20, cold: true},
+		{name: "stops", sql: sqlStops, args: []string{"1", "now()"}, via: instances, rows: 20, cold: true},
+		{name: "instances", sql: sqlInstances, args: []string{"1", "now()"}, via: instances, rows: 20, cold: true},
+		{name: "set activity", sql: sqlSetActivity, args: []string{"1", "'i1'", "now()", "now()", "now()", "'x'", "'{}'", "now()"}, cold: true},
+		{name: "end activity", sql: sqlEndActivity, args: []string{"1", "'i1'"}, via: instances, rows: 1, cold: true},
+		{name: "forget instances", sql: sqlForgetInstances, args: []string{"1", "now()"}, via: instances, rows: 20, cold: true},
+		{name: "leases", sql: sqlLeases, args: []string{"1"}, via: map[string]string{"once_due": "once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
 		{name: "due at", sql: sqlDueAt, args: []string{"1", "'g1'", "'n8'"}, via: both, rows: 1, cold: true},
 		{name: "ahead", sql: sqlAhead, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_at", "once_effects": "once_effects_pkey"}, rows: BacklogLimit, cold: true},
 		{name: "calling", sql: sqlCalling, args: []string{"1", "now()"}, via: map[string]string{"once_due": "once_due_calling|once_due_leases", "once_effects": "once_effects_pkey"}, rows: 400, cold: true},
@@ -166,7 +169,7 @@ func TestPlansOfPostgres(t *testing.T) {
 			`INSERT INTO once_paused SELECT g, now(), 'x', 'x' FROM generate_series(3, 2000) g`,
 			`INSERT INTO once_slots SELECT k, 'i' || g, 1, 1, now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
 			`INSERT INTO once_lost SELECT k, now() + g * interval '1 hour', now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
-			`INSERT INTO once_stops SELECT k, 'i' || g, 'x', now(), now() FROM generate_series(1, 200) k, generate_series(1, 20) g`,
+			`INSERT INTO once_instances SELECT k, 'i' || g, now(), now(), now(), 'x', now(), '{}' FROM generate_series(1, 200) k, generate_series(1, 20) g`,
 			`INSERT INTO once_effects (kind, lane, state, accepted_at, settled_at, grp, id, payload)
 				SELECT 1, 3, CASE WHEN g % 4 = 0 THEN 1 ELSE 5 END, now(), CASE WHEN g % 4 = 0 THEN NULL ELSE now() END, 'g' || (1 + g % 2), 'n' || g, 'x' FROM generate_series(1, 120000) g`,
 			`INSERT INTO once_due SELECT (array_agg(g))[1], 1, 3, FALSE, now() - interval '1 hour', 'g1', string_agg('n' || g, chr(10)) FROM generate_series(4, 120000, 4) g GROUP BY g / 20`,
@@ -183,7 +186,7 @@ func TestPlansOfPostgres(t *testing.T) {
 			require.NoError(t, err, sql)
 		}
 		explainAll(t, s, "un-analysed")
-		_, err := s.cold.Exec(t.Context(), `ANALYZE once_groups; ANALYZE once_effects; ANALYZE once_due; ANALYZE once_attempts; ANALYZE once_problems; ANALYZE once_results; ANALYZE once_deltas; ANALYZE once_totals; ANALYZE once_limits; ANALYZE once_slots; ANALYZE once_stops; ANALYZE once_paused; ANALYZE once_lost; ANALYZE once_audit`)
+		_, err := s.cold.Exec(t.Context(), `ANALYZE once_groups; ANALYZE once_effects; ANALYZE once_due; ANALYZE once_attempts; ANALYZE once_problems; ANALYZE once_results; ANALYZE once_deltas; ANALYZE once_totals; ANALYZE once_limits; ANALYZE once_slots; ANALYZE once_instances; ANALYZE once_paused; ANALYZE once_lost; ANALYZE once_audit`)
 		require.NoError(t, err)
 		explainAll(t, s, "full")
 

@@ -24,13 +24,13 @@ var (
 
 	// sqlStatus reads the status of the groups of a subquery g, in one snapshot. It gets the parameter with the time: a lease
 	// that has ended, such as that of a killed worker whose group is paused, is no call.
-	sqlStatus = `SELECT g.kind, g.grp, g.state, g.created_at, coalesce(g.expected, 0), ` + groupCounts + `,
+	sqlStatus = `SELECT g.kind, g.grp, g.state, g.created_at, g.changed_at, coalesce(g.expected, 0), ` + groupCounts + `,
 	(SELECT count(*) FILTER (WHERE d.at > %s) FROM once_due_effects AS d WHERE d.kind = g.kind AND d.grp = g.grp AND d.calling),
 	(SELECT min(d.at) FROM (SELECT d.at FROM once_due AS d WHERE d.kind = g.kind AND d.grp = g.grp ORDER BY d.kind, d.grp LIMIT ` + fmt.Sprint(oldestOf) + `) AS d)
 FROM (%s) AS g`
 
-	sqlGroup = fmt.Sprintf(sqlStatus, "$3", `SELECT kind, grp, state, created_at, expected FROM once_groups WHERE kind = $1 AND grp = $2
-	UNION ALL SELECT kind, grp, 1, accepted_at, CAST(NULL AS bigint) FROM (SELECT kind, grp, accepted_at FROM once_effects WHERE kind = $1 AND grp = $2 ORDER BY kind, grp, id LIMIT 1) AS e
+	sqlGroup = fmt.Sprintf(sqlStatus, "$3", `SELECT kind, grp, state, created_at, changed_at, expected FROM once_groups WHERE kind = $1 AND grp = $2
+	UNION ALL SELECT kind, grp, 1, accepted_at, accepted_at, CAST(NULL AS bigint) FROM (SELECT kind, grp, accepted_at FROM once_effects WHERE kind = $1 AND grp = $2 ORDER BY kind, grp, id LIMIT 1) AS e
 		WHERE NOT EXISTS (SELECT 1 FROM once_groups WHERE kind = $1 AND grp = $2)`)
 
 	sqlParts = `SELECT part, ` + sumCounts + ` FROM (SELECT part, ` + strings.Join(countColumns(), ", ") + ` FROM once_totals WHERE kind = $1 AND grp = $2
@@ -50,9 +50,12 @@ func (t *Totals) unsettled() int64 { return t.Accepted - t.Done - t.Failed - t.U
 
 func (l *Ledger) scanStatus(r scanner, s *Status, now time.Time) error {
 	var kind int64
-	var oldest time.Time
-	err := r.Scan(append(append([]any{&kind, &s.Name, (*groupStateColumn)(&s.State), (*portableTime)(&s.CreatedAt), &s.Expected}, s.counts()...), &s.Calling, (*portableTime)(&oldest))...)
+	var changed, oldest time.Time
+	err := r.Scan(append(append([]any{&kind, &s.Name, (*groupStateColumn)(&s.State), (*portableTime)(&s.CreatedAt), (*portableTime)(&changed), &s.Expected}, s.counts()...), &s.Calling, (*portableTime)(&oldest))...)
 	s.Kind, s.Waiting = l.nameOf(kind), s.unsettled()-s.Calling
+	if s.State == rules.GroupRunning && changed.After(s.CreatedAt) {
+		s.ResumedFor = max(0, now.Sub(changed))
+	}
 	if !oldest.IsZero() {
 		s.OldestDue = max(0, now.Sub(oldest))
 	}
@@ -64,7 +67,7 @@ const (
 
 	// sqlNewest reads the newest groups of the kind %[1]d before a place. A kind before that of the place has %[2]s <=, which decides
 	// between groups of one name that were created at the same time.
-	sqlNewest = `SELECT * FROM (SELECT kind, grp, state, created_at, expected FROM once_groups WHERE kind = %[1]d AND (created_at, grp) %[2]s ($2, $3)
+	sqlNewest = `SELECT * FROM (SELECT kind, grp, state, created_at, changed_at, expected FROM once_groups WHERE kind = %[1]d AND (created_at, grp) %[2]s ($2, $3)
 	ORDER BY created_at DESC, grp DESC LIMIT $1) AS of_%[1]d`
 )
 

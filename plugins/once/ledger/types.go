@@ -121,6 +121,8 @@ type Status struct {
 	Waiting   int64         `json:"waiting"` // accepted and neither settled nor called at the moment
 	Calling   int64         `json:"calling"` // under a lease
 	OldestDue time.Duration `json:"-"`       // how long the oldest due effect waits; 0: none is due
+	// ResumedFor is the time since it was resumed; 0: it is not running, or was never paused.
+	ResumedFor time.Duration `json:"-"`
 }
 
 // Finished reports whether all effects that were expected are accepted, and all that were accepted are settled. Of a group of

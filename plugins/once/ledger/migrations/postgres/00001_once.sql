@@ -33,14 +33,17 @@ CREATE TABLE once_slots (
     PRIMARY KEY (kind, holder)
 ) WITH (fillfactor = 50);
 
--- An instance that calls for nothing of a kind at the moment, such as while the breaker of its client is open. For people alone:
--- nothing is decided by it. Rows of killed instances end by until.
-CREATE TABLE once_stops (
-    kind   smallint NOT NULL,
-    holder text COLLATE "C" NOT NULL,
-    reason text NOT NULL,
-    since  timestamptz NOT NULL,
-    until  timestamptz NOT NULL,
+-- What an instance does for a kind at the moment, and why it calls for nothing, such as while the breaker of its client is open.
+-- For people alone: nothing is decided by it. An idle instance has no row. Rows of killed instances end by until.
+CREATE TABLE once_instances (
+    kind     smallint NOT NULL,
+    holder   text COLLATE "C" NOT NULL,
+    began    timestamptz NOT NULL, -- the process
+    at       timestamptz NOT NULL, -- it is written every few seconds
+    until    timestamptz NOT NULL,
+    reason   text NOT NULL,        -- empty: it calls
+    since    timestamptz NOT NULL, -- of the reason
+    activity text NOT NULL,        -- JSON
     PRIMARY KEY (kind, holder)
 ) WITH (fillfactor = 50);
 
@@ -261,7 +264,7 @@ DROP TABLE once_effects;
 DROP TABLE once_groups;
 DROP TABLE once_lost;
 DROP TABLE once_paused;
-DROP TABLE once_stops;
+DROP TABLE once_instances;
 DROP TABLE once_slots;
 DROP TABLE once_limits;
 DROP TABLE once_kinds;

@@ -35,14 +35,17 @@ CREATE TABLE once_slots (
     PRIMARY KEY (kind, holder)
 ) WITHOUT ROWID;
 
--- An instance that calls for nothing of a kind at the moment, such as while the breaker of its client is open. For people alone:
--- nothing is decided by it. Rows of killed instances end by until.
-CREATE TABLE once_stops (
-    kind   INTEGER NOT NULL,
-    holder TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    since  INTEGER NOT NULL,
-    until  INTEGER NOT NULL,
+-- What an instance does for a kind at the moment, and why it calls for nothing, such as while the breaker of its client is open.
+-- For people alone: nothing is decided by it. An idle instance has no row. Rows of killed instances end by until.
+CREATE TABLE once_instances (
+    kind     INTEGER NOT NULL,
+    holder   TEXT NOT NULL,
+    began    INTEGER NOT NULL, -- the process
+    at       INTEGER NOT NULL, -- it is written every few seconds
+    until    INTEGER NOT NULL,
+    reason   TEXT NOT NULL,    -- empty: it calls
+    since    INTEGER NOT NULL, -- of the reason
+    activity TEXT NOT NULL,    -- JSON
     PRIMARY KEY (kind, holder)
 ) WITHOUT ROWID;
 
@@ -255,7 +258,7 @@ DROP TABLE once_effects;
 DROP TABLE once_groups;
 DROP TABLE once_lost;
 DROP TABLE once_paused;
-DROP TABLE once_stops;
+DROP TABLE once_instances;
 DROP TABLE once_slots;
 DROP TABLE once_limits;
 DROP TABLE once_kinds;
