@@ -134,12 +134,12 @@ func (w *walker) section(n *node, path string, v reflect.Value) {
 
 // suggest names a similar key of this section, or a section of the target that has the same key.
 func (w *walker) suggest(key, path string, known []field) string {
-	names := make([]string, len(known))
-	for i, f := range known {
-		names[i] = f.name
-	}
+	var names []string
 	if path == w.topPath {
 		names = append(names, w.skip...)
+	}
+	for _, f := range known {
+		names = append(names, f.name)
 	}
 	if suggestion := didYouMean(key, names); suggestion != "" {
 		return suggestion

@@ -118,7 +118,7 @@ func (e ledgerExam) check(ctx context.Context) (c operate.Check, examined bool, 
 	}
 	l, err := ledger.Open(ctx, cfg, ledger.Options{Instance: "doctor", Log: log})
 	if err != nil { // the check of the tables says why, and what to do
-		return operate.Check{Level: operate.Warn, Text: "not examined, because the ledger can't be opened"}, false, nil //nolint:nilerr // it is said once
+		return operate.Check{Level: operate.Warn, Text: "not examined, because the ledger can't be opened"}, false, nil
 	}
 	defer func() { _ = l.CloseContext(ctx) }()
 	if is, err := upToDate(); err != nil || !is { // Plan would wait for a server that is away
