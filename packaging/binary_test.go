@@ -18,7 +18,7 @@ import (
 
 // budget is what the binary of one platform may weigh, in bytes. It is a decision to raise it: say in
 // the commit what made the binary grow.
-const budget = 58 << 20
+const budget = 59 << 20
 
 var platforms = []string{"linux-amd64", "linux-arm64"}
 

@@ -176,7 +176,7 @@ func DefaultKind(topic string) KindConfig {
 	return KindConfig{
 		Topic: topic, Group: "millrace-" + topic, Concurrency: 16, CallTimeout: 3 * time.Second, LeaseMargin: 5 * time.Second,
 		MaxRetries: 5, MaxReleased: 20, Retry: pipeline.Backoff{First: time.Second, Max: 30 * time.Second},
-		PollInterval: time.Second, Via: ViaLedger, Grace: 30 * time.Second, Streams: DefaultStreams(), AcceptBatch: pipeline.DefaultBatch(),
+		PollInterval: time.Second, Via: ViaLedger, Grace: 30 * time.Second, Streams: defaultStreams(), AcceptBatch: pipeline.DefaultBatch(),
 	}
 }
 

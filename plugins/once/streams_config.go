@@ -26,8 +26,7 @@ type StreamsConfig struct {
 	Redis *redis.ClientConfig `yaml:"redis"`
 }
 
-// DefaultStreams returns the defaults.
-func DefaultStreams() StreamsConfig {
+func defaultStreams() StreamsConfig {
 	return StreamsConfig{Common: streams.DefaultCommon(), MaxActive: 1000, Entries: EntriesRows}
 }
 
