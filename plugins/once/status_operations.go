@@ -39,11 +39,11 @@ func (p *Plugin) showStatus(ctx context.Context, l *ledger.Ledger, g ledger.Grou
 		return a, err
 	}
 	a.Lines = append(a.Lines, statusLines(s, paused, stops, goes)...)
-	if len(goes.Instances) > 0 {
-		a.Tables = append(a.Tables, goes.table())
-	}
 	if len(audit) > 0 {
 		a.Tables = append(a.Tables, auditTable(audit, ""))
+	}
+	if len(goes.Instances) > 0 {
+		a.Tables = append(a.Tables, goes.table())
 	}
 	waiting, _, err := l.Waiting(ctx, g, 1)
 	if err != nil {
