@@ -166,10 +166,10 @@ func (i instanceStatus) goneText(now time.Time) string {
 	if !i.At.IsZero() {
 		text = "gone since " + i.At.UTC().Format(time.RFC3339)
 	}
-	switch {
-	case i.Leases == 0:
+	switch i.Leases {
+	case 0:
 		return text + ": it has no lease any more"
-	case i.Leases == 1:
+	case 1:
 		return fmt.Sprintf("%s: it has 1 lease, which ends by %s", text, i.LeasesEnd.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("%s: it has %d leases, which end by %s", text, i.Leases, i.LeasesEnd.UTC().Format(time.RFC3339))
