@@ -16,7 +16,7 @@ func migrations() sqldb.Migrations {
 		{Rights: "SELECT", On: "once_audit, once_ledger, once_lost, once_migrations, once_paused"},
 		{Rights: "SELECT, INSERT", On: "once_attempts"},
 		{Rights: "SELECT, INSERT, UPDATE", On: "once_effects, once_groups, once_kinds, once_limits, once_totals"},
-		{Rights: "SELECT, INSERT, UPDATE, DELETE", On: "once_deltas, once_due, once_problems, once_results, once_slots, once_instances"},
+		{Rights: "SELECT, INSERT, UPDATE, DELETE", On: "once_deltas, once_due, once_instances, once_problems, once_results, once_slots"},
 	}}
 }
 
