@@ -26,7 +26,7 @@ func needsNoScripts(t *testing.T, b *browser, s *shop) {
 	group := s.url + "/effects/group?kind=invoice&group=plain"
 	p.rereads(group, "#group .checks", "accepted 2 = ended 2 + open 0")
 	p.acts("once pause", "invoice plain is RUNNING", "they change their bank")
-	p.reads("main", "No call starts any more.")
+	p.reads("main", "No call starts any more; none is being called.")
 	b.showsPlain(t, group, "#group .stats dd.warn", "paused")
 	b.showsPlain(t, s.url+"/route?route=webhook", "#route td", "webhook")
 	p.rereads(group, "#group .stats dd.warn", "paused")

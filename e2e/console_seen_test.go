@@ -76,7 +76,7 @@ func pausesAGroup(t *testing.T, b *browser, s *shop) {
 	p.follows(link("zeta"), "Group of effects")
 	p.reads("#group .checks", "accepted 3 = ended 3 + open 0")
 	p.acts("once pause", "invoice zeta is RUNNING", "they change their bank")
-	p.reads("main", "No call starts any more.")
+	p.reads("main", "No call starts any more; none is being called.")
 	s.orders("zeta", 4, 5)
 	p.follows(menu("Effects"), "Effects")
 	p.follows(link("zeta"), "Group of effects")

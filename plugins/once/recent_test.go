@@ -101,16 +101,16 @@ func TestTheBusiestGroupsAreTold(t *testing.T) {
 		}
 		require.LessOrEqual(t, len(r.groups), groupsCounted)
 		if round > 0 {
-			settle(&r, "large", 50, now)
+			settle(&r, "the largest", 50, now)
 		}
 		a, _ := r.tell(now)
 		require.Len(t, a.Groups, groupsTold)
 		require.True(t, a.More)
 		require.LessOrEqual(t, len(r.groups), groupsKept)
 	}
-	settle(&r, "large", 50, at(23)) // it gets a place when one is free
+	settle(&r, "the largest", 50, at(23)) // it gets a place when one is free
 	a, _ := r.tell(at(24))
-	require.EqualValues(t, 50, a.Groups["large"].Settled[0])
+	require.EqualValues(t, 50, a.Groups["the largest"].Settled[0])
 	require.EqualValues(t, 1500*5+250, func() (n int64) { n, _, _ = within(a.Counts, a.StepSeconds, recentWindow); return n }(), "those of the kind are complete")
 }
 
@@ -120,9 +120,9 @@ func TestWhatAnInstanceWaitsForMost(t *testing.T) {
 	require.Empty(t, b.most(at(0)), "it has not begun")
 	b.wait(boundLedger, at(1))
 	b.wait(boundConcurrency, at(2))
-	b.wait(boundLedger, at(5))
-	require.Equal(t, boundConcurrency, b.most(at(7)), "3 of 6 s, which is no less than the ledger's")
-	require.Equal(t, boundLedger, b.most(at(8)), "since it was asked")
-	b.wait(boundNothingDue, at(8))
+	b.wait(boundLedger, at(12))
+	require.Equal(t, boundConcurrency, b.most(at(13)), "10 of 12 s")
+	require.Equal(t, boundLedger, b.most(at(14)), "since it was asked")
+	b.wait(boundNothingDue, at(14))
 	require.Equal(t, boundNothingDue, b.most(at(20)))
 }
