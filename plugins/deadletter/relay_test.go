@@ -1,7 +1,6 @@
 package deadletter
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -195,9 +194,9 @@ func entriesTo(topic string, n int) []Entry {
 }
 
 // running starts a relay of b, in a bubble, and returns its plugin and what it logs.
-func running(t *testing.T, b Outbox, to Transport) (*Plugin, *bytes.Buffer) {
+func running(t *testing.T, b Outbox, to Transport) (*Plugin, *pipelinetest.Buffer) {
 	t.Helper()
-	logged := &bytes.Buffer{}
+	logged := &pipelinetest.Buffer{}
 	p := New(to)
 	_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil))}, p)
 	require.NoError(t, err)
