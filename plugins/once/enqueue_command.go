@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/internal/linefile"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
 )
@@ -156,7 +157,7 @@ func (e *enqueue) work(ctx context.Context, l *ledger.Ledger) error {
 	err := e.file.each(func(line int, payload []byte) error {
 		rec, err := w.effects.read(payload)
 		if err != nil {
-			return e.file.wrong(line, "the file has changed since it was checked: %s", err)
+			return e.wrong(line, "the file has changed since it was checked: "+err.Error())
 		}
 		rec.Origin = fmt.Sprintf("%s, line %d, enqueued by %s", e.file.path, line, e.by.Who)
 		rec.NoGrace = true // no entry of a stream names it
@@ -166,6 +167,10 @@ func (e *enqueue) work(ctx context.Context, l *ledger.Ledger) error {
 		return nil
 	})
 	return errors.Join(err, flush())
+}
+
+func (e *enqueue) wrong(line int, problem string) error {
+	return &linefile.Error{Path: e.file.path, Line: line, Problem: problem}
 }
 
 // check reads the whole file, and reports the first lines that the kind can't accept.
@@ -180,7 +185,7 @@ func (e *enqueue) check(w *worker) error {
 			e.report.First = textOf(rec.Key)
 		case err == nil:
 		case len(wrong) < fewLines:
-			wrong = append(wrong, e.file.wrong(line, "%s", err))
+			wrong = append(wrong, e.wrong(line, err.Error()))
 		default:
 			more++
 		}
@@ -192,7 +197,7 @@ func (e *enqueue) check(w *worker) error {
 	case more > 0:
 		wrong = append(wrong, fmt.Errorf("and %s", app.Plural(int64(more), "more line")))
 	case e.report.Lines == 0:
-		wrong = append(wrong, e.file.wrong(1, "want a record per line, and there is none"))
+		wrong = append(wrong, e.wrong(1, "want a record per line, and there is none"))
 	}
 	if len(wrong) > 0 {
 		return app.Usage("nothing was enqueued: %w", errors.Join(wrong...))

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/internal/linefile"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/operate"
 	"github.com/millrace-io/millrace/plugins/once/ledger"
@@ -131,7 +132,7 @@ func (p *Plugin) reconcile(ctx context.Context, l *ledger.Ledger, g ledger.Group
 	}
 	report, err := reconcile.Compare(ctx, input)
 	err = errors.Join(err, given.table.Close())
-	var line *reconcile.LineError
+	var line *linefile.Error
 	switch {
 	case errors.As(err, &line):
 		return operate.Answer{}, &operate.InputError{Field: "book", Problem: line.Error()}

@@ -166,7 +166,7 @@ type Explanation struct {
 type Audit struct {
 	At time.Time `json:"at"`
 	By
-	Action   string `json:"action"` // pause, resume, cancel, limit, recover, replay, resolve, reveal, probe, send
+	Action   string `json:"action"` // pause, resume, cancel, limit, recover, replay, resolve, reveal, probe, send, enqueue
 	Detail   string `json:"detail"`
 	Database string `json:"database_user,omitempty"` // the role of the database session
 }

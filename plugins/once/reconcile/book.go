@@ -1,18 +1,18 @@
 package reconcile
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"os"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace-io/millrace/internal/linefile"
+	"github.com/millrace-io/millrace/internal/sorted"
 )
 
 // The columns of a book. One of columnKey and columnID is required.
@@ -30,7 +30,6 @@ func bookColumns() []string {
 }
 
 const (
-	maxLineBytes = 1 << 20 // of JSON
 	maxTextBytes = 4 << 10 // of a key, an id or a receipt
 )
 
@@ -56,47 +55,20 @@ type Columns struct {
 
 func (c *Columns) has(column string) bool { return slices.Contains(c.Used, column) }
 
-// LineError says which line of a book can't be read, and what was expected there.
-type LineError struct {
-	Path    string
-	Line    int
-	Problem string
-}
-
-// Error names the file, the line and what was expected.
-func (e *LineError) Error() string { return fmt.Sprintf("%s, line %d: %s", e.Path, e.Line, e.Problem) }
-
-// ReadBook calls each for every line of a book, in the order of the file. A book that begins with { has one JSON
-// object per line, and any other is CSV with a header. Bad lines are a *LineError, and errors of each end the
-// reading.
-func ReadBook(path string, each func(Columns, Line) error) (c Columns, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return c, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	in := bufio.NewReaderSize(f, 64<<10)
-	if start, _ := in.Peek(3); bytes.Equal(start, []byte("\xef\xbb\xbf")) { // of programs on Windows
-		_, _ = in.Discard(3)
-	}
-	b := &book{path: path, each: each}
-	if first, _ := in.Peek(1); len(first) == 1 && first[0] == '{' {
-		err = b.readJSON(in)
-	} else {
-		err = b.readCSV(in)
-	}
+// ReadBook calls each for every line of a book, in the order of the file. Bad lines are a *linefile.Error, and errors of each
+// end the reading.
+func ReadBook(path string, each func(Columns, Line) error) (Columns, error) {
+	b := &book{each: each}
+	b.File = linefile.File{Path: path, Header: "a column " + columnKey + " or " + columnID, Object: b.object, Row: b.row}
+	err := b.Read()
 	return b.columns, err
 }
 
 type book struct {
-	path    string
+	linefile.File
 	each    func(Columns, Line) error
 	columns Columns
 	place   map[string]int // of the columns of a CSV file
-}
-
-func (b *book) wrong(line int, format string, args ...any) error {
-	return &LineError{b.path, line, fmt.Sprintf(format, args...)}
 }
 
 // begin notes the columns, which a CSV file has in its header, and a file of JSON in its first line.
@@ -104,7 +76,7 @@ func (b *book) begin(line int, names []string) error {
 	for _, name := range names {
 		if slices.Contains(bookColumns(), name) {
 			if b.columns.has(name) {
-				return b.wrong(line, "want each column once, got %s twice", name)
+				return b.Wrong(line, "want each column once, got %s twice", name)
 			}
 			b.columns.Used = append(b.columns.Used, name)
 		} else {
@@ -117,49 +89,26 @@ func (b *book) begin(line int, names []string) error {
 		if byKey {
 			got = "both"
 		}
-		return b.wrong(line, "want a column %s (the idempotency key) or %s (of the effect in its group), got %s", columnKey, columnID, shorten(got))
+		return b.Wrong(line, "want a column %s (the idempotency key) or %s (of the effect in its group), got %s", columnKey, columnID, shorten(got))
 	}
 	b.columns.ByKey = byKey
 	return nil
 }
 
-func (b *book) readCSV(in io.Reader) error {
-	r := csv.NewReader(in)
-	r.ReuseRecord = true
-	r.FieldsPerRecord = -1
-	for {
-		cells, err := r.Read()
-		var wrong *csv.ParseError
-		switch {
-		case errors.Is(err, io.EOF) && b.place == nil:
-			return b.wrong(1, "want a header with a column %s or %s, or one JSON object per line, and the book is empty", columnKey, columnID)
-		case errors.Is(err, io.EOF):
-			return nil
-		case errors.As(err, &wrong):
-			return b.wrong(wrong.Line, "want a line of CSV, where a cell that has a quote or a comma is in double quotes: %s", wrong.Err)
-		case err != nil:
-			return err
-		}
-		number, _ := r.FieldPos(0)
-		if b.place == nil {
-			if err := b.header(number, cells); err != nil {
-				return err
-			}
-			continue
-		}
-		if want := len(b.columns.Used) + len(b.columns.Ignored); len(cells) != want {
-			return b.wrong(number, "want %d cells, as in the header, got %d", want, len(cells))
-		}
-		if err := b.line(number, func(column string) (string, bool) {
-			i, ok := b.place[column]
-			if !ok {
-				return "", false
-			}
-			return cells[i], true
-		}); err != nil {
-			return err
-		}
+func (b *book) row(number int, cells []string) error {
+	if b.place == nil {
+		return b.header(number, cells)
 	}
+	if want := len(b.columns.Used) + len(b.columns.Ignored); len(cells) != want {
+		return b.Wrong(number, "want %d cells, as in the header, got %d", want, len(cells))
+	}
+	return b.line(number, func(column string) (string, bool) {
+		i, ok := b.place[column]
+		if !ok {
+			return "", false
+		}
+		return cells[i], true
+	})
 }
 
 func (b *book) header(number int, cells []string) error {
@@ -172,46 +121,21 @@ func (b *book) header(number int, cells []string) error {
 	return b.begin(number, names)
 }
 
-func (b *book) readJSON(in *bufio.Reader) error {
-	lines := bufio.NewScanner(in)
-	lines.Buffer(make([]byte, 0, 64<<10), maxLineBytes)
-	number := 0
-	for lines.Scan() {
-		number++
-		text := bytes.TrimSpace(lines.Bytes())
-		if len(text) == 0 {
-			continue
-		}
-		var members map[string]any
-		decoder := json.NewDecoder(bytes.NewReader(text))
-		decoder.UseNumber()
-		if err := decoder.Decode(&members); err != nil || members == nil {
-			return b.wrong(number, "want one JSON object, got %s", shorten(string(text)))
-		}
-		if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-			return b.wrong(number, "want one JSON object, got more after it: %s", shorten(string(text)))
-		}
-		if b.columns.Used == nil {
-			names := make([]string, 0, len(members))
-			for name := range members {
-				names = append(names, name)
-			}
-			slices.Sort(names)
-			if err := b.begin(number, names); err != nil {
-				return err
-			}
-		}
-		if err := b.object(number, members); err != nil {
+func (b *book) object(number int, text []byte) error {
+	var members map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&members); err != nil || members == nil {
+		return b.Wrong(number, "want one JSON object, got %s", shorten(string(text)))
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return b.Wrong(number, "want one JSON object, got more after it: %s", shorten(string(text)))
+	}
+	if b.columns.Used == nil {
+		if err := b.begin(number, sorted.Of(maps.Keys(members), strings.Compare)); err != nil {
 			return err
 		}
 	}
-	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return b.wrong(number+1, "want one JSON object of at most %d bytes, and the line is longer", maxLineBytes)
-	}
-	return lines.Err()
-}
-
-func (b *book) object(number int, members map[string]any) error {
 	texts := make(map[string]string, len(members))
 	for _, column := range bookColumns() {
 		switch v := members[column].(type) {
@@ -221,7 +145,7 @@ func (b *book) object(number int, members map[string]any) error {
 		case json.Number:
 			texts[column] = v.String()
 		default:
-			return b.wrong(number, "want %s as a text or a whole number, got %T", column, v)
+			return b.Wrong(number, "want %s as a text or a whole number, got %T", column, v)
 		}
 	}
 	want, other := columnID, columnKey
@@ -229,7 +153,7 @@ func (b *book) object(number int, members map[string]any) error {
 		want, other = other, want
 	}
 	if texts[other] != "" {
-		return b.wrong(number, "want %s in every line, as the first one has it, got %s", want, other)
+		return b.Wrong(number, "want %s in every line, as the first one has it, got %s", want, other)
 	}
 	for column := range texts { // a later line may have what the first one has not
 		if !b.columns.has(column) {
@@ -249,24 +173,24 @@ func (b *book) line(number int, cell func(column string) (string, bool)) (err er
 		text, _ := cell(column)
 		switch {
 		case len(text) > maxTextBytes:
-			return b.wrong(number, "want %s of at most %d bytes, got %d", column, maxTextBytes, len(text))
+			return b.Wrong(number, "want %s of at most %d bytes, got %d", column, maxTextBytes, len(text))
 		case !utf8.ValidString(text):
-			return b.wrong(number, "want %s in UTF-8, got %q", column, shorten(text))
+			return b.Wrong(number, "want %s in UTF-8, got %q", column, shorten(text))
 		}
 		*to = strings.Clone(text) // otherwise it keeps the whole record in memory
 	}
 	if l.Text == "" {
-		return b.wrong(number, "want %s in every line, and it is missing or empty", name)
+		return b.Wrong(number, "want %s in every line, and it is missing or empty", name)
 	}
 	if text, _ := cell(columnSum); text != "" {
 		if l.Sum, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return b.wrong(number, "want %s as a whole number, got %q", columnSum, shorten(text))
+			return b.Wrong(number, "want %s as a whole number, got %q", columnSum, shorten(text))
 		}
 		l.HasSum = true
 	}
 	if text, _ := cell(columnTimes); text != "" {
 		if l.Times, err = strconv.ParseInt(text, 10, 32); err != nil || l.Times < 1 {
-			return b.wrong(number, "want %s as a whole number from 1 on, got %q", columnTimes, shorten(text))
+			return b.Wrong(number, "want %s as a whole number from 1 on, got %q", columnTimes, shorten(text))
 		}
 	}
 	return b.each(b.columns, l)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/internal/linefile"
 )
 
 func readAll(path string) (lines []Line, c Columns, err error) {
@@ -55,7 +57,7 @@ func TestFormatsOfABook(t *testing.T) {
 func TestALineThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"":                                 "line 1: want a header with a column key or id, or one JSON object per line, and the book is empty",
+		"":                                 "line 1: want a header with a column key or id, or one JSON object per line, and the file is empty",
 		"receipt,created\n":                "line 1: want a column key (the idempotency key) or id (of the effect in its group), got neither: receipt, created",
 		"id,key\n":                         "line 1: want a column key (the idempotency key) or id (of the effect in its group), got both",
 		"id,id\n":                          "line 1: want each column once, got id twice",
@@ -74,11 +76,11 @@ func TestALineThatCannotBeRead(t *testing.T) {
 		`{"id":[1]}`:                       "line 1: want id as a text or a whole number, got []interface {}",
 		`{"id":1,"sum":"x"}`:               `line 1: want sum as a whole number, got "x"`,
 		`{"id":1}` + "\n" + `{"id":""}`:    "line 2: want id in every line, and it is missing or empty",
-		`{"id":"` + strings.Repeat("x", maxLineBytes) + `"}`: "line 1: want one JSON object of at most 1048576 bytes, and the line is longer",
+		`{"id":"` + strings.Repeat("x", 1<<20) + `"}`: "line 1: want one JSON object of at most 1048576 bytes, and the line is longer",
 	} {
 		path := bookOf(t, t.TempDir(), text)
 		_, _, err := readAll(path)
-		var wrong *LineError
+		var wrong *linefile.Error
 		require.ErrorAs(t, err, &wrong, text)
 		require.EqualError(t, err, path+", "+want)
 	}
@@ -93,7 +95,7 @@ func FuzzBook(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		lines, _, err := readAll(bookOf(t, t.TempDir(), text))
 		if err != nil {
-			var wrong *LineError
+			var wrong *linefile.Error
 			require.ErrorAs(t, err, &wrong, "the file can be read, so a line is wrong")
 			require.Positive(t, wrong.Line)
 		}
