@@ -1,6 +1,7 @@
 package once_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -142,4 +143,21 @@ func TestAFileThatCannotBeEnqueued(t *testing.T) {
 		require.Equal(t, app.ExitUsage, code, stderr)
 		require.Contains(t, stderr, want)
 	}
+}
+
+// No entry of a stream names what the command has accepted, so the ledger has it at once, and not when a grace has ended.
+func TestAFileForAKindWithStreams(t *testing.T) {
+	t.Parallel()
+	eachSpreading(t, func(t *testing.T, s *spreading) {
+		_, p := s.start(func(_ *once.Kind[invoice], c *once.KindConfig) { c.PollInterval = 10 * millisecond })
+		_, _, plugins := s.instance(nil)
+		config := fileOf(t, "mill.yaml", fmt.Sprintf("log: {level: error}\nplugins: {once: {ledger: {dsn: %q}}}", s.dsn))
+		var out bytes.Buffer
+		code := app.Main(t.Context(), app.Options{
+			Name: "mill", Plugins: plugins, Environ: []string{}, Stdout: &out, Stderr: &out,
+			Args: []string{"once", "enqueue", "--kind", "invoice", "--file", fileOf(t, "one.ndjson", one.payload()), "--why", "w", "--config", config},
+		})
+		require.Equal(t, app.ExitOK, code, out.String())
+		require.Equal(t, rules.Success, oncetest.Settled(t, p.effects, one.key()).State)
+	})
 }

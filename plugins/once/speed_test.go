@@ -109,6 +109,10 @@ func TestTheWordsOfASpeed(t *testing.T) {
 			"10/s have ended in the last minute, 10/s of them done", "limited by nothing that is due: what waits has a later time",
 		}},
 		"paused": {acme(600, func(w *wanted) { w.held = true }), []ledger.Instance{calls("a", 50, boundPaused)}, []string{"10/s have ended in the last minute, 10/s of them done"}},
+		"resumed, and slower": {acme(600, func(w *wanted) { w.resumedFor = 20 * time.Second }), []ledger.Instance{with(calls("a", 200, boundConcurrency), short(60, 10, 10, 10, 10, 10, 1000))}, []string{
+			"2.5/s have ended in the 20s since it was resumed, 2.5/s of them done; the 600 effects that are open end in about 4m at this rate",
+			"limited by the concurrency of the kind invoice in plugins.invoices: 30 of 32 calls run, on 1 instance, and a call takes 3.1s" + more,
+		}},
 		"resumed": {acme(600, func(w *wanted) { w.resumedFor = 20 * time.Second }),
 			[]ledger.Instance{with(calls("a", 50, boundConcurrency), func(i *ledger.Instance) { i.Concurrency, i.StepSeconds = 30, 5 })}, []string{
 				"10/s have ended in the 20s since it was resumed, 10/s of them done; the 600 effects that are open end in about 1m at this rate",
